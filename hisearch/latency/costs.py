@@ -1,0 +1,80 @@
+"""Step costs: a (model, hardware, parallelism, dtype, engine) as a few small tables that a kernel reads in nanoseconds.
+
+Notation
+    T   tokens in a step (decodes count one each)
+    S   sequences that sample a token in a step
+    new, cached   tokens of one prompt chunk computed in this step, tokens of the same sequence before it
+    n, c  decoding sequences, sum over them of the context read (tokens before the new one, plus one)
+
+    step_s = host_s + host_per_sequence_s * sequences
+           + token_s[T] + sequence_s[S]
+           + sum over chunks of chunk_s(new, cached)
+           + decode_s(n, c)
+
+    chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (new, cached)
+    decode_s = bilinear in a table over (n, c)
+
+Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so that a
+kernel finds its cell without a search. Beyond the last knot, and beyond ``len(token_s)``, the last slope continues.
+Energy has the same form, in joules (``EnergyCosts`` is a ``StepCosts`` whose figures are joules above idle).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.traces.compiled import F8
+
+KNOT_BITS = 3
+
+_OCTAVE = 1 << KNOT_BITS
+
+
+def tokens_knot(index: int) -> int:
+    """The ``index``-th knot: 0, 1, …, 8, 9, …, 15, 16, 18, 20, …, 30, 32, 36, … (for KNOT_BITS = 3)."""
+    if index < 2 * _OCTAVE:
+        return index
+    octave, step = divmod(index, _OCTAVE)
+    return (_OCTAVE + step) << (octave - 1)
+
+
+def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """All knots from 0 to the first one that is >= ``limit`` (at least two)."""
+    knots = [0, 1]
+    while knots[-1] < limit:
+        knots.append(tokens_knot(len(knots)))
+    return np.array(knots, dtype=np.int64)
+
+
+class StepCosts(NamedTuple):
+    """Tables of one worker's step cost in seconds (see the module's notation).
+
+    host_s, host_per_sequence_s: host time per step and per sequence in it that the device waits for.
+    token_s: shape (T_max + 1,), token-wise operators and collectives of all layers, by tokens in the step; ``token_s[0] = 0``.
+    sequence_s: shape (S_max + 1,), LM head and sampling, by sequences that sample; ``sequence_s[0] = 0``.
+    chunk_rate: shape (len(knots new), len(knots cached)), seconds per unit of attention work, all layers.
+    decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.
+    """
+
+    host_s: float
+    host_per_sequence_s: float
+    token_s: F8
+    sequence_s: F8
+    chunk_rate: F8
+    decode_s: F8
+
+
+@dataclass(frozen=True)
+class CompiledCosts:
+    """Costs with what is known of their error and range (law L8)."""
+
+    seconds: StepCosts
+    joules: StepCosts
+    idle_w: float
+    profile: str
+    evidence: str
+    relative_error: float
+    warnings: tuple[str, ...] = ()

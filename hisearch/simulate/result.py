@@ -1,0 +1,120 @@
+"""What a simulation returns."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from hisearch.traces.compiled import F8, I4, I8
+
+
+class Outcome(enum.IntEnum):
+    """How a request ended (law L1)."""
+
+    IN_FLIGHT = 0  #: still queued or running at the horizon
+    FINISHED = 1
+    TOO_LARGE = 2  #: rejected: its prompt and output can never fit into a worker's KV memory
+    UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
+
+
+@dataclass(frozen=True)
+class RequestTable:
+    """Per request, arrays of length N in the trace's order; NaN or -1 where it did not happen.
+
+    arrival_s: when it reached the router (for follow-ups: predecessor's finish + think time).
+    scheduled_s: when it was first put into a batch.
+    first_token_s, finish_s: end of the step that made its first, its last token.
+    worker: index of the worker that served it.
+    hit_tokens: prompt tokens found in HBM at first admission; host_hit_tokens: loaded back from the host tier.
+    preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
+    outcome: an ``Outcome``.
+    """
+
+    arrival_s: F8
+    scheduled_s: F8
+    first_token_s: F8
+    finish_s: F8
+    worker: I4
+    hit_tokens: I8
+    host_hit_tokens: I8
+    preemptions: I4
+    outcome: I4
+    input_tokens: I8
+    output_tokens: I8
+
+    @property
+    def finished(self) -> np.ndarray:
+        """Boolean mask of finished requests."""
+        return np.asarray(self.outcome == Outcome.FINISHED)
+
+    @property
+    def ttft_s(self) -> F8:
+        """Time to first token, seconds."""
+        return np.asarray(self.first_token_s - self.arrival_s)
+
+    @property
+    def tpot_s(self) -> F8:
+        """Mean time per output token after the first, seconds; 0 for one-token outputs."""
+        gaps = np.maximum(self.output_tokens - 1, 1)
+        return np.asarray((self.finish_s - self.first_token_s) / gaps)
+
+    @property
+    def e2e_s(self) -> F8:
+        """Arrival to last token, seconds."""
+        return np.asarray(self.finish_s - self.arrival_s)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per request, with the derived latencies."""
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        frame = pd.DataFrame(columns)
+        frame["outcome"] = [Outcome(code).name.lower() for code in self.outcome]
+        return frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
+
+
+@dataclass(frozen=True)
+class WorkerTable:
+    """Per worker, arrays of length W.
+
+    steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle.
+    prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
+    host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
+    """
+
+    steps: I8
+    requests: I8
+    preemptions: I8
+    busy_s: F8
+    energy_j: F8
+    prefill_tokens: I8
+    decode_tokens: I8
+    peak_kv_tokens: I8
+    evicted_tokens: I8
+    host_hit_tokens: I8
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished simulation."""
+
+    requests: RequestTable
+    workers: WorkerTable
+    makespan_s: float
+    kv_capacity_tokens: int
+    idle_w: float
+    horizon_reached: bool = False
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of all admitted requests."""
+        admitted = np.isfinite(self.requests.scheduled_s)
+        return int(self.requests.input_tokens[admitted].sum())
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens (all tiers) / prompt tokens of admitted requests."""
+        hits = int(self.requests.hit_tokens.sum() + self.requests.host_hit_tokens.sum())
+        return hits / self.prompt_tokens if self.prompt_tokens else 0.0

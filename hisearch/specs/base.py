@@ -1,0 +1,62 @@
+"""Foundations of every YAML kind: the strict base model and the field types they share.
+
+Numbers carry their unit in the field's name (``_s``, ``_bytes``, ``_usd_per_hour``); nothing is parsed out of strings.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+API_VERSION = "hisearch/v1"
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+#: Numeric formats of weights, activations and KV entries.
+DType = Literal["fp32", "bf16", "fp16", "fp8", "int8", "fp4", "int4"]
+
+DTYPE_BYTES: dict[str, float] = {
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5,
+}  # fmt: skip
+
+#: Serving engines whose step rule is simulated.
+EngineName = Literal["vllm", "sglang"]
+
+#: How a figure is known (law L8).
+Evidence = Literal["measured", "fitted", "published", "assumed"]
+
+
+class Strict(BaseModel):
+    """An immutable model that refuses unknown keys and infinite numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Provenance(Strict):
+    """Where a catalogue entry's facts come from."""
+
+    source: str = Field(min_length=1, description="Document or measurement the facts were taken from.")
+    as_of: datetime.date = Field(description="Day on which they were looked up.")
+    notes: str = ""
+
+
+class Price(Strict):
+    """A price per hour. Shipped prices are assumptions for the user to edit, and say so."""
+
+    usd_per_hour: NonNegative
+    evidence: Evidence = "assumed"
+    source: str = Field(min_length=1)
+    as_of: datetime.date
+
+
+class Metadata(Strict):
+    """Name and free-form description of a document."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=120)
+    description: str = ""

@@ -1,0 +1,105 @@
+"""Kinds ``SearchSpace`` and ``Study``: what may be chosen, and for what."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.deployment import EvictionName, RouterName
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.slo import SloSpec
+from hisearch.specs.workload import WorkloadSpec
+
+#: Objectives. Latencies and cost are minimised, goodput is maximised.
+Objective = Literal[
+    "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99",
+    "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99", "goodput", "usd_per_hour", "usd_per_million_tokens",
+]  # fmt: skip
+
+MAXIMISED: frozenset[str] = frozenset({"goodput"})
+
+
+class ExecutionSpace(Strict):
+    """Stage 1: accelerators, engines, parallelism, formats, batch limits."""
+
+    accelerators: list[str] = Field(min_length=1)
+    engines: list[EngineName] = Field(min_length=1)
+    tensor_parallel: list[Count] = Field(default=[1, 2, 4, 8], min_length=1)
+    weight_dtypes: list[DType] = Field(default_factory=list, description="Empty: the model's own.")
+    kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1)
+    chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1)
+    max_running_requests: list[Count] = Field(default=[64, 256], min_length=1)
+    max_replicas: Count = 32
+    max_accelerators: Count = 64
+
+
+class RoutingSpace(Strict):
+    """Stage 2: router policies and their parameters."""
+
+    policies: list[RouterName] = Field(default=["round_robin", "power_of_two", "cache_aware"], min_length=1)
+    cache_threshold: list[float] = Field(default=[0.3, 0.5], min_length=1)
+    balance_abs_threshold: list[NonNegativeInt] = Field(default=[16, 64], min_length=1)
+    balance_rel_threshold: list[float] = Field(default=[1.5], min_length=1)
+    extra_replicas: list[NonNegativeInt] = Field(
+        default=[0, 1, 2], min_length=1, description="Replicas beyond the fewest that stage 1 expects to suffice."
+    )
+
+
+class CacheSpace(Strict):
+    """Stage 3: memory for KV and the host tier."""
+
+    memory_fraction: tuple[Fraction, Fraction] = (0.85, 0.92)
+    host_gib_per_worker: list[NonNegative] = Field(default=[0.0, 128.0, 256.0, 512.0], min_length=1)
+    host_medium: str = "ddr5"
+    eviction: list[EvictionName] = Field(default=["lru", "lfu"], min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> CacheSpace:
+        if self.memory_fraction[0] > self.memory_fraction[1]:
+            raise ValueError("memory_fraction: the lower bound exceeds the upper")
+        return self
+
+
+class SearchSpaceSpec(Strict):
+    """What the three stages may choose from."""
+
+    execution: ExecutionSpace
+    routing: RoutingSpace = RoutingSpace()
+    cache: CacheSpace = CacheSpace()
+    profile: str = "roofline"
+
+
+class WorkloadRef(Strict):
+    """Which workload, and how fast it is replayed."""
+
+    trace: str | WorkloadSpec = Field(description="A catalogue name, a path to a workload YAML or a trace file, or inline.")
+    load: Positive = Field(1.0, description="Factor on the arrival rate.")
+    limit: Count | None = Field(None, description="Keep the first requests only.")
+    skip_bad: NonNegativeInt = 0
+
+
+class BudgetSpec(Strict):
+    """When to stop: whichever is reached first."""
+
+    simulations: Count = 300
+    seconds: Positive = 600.0
+
+
+class StudySpec(Strict):
+    """The question: which deployment serves this workload within this SLO, at what price?"""
+
+    model: str | ModelSpec
+    workload: WorkloadRef
+    slo: str | SloSpec
+    space: str | SearchSpaceSpec
+    objectives: list[Objective] = Field(default=["ttft_p99", "goodput", "usd_per_hour"], min_length=2, max_length=4)
+    budget: BudgetSpec = BudgetSpec()
+    seed: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> StudySpec:
+        if len(set(self.objectives)) < len(self.objectives):
+            raise ValueError("an objective is given twice")
+        return self

@@ -1,0 +1,82 @@
+"""A trace compiled to arrays: what every simulation reads, and nothing writes.
+
+Notation
+    N   requests, ordered by (arrival, position in the file); a follow-up has a larger index than its predecessor
+    M   nodes of the prefix tree, node 0 is the root (no tokens); a parent has a smaller index than its children
+
+The prefix tree holds every sequence of the trace, prompt followed by output, path-compressed: a node is a run of tokens
+that the same set of sequences shares. Each request's prompt ends exactly at the end of one node, and so does its output.
+A cache is then only a few numbers per node, and simulation cost does not grow with prompt length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+F8 = npt.NDArray[np.float64]
+I8 = npt.NDArray[np.int64]
+I4 = npt.NDArray[np.int32]
+
+
+class TraceArrays(NamedTuple):
+    """The arrays handed to kernels; all read-only and contiguous.
+
+    Requests (length N):
+        arrival_s: seconds from the trace's start at which the request arrives; for a follow-up (``previous >= 0``) it is
+            not used by the simulation (kept as recorded, for statistics; NaN where unknown).
+        input_tokens, output_tokens: prompt length and true output length, both >= 1.
+        max_output_tokens: the declared limit the engine knows (``max_new_tokens``), >= output_tokens.
+        previous: index of the request whose completion this one waits for, or -1.
+        think_s: seconds between the predecessor's finish and this arrival (0 where ``previous`` is -1).
+        session, tenant, priority: small integers; lower priority value goes first.
+        prompt_node: tree node at whose end the prompt ends.
+        output_node: tree node at whose end prompt + output ends.
+    Tree (length M):
+        parent: index of the parent node; -1 for the root.
+        start_tokens, end_tokens: depth in tokens at which the node's run begins and ends.
+    """
+
+    arrival_s: F8
+    input_tokens: I8
+    output_tokens: I8
+    max_output_tokens: I8
+    previous: I4
+    think_s: F8
+    session: I4
+    tenant: I4
+    priority: I4
+    prompt_node: I4
+    output_node: I4
+    parent: I4
+    start_tokens: I8
+    end_tokens: I8
+
+
+@dataclass(frozen=True)
+class CompiledTrace:
+    """Arrays plus what people need to know about them."""
+
+    name: str
+    arrays: TraceArrays
+    request_ids: list[str]
+    digest: str
+    skipped_rows: int = 0
+    warnings: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.arrays.arrival_s)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Sum of all prompts' lengths."""
+        return int(self.arrays.input_tokens.sum())
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first to the last recorded arrival (open-loop part)."""
+        times = self.arrays.arrival_s[np.isfinite(self.arrays.arrival_s)]
+        return float(times.max() - times.min()) if len(times) else 0.0
