@@ -1,0 +1,41 @@
+# hisearch: a bare `make` explains the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint format bench accuracy clean
+
+help: ## Explain the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "hisearch needs Python 3.11 or later; set PYTHON=python3.12, say")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (a minute or two)
+	$(BIN)/hisearch run studies/quickstart.yaml
+
+test: $(STAMP) ## Set up, then run the tests
+	$(BIN)/python -m pytest -n auto -q
+
+lint: $(STAMP) ## Format check, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## Measure speed, print the table of docs/performance.md
+	$(BIN)/hisearch bench
+
+accuracy: $(STAMP) ## Hold the simulator against the closed forms and counts of docs/accuracy.md
+	$(BIN)/python -m pytest -q tests/accuracy
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

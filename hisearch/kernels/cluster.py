@@ -1,0 +1,117 @@
+"""The event loop: arrivals and workers' step ends in order of time.
+
+Ties: arrivals (by request index) come before worker events (by worker index); a follow-up that becomes due the moment its
+predecessor ends is delivered before that worker forms its next batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.kernels import heaps, lists, queue, router, vllm
+from hisearch.kernels import layout as la
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def _next_arrival(sim):
+    """The earliest arrival not yet delivered: (time, request, 1 if open loop); time infinity where none is known."""
+    k = sim.counters[la.NEXT_OPEN]
+    time = np.inf
+    r = -1
+    is_open = 0
+    if k < sim.open_loop.shape[0]:
+        r = sim.open_loop[k]
+        time = sim.requests[r].arrival_s
+        is_open = 1
+    if sim.counters[la.PENDING] > 0:
+        f = sim.pending[0]
+        due = sim.requests[f].arrival_s
+        if due < time or (due == time and f < r):
+            return due, f, 0
+    return time, r, is_open
+
+
+@kernel
+def _deliver(sim, r, is_open, now):
+    """Request ``r`` reaches the router at ``now``."""
+    if is_open:
+        sim.counters[la.NEXT_OPEN] += 1
+    else:
+        heaps.pending_pop(sim)
+    request = sim.requests[r]
+    if vllm.never_fits(sim, r):
+        request.outcome = la.TOO_LARGE
+        lists.announce_end(sim, r, now)
+        return
+    request.outcome = la.IN_FLIGHT
+    w = router.route(sim, r)
+    request.worker = w
+    worker = sim.workers[w]
+    worker.requests += 1
+    worker.inflight_tokens += sim.trace.input_tokens[r]
+    worker.inflight_requests += 1
+    vllm.receive(sim, w, r, now)
+
+
+@kernel
+def _worker_event(sim, w, now):
+    """Worker ``w``'s step ends at ``now``, or it wakes up: process results, then form the next batch."""
+    worker = sim.workers[w]
+    if worker.phase != la.IDLE:
+        vllm.complete(sim, w, now)
+    worker.phase = la.FORMING
+    time, r, is_open = _next_arrival(sim)
+    while time <= now:
+        _deliver(sim, r, is_open, now)
+        time, r, is_open = _next_arrival(sim)
+    vllm.form(sim, w, now)
+
+
+@kernel
+def _reset(sim):
+    """Empty caches, idle workers."""
+    counters = sim.counters
+    counters[:] = 0
+    counters[la.FREE_NODE] = -1
+    trees = sim.trees.shape[0]
+    counters[la.NODES_USED] = trees
+    sim.cover[:] = -1
+    for v in range(trees):
+        queue.reset(sim, v, sim.config.capacity_pages if v < sim.config.workers else sim.config.host_pages)
+    for w in range(sim.config.workers):
+        worker = sim.workers[w]
+        worker.running_head = -1
+        worker.running_tail = -1
+        worker.waiting_head = -1
+        worker.waiting_tail = -1
+        worker.chunked = -1
+        worker.event_slot = -1
+
+
+@kernel
+def run(sim):
+    """Simulate until nothing is left to happen or the horizon is passed.
+
+    Returns (time of the last event, 1 if the horizon was reached). ``counters[OVERFLOW]`` is 1 where the node pool was too
+    small: the run is then void.
+    """
+    _reset(sim)
+    last = 0.0
+    while True:
+        arrival, r, is_open = _next_arrival(sim)
+        event = np.inf
+        if sim.counters[la.EVENT_HEAP] > 0:
+            event = sim.workers[sim.event_heap[0]].event_s
+        now = min(arrival, event)
+        if now == np.inf:
+            return last, 0
+        if now > sim.config.horizon_s:
+            return last, 1
+        if arrival <= event:
+            _deliver(sim, r, is_open, now)
+        else:
+            last = now
+            _worker_event(sim, sim.event_heap[0], now)
+        if sim.counters[la.OVERFLOW]:
+            return last, 0

@@ -1,0 +1,135 @@
+"""Step cost from compiled tables; the notation is that of ``hisearch.latency.costs``.
+
+The order of additions is fixed: the plain-Python reference (``hisearch.latency.step_cost``) gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hisearch.kernels.jit import kernel
+from hisearch.latency.costs import KNOT_BITS
+
+_OCTAVE = 1 << KNOT_BITS
+
+
+@kernel
+def knot(index):
+    """The ``index``-th knot (see ``latency.costs.tokens_knot``)."""
+    if index < 2 * _OCTAVE:
+        return index
+    octave = index // _OCTAVE
+    return (_OCTAVE + index % _OCTAVE) << (octave - 1)
+
+
+@kernel
+def cell(x, cells):
+    """Index of the knot interval that holds ``x`` >= 0, at most ``cells - 1``."""
+    if x < 2 * _OCTAVE:
+        index = x
+    else:
+        shift = math.frexp(float(x))[1] - 1 - KNOT_BITS
+        index = shift * _OCTAVE + (x >> shift)
+    return min(index, cells - 1)
+
+
+@kernel
+def dense(table, x):
+    """Look up a table indexed by a count; beyond its end the last slope continues."""
+    last = table.shape[0] - 1
+    if x <= last:
+        return table[x]
+    return table[last] + (x - last) * (table[last] - table[last - 1])
+
+
+@kernel
+def chunk_seconds(costs, new, cached):
+    """Prefill attention of ``new`` tokens behind ``cached`` ones, all layers."""
+    table = costs.chunk_rate
+    i = cell(new, table.shape[0] - 1)
+    j = cell(cached, table.shape[1] - 1)
+    fx = min((new - knot(i)) / (knot(i + 1) - knot(i)), 1.0)
+    fy = min((cached - knot(j)) / (knot(j + 1) - knot(j)), 1.0)
+    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
+    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
+    rate = a + (b - a) * fx
+    return new * (cached + (new + 1) / 2.0) * rate
+
+
+@kernel
+def decode_seconds(costs, sequences, context):
+    """Decode attention of ``sequences`` requests that read ``context`` tokens in all, all layers."""
+    table = costs.decode_s
+    i = cell(sequences, table.shape[0] - 1)
+    j = cell(context, table.shape[1] - 1)
+    fx = (sequences - knot(i)) / (knot(i + 1) - knot(i))
+    fy = (context - knot(j)) / (knot(j + 1) - knot(j))
+    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
+    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
+    return a + (b - a) * fx
+
+
+@kernel
+def token_wise(costs, sequences, tokens, sampling):
+    """Everything but attention: host, token-wise operators, LM head and sampling."""
+    total = costs.host.step_s + costs.host.per_sequence_s * sequences
+    total += dense(costs.token_s, tokens)
+    total += dense(costs.sequence_s, sampling)
+    return total
+
+
+@kernel
+def batch_cost(costs, requests, batch, size, decoding, context):
+    """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
+
+    ``context``: tokens the decodes read in all. A chunk samples when it completes its request's known tokens, marked by
+    ``requests[r].finish_clock`` = -1 (set by the engine's step rule).
+    """
+    tokens = decoding
+    sampling = decoding
+    for k in range(size):
+        request = requests[batch[k]]
+        tokens += request.chunk
+        if request.finish_clock == -1:
+            sampling += 1
+    total = token_wise(costs, size + decoding, tokens, sampling)
+    for k in range(size):
+        request = requests[batch[k]]
+        total += chunk_seconds(costs, request.chunk, request.computed)
+    if decoding > 0:
+        total += decode_seconds(costs, decoding, context)
+    return total
+
+
+@kernel
+def coast(costs, start_s, until_s, limit, decoding, context):
+    """Run pure decode steps from ``start_s``: at most ``limit``, ending with the first that ends at or after ``until_s``.
+
+    Adds one step's cost at a time, so that the result equals stepping to the last bit. Returns (steps, end_s).
+    """
+    table = costs.decode_s
+    base = token_wise(costs, decoding, decoding, decoding)
+    i = cell(decoding, table.shape[0] - 1)
+    fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
+    now = start_s
+    steps = 0
+    while steps < limit:
+        j = cell(context, table.shape[1] - 1)
+        low = knot(j)
+        high = knot(j + 1)
+        width = high - low
+        a0 = table[i, j]
+        a1 = table[i, j + 1] - a0
+        b0 = table[i + 1, j]
+        b1 = table[i + 1, j + 1] - b0
+        last_cell = j == table.shape[1] - 2
+        while steps < limit and (context < high or last_cell):
+            fy = (context - low) / width
+            a = a0 + a1 * fy
+            b = b0 + b1 * fy
+            now += base + (a + (b - a) * fx)
+            context += decoding
+            steps += 1
+            if now >= until_s:
+                return steps, now
+    return steps, now

@@ -1,0 +1,157 @@
+"""Bundles of arrays that kernels receive as one pointer.
+
+A named tuple of thirty arrays would be copied, some two kilobytes of it, at every call of a small kernel, and dominate the
+simulation. A ``Handle`` is passed as the address of a table of (data, shape) entries instead; ``handle.requests`` inside a
+kernel is a load from that table, which the compiler may hoist, since the table never changes while a kernel runs.
+
+Subclasses declare ``FIELDS``: name -> ``Array(dtype, ndim)``, ``Record(dtype)`` (one structured scalar), or another Handle
+class. With the jit off, the same attributes are plain NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import hisearch.kernels.jit  # noqa: F401  (points numba's cache before numba is imported)
+from llvmlite import ir
+from numba import from_dtype, types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import NativeValue, infer_getattr, lower_getattr_generic, register_model, typeof_impl, unbox
+from numba.np.arrayobj import make_array, populate_array
+
+_SLOTS = 3  # per field: data address, first and second extent
+
+
+class Array(NamedTuple):
+    """A C-contiguous array field."""
+
+    dtype: Any
+    ndim: int
+
+
+class Record(NamedTuple):
+    """A single structured value."""
+
+    dtype: Any
+
+
+class Handle:
+    """Base of all bundles; holds its arrays alive and knows where they are."""
+
+    FIELDS: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, **values: Any) -> None:
+        """Bundle ``values``, which must be exactly the declared fields.
+
+        Raises:
+            TypeError: a field is missing, unknown, of another dtype or rank, or not C-contiguous.
+        """
+        if values.keys() != self.FIELDS.keys():
+            raise TypeError(f"{type(self).__name__}: fields differ: {sorted(values.keys() ^ self.FIELDS.keys())}")
+        table = np.zeros(_SLOTS * len(values), np.int64)
+        for k, (name, kind) in enumerate(self.FIELDS.items()):
+            value = values[name]
+            if isinstance(kind, Array):
+                if value.dtype != kind.dtype or value.ndim != kind.ndim or not value.flags.c_contiguous:
+                    raise TypeError(f"{type(self).__name__}.{name}: expected a C-contiguous {kind}, got {value.dtype}")
+                table[_SLOTS * k] = value.ctypes.data
+                table[_SLOTS * k + 1 : _SLOTS * k + 1 + kind.ndim] = value.shape
+            elif isinstance(kind, Record):
+                if value.dtype != kind.dtype or value.shape != (1,):
+                    raise TypeError(f"{type(self).__name__}.{name}: expected one {kind.dtype} record")
+                table[_SLOTS * k] = value.ctypes.data
+                self._keep(name, value)
+                value = value[0]
+            else:
+                table[_SLOTS * k] = value.address
+            setattr(self, name, value)
+        self._table = table
+        self.address = int(table.ctypes.data)
+
+    def _keep(self, name: str, value: Any) -> None:
+        setattr(self, f"_{name}_owner", value)
+
+
+class HandleType(types.Type):
+    """Numba's view of a Handle class."""
+
+    def __init__(self, handle_class: type[Handle]) -> None:
+        self.handle_class = handle_class
+        super().__init__(name=f"Handle({handle_class.__module__}.{handle_class.__qualname__})")
+
+    def field(self, name: str) -> tuple[int, Any]:
+        """Position and kind of a field."""
+        names = list(self.handle_class.FIELDS)
+        return names.index(name), self.handle_class.FIELDS[name]
+
+
+def _numba_type(kind: Any) -> types.Type:
+    if isinstance(kind, Array):
+        return types.Array(from_dtype(np.dtype(kind.dtype)), kind.ndim, "C")
+    if isinstance(kind, Record):
+        return from_dtype(np.dtype(kind.dtype))
+    return HandleType(kind)
+
+
+@typeof_impl.register(Handle)
+def _typeof_handle(value: Handle, _context: Any) -> HandleType:
+    return HandleType(type(value))
+
+
+@register_model(HandleType)
+class _HandleModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: HandleType) -> None:
+        super().__init__(dmm, fe_type, ir.IntType(64))
+
+
+@unbox(HandleType)
+def _unbox_handle(_type: HandleType, obj: Any, c: Any) -> NativeValue:
+    address = c.pyapi.object_getattr_string(obj, "address")
+    value = c.pyapi.long_as_longlong(address)
+    c.pyapi.decref(address)
+    return NativeValue(value, is_error=cgutils.is_not_null(c.builder, c.pyapi.err_occurred()))
+
+
+@infer_getattr
+class _HandleAttributes(AttributeTemplate):
+    key = HandleType
+
+    def generic_resolve(self, handle: HandleType, attr: str) -> types.Type | None:
+        if attr not in handle.handle_class.FIELDS:
+            return None
+        return _numba_type(handle.field(attr)[1])
+
+
+@lower_getattr_generic(HandleType)
+def _load_field(context: Any, builder: Any, handle: HandleType, value: Any, attr: str) -> Any:
+    index, kind = handle.field(attr)
+    word = ir.IntType(64)
+    table = builder.inttoptr(value, word.as_pointer())
+
+    def load(slot: int) -> Any:
+        pointer = builder.gep(table, [ir.Constant(word, _SLOTS * index + slot)])
+        loaded = builder.load(pointer)
+        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return loaded
+
+    if not isinstance(kind, Array | Record):
+        return load(0)
+    numba_type = _numba_type(kind)
+    if isinstance(kind, Record):
+        return builder.inttoptr(load(0), context.get_value_type(numba_type))
+    array = make_array(numba_type)(context, builder)
+    itemsize = ir.Constant(word, np.dtype(kind.dtype).itemsize)
+    shape = [load(1 + axis) for axis in range(kind.ndim)]
+    strides = [itemsize] if kind.ndim == 1 else [builder.mul(itemsize, shape[1]), itemsize]
+    populate_array(
+        array,
+        data=builder.inttoptr(load(0), array.data.type),
+        shape=cgutils.pack_array(builder, shape),
+        strides=cgutils.pack_array(builder, strides),
+        itemsize=itemsize,
+        meminfo=None,
+    )
+    return array._getvalue()

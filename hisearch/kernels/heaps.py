@@ -1,0 +1,173 @@
+"""Indexed binary heaps: finish times of one worker, next events of all workers, pending follow-ups.
+
+Each is written out for its own key, because a comparison passed as a function would cost a call per level.
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import layout as la
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def _finishes_before(requests, a, b):
+    """Order of finishing: by clock, then by order of admission."""
+    fa = requests[a].finish_clock
+    fb = requests[b].finish_clock
+    return fa < fb or (fa == fb and requests[a].order < requests[b].order)
+
+
+@kernel
+def _finish_sift(heap, size, slot, requests):
+    r = heap[slot]
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _finishes_before(requests, r, heap[up]):
+            break
+        heap[slot] = heap[up]
+        requests[heap[slot]].heap_slot = slot
+        slot = up
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _finishes_before(requests, heap[down + 1], heap[down]):
+            down += 1
+        if not _finishes_before(requests, heap[down], r):
+            break
+        heap[slot] = heap[down]
+        requests[heap[slot]].heap_slot = slot
+        slot = down
+    heap[slot] = r
+    requests[r].heap_slot = slot
+
+
+@kernel
+def finish_push(sim, w, r):
+    """Add decoding request ``r`` to worker ``w``'s finish heap."""
+    worker = sim.workers[w]
+    slot = worker.finish_heap_size
+    sim.finish_heap[w, slot] = r
+    worker.finish_heap_size = slot + 1
+    _finish_sift(sim.finish_heap[w], slot + 1, slot, sim.requests)
+
+
+@kernel
+def finish_remove(sim, w, r):
+    """Take request ``r`` out of worker ``w``'s finish heap."""
+    worker = sim.workers[w]
+    heap = sim.finish_heap[w]
+    slot = sim.requests[r].heap_slot
+    size = worker.finish_heap_size - 1
+    worker.finish_heap_size = size
+    sim.requests[r].heap_slot = -1
+    if slot != size:
+        heap[slot] = heap[size]
+        _finish_sift(heap, size, slot, sim.requests)
+
+
+@kernel
+def _event_before(workers, a, b):
+    ta = workers[a].event_s
+    tb = workers[b].event_s
+    return ta < tb or (ta == tb and a < b)
+
+
+@kernel
+def _event_sift(heap, size, slot, workers):
+    w = heap[slot]
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _event_before(workers, w, heap[up]):
+            break
+        heap[slot] = heap[up]
+        workers[heap[slot]].event_slot = slot
+        slot = up
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _event_before(workers, heap[down + 1], heap[down]):
+            down += 1
+        if not _event_before(workers, heap[down], w):
+            break
+        heap[slot] = heap[down]
+        workers[heap[slot]].event_slot = slot
+        slot = down
+    heap[slot] = w
+    workers[w].event_slot = slot
+
+
+@kernel
+def event_set(sim, w, time_s):
+    """Worker ``w``'s next event is at ``time_s``."""
+    worker = sim.workers[w]
+    worker.event_s = time_s
+    slot = worker.event_slot
+    if slot < 0:
+        slot = sim.counters[la.EVENT_HEAP]
+        sim.counters[la.EVENT_HEAP] = slot + 1
+        sim.event_heap[slot] = w
+    _event_sift(sim.event_heap, sim.counters[la.EVENT_HEAP], slot, sim.workers)
+
+
+@kernel
+def event_clear(sim, w):
+    """Worker ``w`` has no next event."""
+    worker = sim.workers[w]
+    slot = worker.event_slot
+    if slot < 0:
+        return
+    size = sim.counters[la.EVENT_HEAP] - 1
+    sim.counters[la.EVENT_HEAP] = size
+    worker.event_slot = -1
+    if slot != size:
+        sim.event_heap[slot] = sim.event_heap[size]
+        _event_sift(sim.event_heap, size, slot, sim.workers)
+
+
+@kernel
+def _arrives_before(requests, a, b):
+    ta = requests[a].arrival_s
+    tb = requests[b].arrival_s
+    return ta < tb or (ta == tb and a < b)
+
+
+@kernel
+def pending_push(sim, r):
+    """Add follow-up ``r``, whose ``arrival_s`` is set, to the pending arrivals."""
+    heap = sim.pending
+    requests = sim.requests
+    slot = sim.counters[la.PENDING]
+    sim.counters[la.PENDING] = slot + 1
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _arrives_before(requests, r, heap[up]):
+            break
+        heap[slot] = heap[up]
+        slot = up
+    heap[slot] = r
+
+
+@kernel
+def pending_pop(sim):
+    """Remove and return the earliest pending follow-up."""
+    heap = sim.pending
+    requests = sim.requests
+    top = heap[0]
+    size = sim.counters[la.PENDING] - 1
+    sim.counters[la.PENDING] = size
+    r = heap[size]
+    slot = 0
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _arrives_before(requests, heap[down + 1], heap[down]):
+            down += 1
+        if not _arrives_before(requests, heap[down], r):
+            break
+        heap[slot] = heap[down]
+        slot = down
+    heap[slot] = r
+    return top

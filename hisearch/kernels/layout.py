@@ -1,0 +1,229 @@
+"""Every array of a simulation, declared once.
+
+Notation
+    N requests, M nodes of the trace's prefix tree, W workers, P tokens per KV page
+    tree    a prefix cache: one per worker's HBM (index w) and, where a host tier is on, one per worker's DRAM (index W + w)
+    node    a run of whole pages of one tree, all cached; node v < number of trees is the (empty) root of tree v
+    clock   a worker's count of decode steps; all its decoding requests advance by one token per tick, so that progress is
+            never stored per request: a request with ``finish_clock`` f has f - clock tokens to go
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hisearch.kernels.handle import Array, Handle, Record
+
+# Engines and routers, as kernels know them.
+VLLM, SGLANG = 0, 1
+RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
+LRU, LFU = 0, 1
+
+# Request outcomes; the same numbers as simulate.result.Outcome.
+IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED = 0, 1, 2, 3
+
+# Worker phases: what its next event is.
+# IDLE none; STEPPING and COASTING the end of a step or of a run of decode steps; FORMING between two steps.
+IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
+
+#: State and outcome of a request.
+REQUEST = np.dtype(
+    [
+        ("arrival_s", "f8"),  # at the router
+        ("scheduled_s", "f8"),  # first put into a batch
+        ("first_token_s", "f8"),
+        ("finish_s", "f8"),
+        ("hit_tokens", "i8"),  # found in HBM at the first admission
+        ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
+        ("generated", "i8"),  # output tokens sampled; not kept up to date while decoding (see finish_clock)
+        ("computed", "i8"),  # tokens whose KV exists; likewise
+        ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
+        ("chunk", "i8"),  # tokens computed in the step now running
+        ("finish_clock", "i8"),  # worker clock at which its last token appears
+        ("order", "i8"),  # position in its worker's history of admissions
+        ("next", "i4"),  # neighbours in the running or the waiting list
+        ("prev", "i4"),
+        ("heap_slot", "i4"),  # position in the worker's finish heap, -1 outside
+        ("worker", "i4"),
+        ("node", "i4"),  # deepest locked tree node
+        ("preemptions", "i4"),
+        ("outcome", "i4"),
+        ("shared_tail", "i4"),  # 1: its next pages already stand in the tree as another's; its own copies stay private
+    ],
+    align=True,
+)
+
+#: A run of cached pages.
+NODE = np.dtype(
+    [
+        ("begin", "i8"),  # depth in tokens, a multiple of P
+        ("end", "i8"),
+        ("tick", "i8"),  # last access (radix caches)
+        ("hits", "i8"),  # insertions through it (radix caches)
+        ("parent", "i4"),
+        ("static", "i4"),  # trace-tree node in which its last page completes
+        ("lock", "i4"),  # requests that hold it directly + locked children
+        ("children", "i4"),
+        ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
+        ("prev", "i4"),
+        ("heap_slot", "i4"),  # position in the eviction heap, -1 outside
+        ("queued", "i4"),  # 1 while in the free queue
+    ],
+    align=True,
+)
+
+#: One prefix cache and its memory.
+TREE = np.dtype(
+    [
+        ("capacity_pages", "i8"),
+        ("free_pages", "i8"),  # pages that can be had without taking them from a running request (queue); unused pages (radix)
+        ("evictable_pages", "i8"),  # radix: unlocked pages in the tree
+        ("evicted_tokens", "i8"),
+        ("tick", "i8"),
+        ("head", "i4"),  # free queue
+        ("tail", "i4"),
+        ("heap_size", "i4"),
+    ],
+    align=True,
+)
+
+#: State and totals of a worker.
+WORKER = np.dtype(
+    [
+        ("event_s", "f8"),  # time of its next event
+        ("step_start_s", "f8"),
+        ("busy_s", "f8"),
+        ("energy_j", "f8"),
+        ("ratio", "f8"),  # SGLang's new-token ratio
+        ("load_back_s", "f8"),  # when the host-tier load of the step being formed completes
+        ("clock", "i8"),
+        ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
+        ("coast_steps", "i8"),  # decode steps that the present event covers
+        ("orders", "i8"),
+        ("steps", "i8"),
+        ("requests", "i8"),
+        ("preemptions", "i8"),
+        ("prefill_tokens", "i8"),
+        ("decode_tokens", "i8"),
+        ("peak_pages", "i8"),
+        ("host_hit_tokens", "i8"),
+        ("inflight_tokens", "i8"),  # router's view
+        ("inflight_requests", "i8"),
+        ("belief_tokens", "i8"),
+        ("running_head", "i4"),
+        ("running_tail", "i4"),
+        ("running", "i4"),  # requests in the running list
+        ("decoding", "i4"),  # of those, requests that decode
+        ("chunked", "i4"),  # request whose prompt is unfinished, or -1
+        ("waiting_head", "i4"),
+        ("waiting_tail", "i4"),
+        ("waiting", "i4"),
+        ("finish_heap_size", "i4"),
+        ("batch_size", "i4"),  # prompt chunks in the step now running
+        ("phase", "i4"),
+        ("full", "i4"),  # SGLang: batch_is_full
+        ("lingering", "i4"),  # SGLang: finished in the last decode step, not yet filtered out
+        ("event_slot", "i4"),  # position in the event heap, -1 outside
+    ],
+    align=True,
+)
+
+# Columns of Sim.counters.
+FREE_NODE, NODES_USED, OVERFLOW, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6
+COUNTERS = 8
+
+
+#: Settings of a simulation. Tokens and pages are int64, seconds float64.
+CONFIG = np.dtype(
+    [
+        ("engine", "i8"),
+        ("router", "i8"),
+        ("workers", "i8"),
+        ("page_tokens", "i8"),
+        ("capacity_pages", "i8"),
+        ("host_pages", "i8"),  # 0: no host tier
+        ("prefix_caching", "i8"),
+        ("max_running", "i8"),
+        ("chunk_tokens", "i8"),
+        ("max_prefill_tokens", "i8"),
+        ("eviction", "i8"),
+        ("balance_abs", "i8"),
+        ("balance_rel", "f8"),
+        ("cache_threshold", "f8"),
+        ("conservativeness", "f8"),
+        ("horizon_s", "f8"),
+        ("host_latency_s", "f8"),
+        ("host_s_per_token", "f8"),
+    ],
+    align=True,
+)
+
+#: Scalars of ``latency.costs.StepCosts``.
+HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
+
+
+class Costs(Handle):
+    """``latency.costs.StepCosts`` for kernels; read-only."""
+
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "host": Record(HOST_COST),
+        "token_s": Array("f8", 1),
+        "sequence_s": Array("f8", 1),
+        "chunk_rate": Array("f8", 2),
+        "decode_s": Array("f8", 2),
+    }
+
+
+class Trace(Handle):
+    """``traces.compiled.TraceArrays`` for kernels; read-only."""
+
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "input_tokens": Array("i8", 1),
+        "output_tokens": Array("i8", 1),
+        "max_output_tokens": Array("i8", 1),
+        "think_s": Array("f8", 1),
+        "prompt_node": Array("i4", 1),
+        "output_node": Array("i4", 1),
+        "parent": Array("i4", 1),
+        "start_tokens": Array("i8", 1),
+        "end_tokens": Array("i8", 1),
+    }
+
+
+class Sim(Handle):
+    """All arrays of a running simulation, modified in place.
+
+    cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; V = W, or 2 W with a host tier.
+    residue (W, P): decoding requests by (tokens computed - clock) mod P.
+    finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
+    pending (N,): follow-ups by arrival; open_loop (N0,): first turns in order of arrival.
+    follower_head, follower_next (N,): who waits for whom, as linked lists.
+    event_heap (W,). belief (M, ceil(W / 64)): bit sets of the workers believed to hold a trace-tree node.
+    rng (1,). counters (COUNTERS,).
+    """
+
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "config": Record(CONFIG),
+        "trace": Trace,
+        "seconds": Costs,
+        "joules": Costs,
+        "requests": Array(REQUEST, 1),
+        "workers": Array(WORKER, 1),
+        "trees": Array(TREE, 1),
+        "nodes": Array(NODE, 1),
+        "cover": Array("i4", 2),
+        "residue": Array("i8", 2),
+        "finish_heap": Array("i4", 2),
+        "batch": Array("i4", 2),
+        "evict_heap": Array("i4", 2),
+        "pending": Array("i4", 1),
+        "open_loop": Array("i4", 1),
+        "follower_head": Array("i4", 1),
+        "follower_next": Array("i4", 1),
+        "event_heap": Array("i4", 1),
+        "belief": Array("u8", 2),
+        "rng": Array("u8", 1),
+        "counters": Array("i8", 1),
+    }

@@ -1,0 +1,235 @@
+"""What both engines do alike: waiting and running lists, the decode clock, the end of a request."""
+
+from __future__ import annotations
+
+from hisearch.kernels import heaps
+from hisearch.kernels import layout as la
+from hisearch.kernels.cost import coast, decode_seconds, token_wise
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def wait_last(sim, w, r):
+    """Queue ``r`` behind all waiting requests."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.next = -1
+    request.prev = worker.waiting_tail
+    if worker.waiting_tail >= 0:
+        sim.requests[worker.waiting_tail].next = r
+    else:
+        worker.waiting_head = r
+    worker.waiting_tail = r
+    worker.waiting += 1
+
+
+@kernel
+def wait_first(sim, w, r):
+    """Queue ``r`` before all waiting requests."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.prev = -1
+    request.next = worker.waiting_head
+    if worker.waiting_head >= 0:
+        sim.requests[worker.waiting_head].prev = r
+    else:
+        worker.waiting_tail = r
+    worker.waiting_head = r
+    worker.waiting += 1
+
+
+@kernel
+def stop_waiting(sim, w, r):
+    """Take ``r`` out of the waiting list."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.prev >= 0:
+        sim.requests[request.prev].next = request.next
+    else:
+        worker.waiting_head = request.next
+    if request.next >= 0:
+        sim.requests[request.next].prev = request.prev
+    else:
+        worker.waiting_tail = request.prev
+    worker.waiting -= 1
+
+
+@kernel
+def run_last(sim, w, r):
+    """Append ``r`` to the running list."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.next = -1
+    request.prev = worker.running_tail
+    if worker.running_tail >= 0:
+        sim.requests[worker.running_tail].next = r
+    else:
+        worker.running_head = r
+    worker.running_tail = r
+    worker.running += 1
+
+
+@kernel
+def stop_running(sim, w, r):
+    """Take ``r`` out of the running list."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.prev >= 0:
+        sim.requests[request.prev].next = request.next
+    else:
+        worker.running_head = request.next
+    if request.next >= 0:
+        sim.requests[request.next].prev = request.prev
+    else:
+        worker.running_tail = request.prev
+    worker.running -= 1
+
+
+@kernel
+def generated_tokens(sim, w, r):
+    """Output tokens of the decoding request ``r`` so far."""
+    return sim.trace.output_tokens[r] - (sim.requests[r].finish_clock - sim.workers[w].clock)
+
+
+@kernel
+def join_decode(sim, w, r):
+    """``r``, whose newest token was just sampled, decodes from the next step on."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
+    sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
+    worker.context_tokens += sim.trace.input_tokens[r] + request.generated
+    worker.decoding += 1
+    request.order = worker.orders
+    worker.orders += 1
+    heaps.finish_push(sim, w, r)
+
+
+@kernel
+def leave_decode(sim, w, r):
+    """``r`` no longer decodes; its ``generated`` and ``computed`` are brought up to date."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.generated = generated_tokens(sim, w, r)
+    known = sim.trace.input_tokens[r] + request.generated
+    request.computed = known - 1
+    sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] -= 1
+    worker.context_tokens -= known
+    worker.decoding -= 1
+    heaps.finish_remove(sim, w, r)
+
+
+@kernel
+def pages_due(sim, w, ahead):
+    """Pages that the decoding requests need for the step ``ahead`` steps from now (0: the next)."""
+    return sim.residue[w, -(sim.workers[w].clock + ahead) % sim.config.page_tokens]
+
+
+@kernel
+def pages_over(sim, w, ahead, steps):
+    """Pages that the decoding requests need over ``steps`` steps, the first of them ``ahead`` steps from now."""
+    page = sim.config.page_tokens
+    rounds = steps // page
+    pages = rounds * sim.workers[w].decoding
+    for step in range(ahead + rounds * page, ahead + steps):
+        pages += pages_due(sim, w, step)
+    return pages
+
+
+@kernel
+def steps_with_room(sim, w, ahead, pages, limit):
+    """Decode steps, at most ``limit`` and the first of them ``ahead`` steps from now, that ``pages`` free pages allow."""
+    if pages_over(sim, w, ahead, limit) <= pages:
+        return limit
+    steps = 0
+    while True:
+        pages -= pages_due(sim, w, ahead + steps)
+        if pages < 0:
+            return steps
+        steps += 1
+
+
+@kernel
+def plan_coast(sim, w, now, limit):
+    """Plan up to ``limit`` pure decode steps from ``now``; the worker's event is their end."""
+    worker = sim.workers[w]
+    steps, end = coast(sim.seconds, now, 1e300, limit, worker.decoding, worker.context_tokens)
+    worker.phase = la.COASTING
+    worker.step_start_s = now
+    worker.coast_steps = steps
+    heaps.event_set(sim, w, end)
+
+
+@kernel
+def cut_coast(sim, w, until):
+    """End the planned run with the step in progress at ``until``."""
+    worker = sim.workers[w]
+    steps, end = coast(
+        sim.seconds, worker.step_start_s, until, worker.coast_steps, worker.decoding, worker.context_tokens
+    )
+    worker.coast_steps = steps
+    heaps.event_set(sim, w, end)
+
+
+@kernel
+def account_coast(sim, w, steps):
+    """Totals of ``steps`` decode steps that begin now; energy by the trapezoid rule, exact while the law is linear."""
+    worker = sim.workers[w]
+    n = worker.decoding
+    first = decode_seconds(sim.joules, n, worker.context_tokens)
+    last = decode_seconds(sim.joules, n, worker.context_tokens + (steps - 1) * n)
+    worker.energy_j += steps * (token_wise(sim.joules, n, n, n) + 0.5 * (first + last))
+    worker.steps += steps
+    worker.decode_tokens += steps * n
+    worker.busy_s += worker.event_s - worker.step_start_s
+
+
+@kernel
+def advance_clock(sim, w, steps):
+    """All decoding requests have made ``steps`` more tokens."""
+    worker = sim.workers[w]
+    worker.clock += steps
+    worker.context_tokens += steps * worker.decoding
+
+
+@kernel
+def announce_end(sim, r, now):
+    """Request ``r`` ended at ``now``: its follow-ups come after their think time."""
+    f = sim.follower_head[r]
+    while f >= 0:
+        sim.requests[f].arrival_s = now + sim.trace.think_s[f]
+        heaps.pending_push(sim, f)
+        f = sim.follower_next[f]
+
+
+@kernel
+def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
+    """``r`` is put into a batch at ``now``; only the first time counts."""
+    request = sim.requests[r]
+    if request.scheduled_s != request.scheduled_s:
+        request.scheduled_s = now
+        request.hit_tokens = hit_tokens
+        request.host_hit_tokens = host_hit_tokens
+
+
+@kernel
+def note_finished(sim, w, r, now):
+    """``r`` made its last token at ``now``."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.finish_s = now
+    request.outcome = la.FINISHED
+    worker.inflight_tokens -= sim.trace.input_tokens[r]
+    worker.inflight_requests -= 1
+    announce_end(sim, r, now)
+
+
+@kernel
+def load_back(sim, w, now, tokens):
+    """Queue a copy of ``tokens`` from host memory on the worker's link; the step in formation waits for its end."""
+    worker = sim.workers[w]
+    if tokens <= 0:
+        return
+    start = max(now, worker.load_back_s)
+    worker.load_back_s = start + sim.config.host_latency_s + tokens * sim.config.host_s_per_token
+    worker.host_hit_tokens += tokens

@@ -1,0 +1,209 @@
+"""From a worker plan and a compiled trace to kernel arrays, and back to a ``Result``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels import layout as la
+from hisearch.latency.costs import StepCosts
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.result import RequestTable, Result, WorkerTable
+from hisearch.specs.deployment import RouterSpec
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
+
+_ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG}
+_ROUTERS = {
+    "random": la.RANDOM,
+    "round_robin": la.ROUND_ROBIN,
+    "power_of_two": la.POWER_OF_TWO,
+    "cache_aware": la.CACHE_AWARE,
+}
+_EVICTIONS = {"lru": la.LRU, "lfu": la.LFU}
+
+
+def _records(count: int, dtype: np.dtype[Any]) -> Any:
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+def _followers(previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Linked lists of who waits for whom, in order of index: head of each request's list, and next in the same list."""
+    head = np.full(len(previous), -1, np.int32)
+    after = np.full(len(previous), -1, np.int32)
+    waiting = np.flatnonzero(previous >= 0)
+    order = waiting[np.argsort(previous[waiting], kind="stable")]
+    owner = previous[order]
+    first = np.ones(len(order), bool)
+    first[1:] = owner[1:] != owner[:-1]
+    head[owner[first]] = order[first]
+    same = np.flatnonzero(~first)
+    after[order[same - 1]] = order[same]
+    return head, after
+
+
+def _record(dtype: np.dtype[Any], **values: float) -> Any:
+    record = _records(1, dtype)
+    for name in dtype.names or ():
+        record[name] = values.pop(name)
+    if values:
+        raise TypeError(f"unknown fields {sorted(values)}")
+    return record
+
+
+def _config(plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: float) -> Any:
+    engine = plan.engine
+    page = engine.page_size
+    return _record(
+        la.CONFIG,
+        engine=_ENGINES[engine.name],
+        router=_ROUTERS[router.policy],
+        workers=replicas,
+        page_tokens=page,
+        capacity_pages=plan.kv_capacity_tokens // page,
+        host_pages=plan.host_capacity_tokens // page,
+        prefix_caching=engine.prefix_caching,
+        max_running=engine.max_running_requests,
+        chunk_tokens=engine.chunk_tokens,
+        max_prefill_tokens=engine.max_prefill_tokens,
+        conservativeness=engine.schedule_conservativeness,
+        eviction=_EVICTIONS[engine.eviction],
+        cache_threshold=router.cache_threshold,
+        balance_abs=router.balance_abs_threshold,
+        balance_rel=router.balance_rel_threshold,
+        horizon_s=horizon_s,
+        host_latency_s=plan.host_latency_s,
+        host_s_per_token=plan.host_s_per_token,
+    )
+
+
+def _costs(costs: StepCosts) -> la.Costs:
+    host = _record(la.HOST_COST, step_s=costs.host_s, per_sequence_s=costs.host_per_sequence_s)
+    return la.Costs(host=host, **{name: getattr(costs, name) for name in la.Costs.FIELDS if name != "host"})
+
+
+def _requests(trace: TraceArrays, load: float) -> Any:
+    requests = _records(len(trace.arrival_s), la.REQUEST)
+    open_loop = trace.previous < 0
+    requests["arrival_s"] = np.where(open_loop, trace.arrival_s / load, np.nan)
+    for name in ("scheduled_s", "first_token_s", "finish_s"):
+        requests[name] = np.nan
+    requests["outcome"] = la.UNREACHED
+    requests["worker"] = -1
+    requests["heap_slot"] = -1
+    return requests
+
+
+def _allocate(plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, seed: int, node_room: int) -> la.Sim:
+    """All arrays of one simulation; ``node_room``: cache-tree nodes to reserve."""
+    config = settings[0]
+    count = len(trace.arrival_s)
+    workers = int(config.workers)
+    trees = workers * (2 if config.host_pages > 0 else 1)
+    nodes = node_room + trees
+    radix = config.engine == la.SGLANG
+    words = (workers + 63) // 64 if config.router == la.CACHE_AWARE else 1
+    first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
+    order = np.argsort(trace.arrival_s[first_turns], kind="stable")
+    head, after = _followers(trace.previous)
+    return la.Sim(
+        config=settings,
+        trace=la.Trace(**{name: getattr(trace, name) for name in la.Trace.FIELDS}),
+        seconds=_costs(plan.costs.seconds),
+        joules=_costs(plan.costs.joules),
+        requests=_requests(trace, load),
+        workers=_records(workers, la.WORKER),
+        trees=_records(trees, la.TREE),
+        nodes=np.empty(nodes, la.NODE).view(np.recarray),
+        cover=np.empty((trees, len(trace.parent)), np.int32),
+        residue=np.zeros((workers, config.page_tokens), np.int64),
+        finish_heap=np.empty((workers, config.max_running), np.int32),
+        batch=np.empty((workers, config.max_running), np.int32),
+        evict_heap=np.empty((workers, nodes if radix else 1), np.int32),
+        pending=np.empty(count, np.int32),
+        open_loop=first_turns[order],
+        follower_head=head,
+        follower_next=after,
+        event_heap=np.empty(workers, np.int32),
+        belief=np.zeros((len(trace.parent) if config.router == la.CACHE_AWARE else 1, words), np.uint64),
+        rng=np.array([seed], np.uint64),
+        counters=np.zeros(la.COUNTERS, np.int64),
+    )
+
+
+def simulate(
+    plan: WorkerPlan,
+    trace: CompiledTrace,
+    *,
+    replicas: int = 1,
+    router: RouterSpec = RouterSpec(),  # noqa: B008  (frozen)
+    seed: int = 0,
+    horizon_s: float = math.inf,
+    load: float = 1.0,
+) -> Result:
+    """Replay ``trace`` on ``replicas`` identical workers behind ``router``.
+
+    Args:
+        plan: one worker, compiled (see ``plan_worker``).
+        trace: a compiled trace; shared between threads, never written.
+        replicas: workers, >= 1.
+        router: policy and parameters.
+        seed: of the router's random stream.
+        horizon_s: simulated seconds after which the run stops; unfinished requests stay ``IN_FLIGHT``.
+        load: factor on the arrival rate of first turns; think times are not scaled.
+
+    Raises:
+        ValueError: if ``replicas`` or ``load`` is not positive.
+    """
+    from hisearch.kernels import cluster
+
+    if replicas < 1:
+        raise ValueError(f"replicas must be at least 1, not {replicas}")
+    if not (load > 0 and math.isfinite(load)):
+        raise ValueError(f"load must be a positive number, not {load}")
+    settings = _config(plan, replicas, router, horizon_s)
+    room = 6 * len(trace) + 4096
+    while True:
+        sim = _allocate(plan, trace.arrays, settings, load, seed, room)
+        end_s, horizon_reached = cluster.run(sim)
+        if not sim.counters[la.OVERFLOW]:
+            break
+        room *= 2
+    return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
+
+
+def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, horizon_reached: bool) -> Result:
+    requests, workers, trees = sim.requests, sim.workers, sim.trees
+    table = RequestTable(
+        **{
+            name: requests[name].copy()
+            for name in (
+                "arrival_s", "scheduled_s", "first_token_s", "finish_s", "worker", "hit_tokens", "host_hit_tokens",
+                "preemptions", "outcome",
+            )
+        },
+        input_tokens=trace.input_tokens,
+        output_tokens=trace.output_tokens,
+    )  # fmt: skip
+    per_worker = WorkerTable(
+        **{
+            name: workers[name].copy()
+            for name in (
+                "steps", "requests", "preemptions", "busy_s", "energy_j", "prefill_tokens", "decode_tokens",
+                "host_hit_tokens",
+            )
+        },
+        peak_kv_tokens=workers["peak_pages"] * sim.config.page_tokens,
+        evicted_tokens=trees["evicted_tokens"][: sim.config.workers].copy(),
+    )  # fmt: skip
+    first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
+    return Result(
+        requests=table,
+        workers=per_worker,
+        makespan_s=max(end_s - first, 0.0),
+        kv_capacity_tokens=plan.kv_capacity_tokens,
+        idle_w=plan.costs.idle_w,
+        horizon_reached=horizon_reached,
+        warnings=plan.costs.warnings,
+    )
