@@ -1,7 +1,7 @@
 """The event loop: arrivals and workers' step ends in order of time.
 
-Ties: arrivals (by request index) come before worker events (by worker index); a follow-up that becomes due the moment its
-predecessor ends is delivered before that worker forms its next batch.
+Ties: arrivals (by request index), then ends of steps (by worker index), then starts of steps (by worker index). So a step that
+starts at t sees every arrival at or before t, a follow-up that is due the moment its predecessor ends among them.
 """
 
 from __future__ import annotations
@@ -56,16 +56,14 @@ def _deliver(sim, r, is_open, now):
 
 @kernel
 def _worker_event(sim, w, now):
-    """Worker ``w``'s step ends at ``now``, or it wakes up: process results, then form the next batch."""
+    """Worker ``w``'s step ends at ``now``, or its next one begins."""
     worker = sim.workers[w]
-    if worker.phase != la.IDLE:
-        vllm.complete(sim, w, now)
+    if worker.phase == la.FORMING:
+        vllm.form(sim, w, now)
+        return
+    vllm.complete(sim, w, now)
     worker.phase = la.FORMING
-    time, r, is_open = _next_arrival(sim)
-    while time <= now:
-        _deliver(sim, r, is_open, now)
-        time, r, is_open = _next_arrival(sim)
-    vllm.form(sim, w, now)
+    heaps.event_set(sim, w, now)
 
 
 @kernel

@@ -79,6 +79,12 @@ def token_wise(costs, sequences, tokens, sampling):
 
 
 @kernel
+def is_late_decode(request):
+    """True where a request in the prompt batch computes just its newest output token: a decode, whatever brought it there."""
+    return request.chunk == 1 and request.finish_clock == -1 and request.generated > 0
+
+
+@kernel
 def batch_cost(costs, requests, batch, size, decoding, context):
     """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
@@ -87,15 +93,21 @@ def batch_cost(costs, requests, batch, size, decoding, context):
     """
     tokens = decoding
     sampling = decoding
+    chunks = size
     for k in range(size):
         request = requests[batch[k]]
         tokens += request.chunk
         if request.finish_clock == -1:
             sampling += 1
-    total = token_wise(costs, size + decoding, tokens, sampling)
+        if is_late_decode(request):
+            decoding += 1
+            context += request.computed + 1
+            chunks -= 1
+    total = token_wise(costs, chunks + decoding, tokens, sampling)
     for k in range(size):
         request = requests[batch[k]]
-        total += chunk_seconds(costs, request.chunk, request.computed)
+        if not is_late_decode(request):
+            total += chunk_seconds(costs, request.chunk, request.computed)
     if decoding > 0:
         total += decode_seconds(costs, decoding, context)
     return total

@@ -68,9 +68,16 @@ def finish_remove(sim, w, r):
 
 @kernel
 def _event_before(workers, a, b):
+    """Order of worker events: by time; at one time ends of steps before starts; then by index."""
     ta = workers[a].event_s
     tb = workers[b].event_s
-    return ta < tb or (ta == tb and a < b)
+    if ta != tb:
+        return ta < tb
+    a_starts = workers[a].phase == la.FORMING
+    b_starts = workers[b].phase == la.FORMING
+    if a_starts != b_starts:
+        return b_starts
+    return a < b
 
 
 @kernel

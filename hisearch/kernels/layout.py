@@ -25,7 +25,7 @@ LRU, LFU = 0, 1
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED = 0, 1, 2, 3
 
 # Worker phases: what its next event is.
-# IDLE none; STEPPING and COASTING the end of a step or of a run of decode steps; FORMING between two steps.
+# IDLE none; STEPPING, COASTING the end of a step, of a run of decode steps; FORMING the start of the next.
 IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
 
 #: State and outcome of a request.
@@ -50,7 +50,7 @@ REQUEST = np.dtype(
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
-        ("shared_tail", "i4"),  # 1: its next pages already stand in the tree as another's; its own copies stay private
+        ("duplicates", "i4"),  # pages it computed although the tree holds other copies of them
     ],
     align=True,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hisearch.kernels import heaps, lists, queue, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels.cost import batch_cost
+from hisearch.kernels.cost import batch_cost, is_late_decode
 from hisearch.kernels.jit import kernel
 
 
@@ -28,10 +28,12 @@ def _path_end(sim, r):
 def _publish(sim, w, r, computed):
     """Make the full pages among ``r``'s first ``computed`` tokens findable.
 
-    Pages that another request has put there in the meantime stay ``r``'s own, unfindable copies, and so do all behind them.
+    Where another request's copies of the same pages stand in the tree already, ``r`` holds those too, so that what it computes
+    behind them can be found; its own copies are counted as ``duplicates`` and freed with it. (The engine would leave the other
+    copies free to be taken: at most one page for a prompt of whole pages that is cached in full.)
     """
     request = sim.requests[r]
-    if not sim.config.prefix_caching or request.shared_tail:
+    if not sim.config.prefix_caching:
         return
     end = tree.floor_page(sim, computed)
     if end <= request.locked_tokens:
@@ -39,10 +41,14 @@ def _publish(sim, w, r, computed):
     static = _path_end(sim, r)
     found, _ = tree.match(sim, w, static, end)
     if found > request.locked_tokens:
-        request.shared_tail = 1
-        return
-    request.node = queue.grow(sim, w, request.node, static, request.locked_tokens, end)
-    request.locked_tokens = end
+        held = request.node
+        _, request.node = queue.hold(sim, w, static, found)
+        queue.unlock(sim, w, held)
+        request.duplicates += (found - request.locked_tokens) // sim.config.page_tokens
+        request.locked_tokens = found
+    if end > found:
+        request.node = queue.grow(sim, w, request.node, static, request.locked_tokens, end)
+        request.locked_tokens = end
 
 
 @kernel
@@ -51,13 +57,14 @@ def _release(sim, w, r):
     request = sim.requests[r]
     computed = request.computed
     _publish(sim, w, r, computed)
-    queue.push_empty(sim, w, _pages(sim, computed) - request.locked_tokens // sim.config.page_tokens)
+    own = _pages(sim, computed) - request.locked_tokens // sim.config.page_tokens + request.duplicates
+    queue.push_empty(sim, w, own)
     queue.unlock(sim, w, request.node)
     if sim.config.host_pages > 0:
         queue.store(sim, sim.config.workers + w, _path_end(sim, r), tree.floor_page(sim, computed))
     request.node = w
     request.locked_tokens = 0
-    request.shared_tail = 0
+    request.duplicates = 0
 
 
 @kernel
@@ -110,7 +117,10 @@ def _schedule_chunk(sim, w, r, tokens):
     request.finish_clock = -1 if complete else -2
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
-    worker.prefill_tokens += tokens
+    if is_late_decode(request):
+        worker.decode_tokens += 1
+    else:
+        worker.prefill_tokens += tokens
 
 
 @kernel
@@ -191,11 +201,16 @@ def form(sim, w, now):
 
 
 @kernel
+def _note_peak(sim, w):
+    worker = sim.workers[w]
+    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+
+
+@kernel
 def _launch(sim, w, now, reserved, preempted):
     """Run the batch just formed: one step with prompts in it, or as many decode steps as nothing can interfere with."""
     worker = sim.workers[w]
-    store = sim.trees[w]
-    worker.peak_pages = max(worker.peak_pages, store.capacity_pages - store.free_pages)
+    _note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         worker.phase = la.IDLE
         heaps.event_clear(sim, w)
@@ -219,7 +234,7 @@ def _launch(sim, w, now, reserved, preempted):
         steps = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
         # The first step's pages may be taken already: then only those from the second step on are counted.
         first = 1 if reserved else 0
-        steps = first + lists.steps_with_room(sim, w, first, store.free_pages, steps - first)
+        steps = first + lists.steps_with_room(sim, w, first, sim.trees[w].free_pages, steps - first)
     worker.full = 1 if reserved else 0
     lists.plan_coast(sim, w, now, steps)
 
@@ -241,6 +256,7 @@ def complete(sim, w, now):
         lists.account_coast(sim, w, steps)
         first = 1 if worker.full else 0
         queue.take(sim, w, lists.pages_over(sim, w, first, steps - first))
+        _note_peak(sim, w)
     else:
         worker.steps += 1
         worker.decode_tokens += worker.decoding
@@ -275,6 +291,7 @@ def receive(sim, w, r, now):
     sim.requests[r].node = w
     lists.wait_last(sim, w, r)
     if worker.phase == la.IDLE:
+        worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
     elif worker.phase == la.COASTING and worker.waiting == 1 and worker.running < sim.config.max_running:
         lists.cut_coast(sim, w, now)
