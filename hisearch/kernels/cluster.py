@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import heaps, lists, queue, router, vllm
+from hisearch.kernels import heaps, lists, queue, radix, router, sglang, vllm
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -40,7 +40,8 @@ def _deliver(sim, r, is_open, now):
     else:
         heaps.pending_pop(sim)
     request = sim.requests[r]
-    if vllm.never_fits(sim, r):
+    is_vllm = sim.config.engine == la.VLLM
+    if vllm.never_fits(sim, r) if is_vllm else sglang.never_fits(sim, r):
         request.outcome = la.TOO_LARGE
         lists.announce_end(sim, r, now)
         return
@@ -51,17 +52,27 @@ def _deliver(sim, r, is_open, now):
     worker.requests += 1
     worker.inflight_tokens += sim.trace.input_tokens[r]
     worker.inflight_requests += 1
-    vllm.receive(sim, w, r, now)
+    if is_vllm:
+        vllm.receive(sim, w, r, now)
+    else:
+        sglang.receive(sim, w, r, now)
 
 
 @kernel
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
     worker = sim.workers[w]
+    is_vllm = sim.config.engine == la.VLLM
     if worker.phase == la.FORMING:
-        vllm.form(sim, w, now)
+        if is_vllm:
+            vllm.form(sim, w, now)
+        else:
+            sglang.form(sim, w, now)
         return
-    vllm.complete(sim, w, now)
+    if is_vllm:
+        vllm.complete(sim, w, now)
+    else:
+        sglang.complete(sim, w, now)
     worker.phase = la.FORMING
     heaps.event_set(sim, w, now)
 
@@ -76,7 +87,12 @@ def _reset(sim):
     counters[la.NODES_USED] = trees
     sim.cover[:] = -1
     for v in range(trees):
-        queue.reset(sim, v, sim.config.capacity_pages if v < sim.config.workers else sim.config.host_pages)
+        if v >= sim.config.workers:
+            queue.reset(sim, v, sim.config.host_pages)
+        elif sim.config.engine == la.VLLM:
+            queue.reset(sim, v, sim.config.capacity_pages)
+        else:
+            radix.reset(sim, v, sim.config.capacity_pages)
     for w in range(sim.config.workers):
         worker = sim.workers[w]
         worker.running_head = -1
@@ -85,6 +101,7 @@ def _reset(sim):
         worker.waiting_tail = -1
         worker.chunked = -1
         worker.event_slot = -1
+        worker.ratio = sglang.initial_ratio(sim)
 
 
 @kernel

@@ -60,8 +60,9 @@ NODE = np.dtype(
     [
         ("begin", "i8"),  # depth in tokens, a multiple of P
         ("end", "i8"),
-        ("tick", "i8"),  # last access (radix caches)
-        ("hits", "i8"),  # insertions through it (radix caches)
+        ("tick", "i8"),  # radix: last access, own or of a node below that is gone (those below count too: see radix)
+        ("hits", "i8"),  # radix: insertions that ended in it, or in a node below that is gone
+        ("serial", "i8"),  # radix: order of creation
         ("parent", "i4"),
         ("static", "i4"),  # trace-tree node in which its last page completes
         ("lock", "i4"),  # requests that hold it directly + locked children
@@ -81,7 +82,8 @@ TREE = np.dtype(
         ("free_pages", "i8"),  # pages that can be had without taking them from a running request (queue); unused pages (radix)
         ("evictable_pages", "i8"),  # radix: unlocked pages in the tree
         ("evicted_tokens", "i8"),
-        ("tick", "i8"),
+        ("tick", "i8"),  # radix: accesses so far
+        ("serial", "i8"),  # radix: nodes made so far
         ("head", "i4"),  # free queue
         ("tail", "i4"),
         ("heap_size", "i4"),

@@ -98,7 +98,6 @@ def insert(sim, v, parent, static, begin, end):
     node.begin = begin
     node.end = end
     node.parent = parent
-    node.tick = sim.trees[v].tick
     sim.nodes[parent].children += 1
     node.static = _lay(sim, v, d, static, begin, end)
     return d
@@ -128,7 +127,6 @@ def split(sim, v, d, at):
     upper.parent = lower.parent
     upper.children = 1
     upper.lock = 1 if lower.lock > 0 else 0
-    upper.hits = lower.hits
     upper.tick = lower.tick
     s = lower.static
     while trace.start_tokens[s] >= at:

@@ -14,8 +14,9 @@ Notation
     chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (new, cached)
     decode_s = bilinear in a table over (n, c)
 
-Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so that a
-kernel finds its cell without a search. Beyond the last knot, and beyond ``len(token_s)``, the last slope continues.
+Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so
+that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)`` and the last knots of
+``decode_s`` the last slope continues; ``chunk_rate`` is flat beyond its last knots.
 Energy has the same form, in joules (``EnergyCosts`` is a ``StepCosts`` whose figures are joules above idle).
 """
 
@@ -53,7 +54,8 @@ class StepCosts(NamedTuple):
     """Tables of one worker's step cost in seconds (see the module's notation).
 
     host_s, host_per_sequence_s: host time per step and per sequence in it that the device waits for.
-    token_s: shape (T_max + 1,), token-wise operators and collectives of all layers, by tokens in the step; ``token_s[0] = 0``.
+    token_s: shape (T_max + 1,), token-wise operators and collectives of all layers, by tokens in the step;
+        ``token_s[0] = 0``.
     sequence_s: shape (S_max + 1,), LM head and sampling, by sequences that sample; ``sequence_s[0] = 0``.
     chunk_rate: shape (len(knots new), len(knots cached)), seconds per unit of attention work, all layers.
     decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.

@@ -17,9 +17,7 @@ class EngineSpec(Strict):
 
     name: EngineName
     max_running_requests: Count = 256
-    chunk_tokens: Count = Field(
-        8192, description="vLLM max_num_batched_tokens; SGLang chunked_prefill_size."
-    )
+    chunk_tokens: Count = Field(8192, description="vLLM max_num_batched_tokens; SGLang chunked_prefill_size.")
     page_tokens: Count | None = Field(None, description="KV page: 16 for vLLM, 1 for SGLang where absent.")
     prefix_caching: bool = True
     memory_fraction: Fraction = Field(0.9, description="Share of device memory for weights, activations and KV.")

@@ -20,11 +20,17 @@ class LinkSpec(Strict):
 class AcceleratorSpec(Strict):
     """One accelerator, by its data sheet. FLOP/s are dense (no structured sparsity)."""
 
-    memory_bytes: Positive = Field(description="Device memory as the driver reports it.")
+    memory_bytes: Positive = Field(description="Device memory as the driver reports it (nvidia-smi's total).")
     memory_bandwidth_bytes_per_s: Positive
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak FLOP/s per operand format.")
-    peer_link: LinkSpec = Field(description="Between accelerators of one host, per accelerator and direction.")
-    host_link: LinkSpec = Field(description="Between the accelerator and host memory, per direction.")
+    peer_link: LinkSpec = Field(
+        description="Between accelerators of one host, per accelerator and direction, at the link's full rate; "
+        "the share that collectives attain is the latency profile's."
+    )
+    host_link: LinkSpec = Field(
+        description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+    )
+    host: str | None = Field(None, description="Host kind that usually carries it.")
     idle_w: NonNegative
     active_w: Positive
     price: Price
@@ -48,7 +54,11 @@ class MediumSpec(Strict):
 
 
 class HostSpec(Strict):
-    """A server that carries accelerators."""
+    """A server that carries accelerators.
+
+    A shipped accelerator's price includes its share of such a server, so a shipped host costs 0; give the host a price
+    of its own, and take the share out of the accelerators', to account for them apart.
+    """
 
     accelerators: Count = Field(description="Accelerator slots.")
     dram: str = Field(description="Medium of its main memory.")
@@ -67,4 +77,3 @@ class FabricSpec(Strict):
     topology: Literal["switch", "ring", "fully_connected"] = "switch"
     link: LinkSpec
     provenance: Provenance
-

@@ -74,7 +74,9 @@ class SearchSpaceSpec(Strict):
 class WorkloadRef(Strict):
     """Which workload, and how fast it is replayed."""
 
-    trace: str | WorkloadSpec = Field(description="A catalogue name, a path to a workload YAML or a trace file, or inline.")
+    trace: str | WorkloadSpec = Field(
+        description="A catalogue name, a path to a workload YAML or a trace file, or inline."
+    )
     load: Positive = Field(1.0, description="Factor on the arrival rate.")
     limit: Count | None = Field(None, description="Keep the first requests only.")
     skip_bad: NonNegativeInt = 0
@@ -97,6 +99,11 @@ class StudySpec(Strict):
     objectives: list[Objective] = Field(default=["ttft_p99", "goodput", "usd_per_hour"], min_length=2, max_length=4)
     budget: BudgetSpec = BudgetSpec()
     seed: NonNegativeInt = 0
+    pins: dict[str, str] = Field(
+        default_factory=dict,
+        description="SHA-256 of catalogue entries, by 'Kind/name', and of the trace file, as 'trace'; "
+        "loading refuses an entry that has changed. Written into resolved studies.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> StudySpec:

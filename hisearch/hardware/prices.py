@@ -1,0 +1,85 @@
+"""What a deployment costs per hour.
+
+Conventions
+    * An accelerator's price includes its share of the host, as cloud prices do; shipped hosts cost nothing themselves.
+    * Where the host (the pool's, else the accelerator's usual one) has a price above zero, it is added, shared by its
+      accelerator slots: a pool pays ``price * accelerators used / slots``. Slots left empty are somebody else's to pay:
+      whole hosts are not bought.
+    * Host-tier memory costs ``gib_per_worker * usd_per_gib_hour`` for each replica, on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+
+_Spec = TypeVar("_Spec")
+
+
+@dataclass(frozen=True)
+class CostBreakdown:
+    """Dollars per hour by what they buy, and the number of accelerators bought."""
+
+    accelerator_usd_per_hour: float
+    host_usd_per_hour: float
+    memory_usd_per_hour: float
+    accelerators: int
+
+    @property
+    def total(self) -> float:
+        """Dollars per hour of the whole deployment."""
+        return self.accelerator_usd_per_hour + self.host_usd_per_hour + self.memory_usd_per_hour
+
+
+def deployment_cost(
+    deployment: DeploymentSpec,
+    accelerators: Mapping[str, AcceleratorSpec],
+    hosts: Mapping[str, HostSpec],
+    media: Mapping[str, MediumSpec],
+) -> CostBreakdown:
+    """Cost of all pools.
+
+    Args:
+        deployment: what is bought.
+        accelerators: catalogue entries by name; only those the deployment names are looked at, here and below.
+        hosts: host kinds by name.
+        media: memory media by name.
+
+    Raises:
+        ValueError: a name is unknown, or a worker needs more accelerators than its host has slots.
+    """
+    accelerator_usd = host_usd = memory_usd = 0.0
+    count = 0
+    for pool in deployment.pools:
+        used = pool.tensor_parallel * pool.replicas
+        count += used
+        accelerator = _find(accelerators, pool.accelerator, "accelerator")
+        accelerator_usd += used * accelerator.price.usd_per_hour
+        host_usd += _host_share(pool, pool.host or accelerator.host, used, hosts)
+        tier = pool.host_tier
+        if tier.gib_per_worker > 0:
+            memory_usd += tier.gib_per_worker * _find(media, tier.medium, "medium").usd_per_gib_hour * pool.replicas
+    return CostBreakdown(accelerator_usd, host_usd, memory_usd, count)
+
+
+def _host_share(pool: PoolSpec, name: str | None, used: int, hosts: Mapping[str, HostSpec]) -> float:
+    if name is None:
+        return 0.0
+    host = _find(hosts, name, "host")
+    if pool.tensor_parallel > host.accelerators:
+        raise ValueError(
+            f"pool {pool.name}: tensor_parallel {pool.tensor_parallel} exceeds the {host.accelerators} accelerator "
+            f"slots of host {name}; a worker must fit into one host"
+        )
+    return host.price.usd_per_hour * used / host.accelerators
+
+
+def _find(catalogue: Mapping[str, _Spec], name: str, kind: str) -> _Spec:
+    try:
+        return catalogue[name]
+    except KeyError:
+        raise ValueError(f"no {kind} named '{name}'; known: {', '.join(sorted(catalogue)) or 'none'}") from None

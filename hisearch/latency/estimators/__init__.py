@@ -1,0 +1,1 @@
+"""Latency estimators, one module each; see ``hisearch.latency.estimator`` for how they are found."""

@@ -1,0 +1,307 @@
+"""Roofline: every operator takes the longer of its arithmetic and its memory traffic, at a stated share of the peaks.
+
+Notation (per layer and rank)
+    operator_s = max(flops / (peak * e_flops), bytes / (bandwidth * e_bytes)) + launch_s
+    token_s[T] = sum over token-wise operators of operator_s(T)
+               + (2 * layers + 1) * all_reduce_s(2 bytes * h * T)
+               + layers * attention launch                                 one attention kernel per layer and step
+    sequence_s[S] = LM head + sampling + all-gather of the logits (2 bytes * vocabulary * S)
+    chunk_s(new, cached) = max(pairs * flops_per_pair + cached * decompress_flops, bytes of queries, keys and values)
+    decode_s(n, c)       = max(c * flops_per_pair, c * kv_bytes + n * query_bytes)
+    all_reduce_s(b)      = alpha_s + 2 (n - 1) / n * b / (link bandwidth * e)
+
+A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
+contexts are on the same side of W, otherwise an upper bound.
+
+Energy above idle = (active_w - idle_w) * ranks * (time each operator would take at peak), that is, power above idle
+grows with the larger of compute and memory utilisation (``hisearch.hardware.power``). Launch gaps, links and the host
+add nothing above idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
+from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
+from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.operators import (
+    ACTIVATION_BYTES,
+    AttentionShape,
+    Operator,
+    attention_shape,
+    sequence_operators,
+    token_operators,
+)
+from hisearch.latency.parameters import wide_dtype
+from hisearch.latency.sharding import shard
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+
+F8 = npt.NDArray[np.float64]
+
+#: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
+WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Attained rates of one operator family."""
+
+    peak_flops: dict[DType, float]
+    flops_share: float
+    bytes_per_s: float
+    launch_s: float
+
+    def seconds(self, dtype: DType, flops: F8, moved_bytes: F8) -> F8:
+        """Roofline seconds, without the launch."""
+        return np.asarray(
+            np.maximum(
+                flops * (1.0 / (self.peak_flops[dtype] * self.flops_share)), moved_bytes * (1.0 / self.bytes_per_s)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of every family; ``link_bytes_per_s`` None leaves collectives out."""
+
+    gemm: Rate
+    elementwise: Rate
+    prefill_attention: Rate
+    decode_attention: Rate
+    link_bytes_per_s: float | None
+    alpha_s: float
+
+
+@dataclass(frozen=True)
+class RooflineWorker:
+    """One worker's operators at given rates; methods take arrays and return seconds (joules if ``scale`` is watts)."""
+
+    model: ModelSpec
+    ranks: int
+    token_ops: list[Operator]
+    sequence_ops: list[Operator]
+    attention: AttentionShape
+    attention_dtype: DType
+    rates: Rates
+    scale: float = 1.0
+
+    def token_s(self, tokens: F8) -> F8:
+        """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
+        total = self._operators(self.token_ops, tokens)
+        payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
+        total += (2 * self.model.layers + 1) * self._collective(all_reduce_volume(1.0, self.ranks) * payload)
+        total += self.model.layers * max(self.rates.prefill_attention.launch_s, self.rates.decode_attention.launch_s)
+        return total * self.scale
+
+    def sequence_s(self, sequences: F8) -> F8:
+        """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
+        total = self._operators(self.sequence_ops, sequences)
+        payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
+        total += self._collective(all_gather_volume(1.0, self.ranks) * payload)
+        return total * self.scale
+
+    def chunk_s(self, new: F8, cached: F8) -> F8:
+        """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        shape, pairs = self.attention, attention_pairs(new, cached)
+        total = shape.full_layers * self._chunk_layer_s(pairs, new, cached)
+        if shape.window_layers:
+            window = float(shape.window_tokens)
+            seen = np.minimum(cached, np.maximum(window - 1.0, 0.0))
+            total = total + shape.window_layers * self._chunk_layer_s(windowed_pairs(new, cached, window), new, seen)
+        return np.asarray(total * self.scale)
+
+    def decode_s(self, sequences: F8, context: F8) -> F8:
+        """Decode attention of all layers for ``sequences`` that read ``context`` tokens in total."""
+        shape = self.attention
+        total = shape.full_layers * self._decode_layer_s(sequences, context)
+        if shape.window_layers:
+            windowed = np.minimum(context, sequences * float(shape.window_tokens))
+            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed)
+        return np.asarray(total * self.scale)
+
+    def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
+        """All of the above on the knots of ``StepCosts``."""
+        new = knots_up_to(max_tokens).astype(np.float64)
+        cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)
+        batch = knots_up_to(max(max_sequences, 2)).astype(np.float64)
+        context = knots_up_to(max_context).astype(np.float64)
+        # A chunk has at least one token: row 0 repeats row 1 so that the rate is finite everywhere.
+        rows, columns = np.maximum(new, 1.0)[:, None], cached[None, :]
+        chunk_rate = self.chunk_s(rows, columns) / attention_pairs(rows, columns)
+        decode = self.decode_s(batch[:, None], context[None, :])
+        decode[0, :] = 0.0
+        return StepCosts(
+            host_s=overhead.step_s,
+            host_per_sequence_s=overhead.per_sequence_s,
+            token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
+            sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),
+            chunk_rate=np.ascontiguousarray(chunk_rate),
+            decode_s=np.ascontiguousarray(decode),
+        )
+
+    def _operators(self, operators: list[Operator], units: F8) -> F8:
+        total = np.zeros_like(units)
+        for op in operators:
+            rate = self.rates.gemm if op.family == "gemm" else self.rates.elementwise
+            total += op.layers * (rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + rate.launch_s)
+        return total
+
+    def _collective(self, volume_bytes: F8) -> F8:
+        if self.ranks == 1 or self.rates.link_bytes_per_s is None:
+            return np.zeros_like(volume_bytes)
+        return np.asarray(self.rates.alpha_s + volume_bytes / self.rates.link_bytes_per_s)
+
+    def _chunk_layer_s(self, pairs: F8, new: F8, cached: F8) -> F8:
+        shape = self.attention
+        flops = pairs * shape.prefill_flops_per_pair + cached * shape.decompress_flops
+        moved = (
+            (cached + new) * shape.kv_bytes_per_token
+            + new * shape.prefill_query_bytes
+            + cached * shape.decompress_bytes
+        )
+        return self.rates.prefill_attention.seconds(self.attention_dtype, flops, moved)
+
+    def _decode_layer_s(self, sequences: F8, context: F8) -> F8:
+        shape = self.attention
+        moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
+        return self.rates.decode_attention.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
+
+
+def attention_pairs(new: F8, cached: F8) -> F8:
+    """(query, key) pairs of a causal chunk: ``new * (cached + (new + 1) / 2)``."""
+    return np.asarray(new * (cached + (new + 1.0) / 2.0))
+
+
+def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
+    """Pairs where query i of the chunk (i = 1 …) sees ``min(cached + i, window)`` keys, itself included."""
+    growing = np.clip(window - cached, 0.0, new)
+    return np.asarray(growing * (cached + (growing + 1.0) / 2.0) + (new - growing) * window)
+
+
+class RooflineEstimator:
+    """Compiles a worker to tables with the constants of one LatencyProfile."""
+
+    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
+        self.profile_name = profile_name
+        self.profile = profile
+
+    def worker(
+        self,
+        model: ModelSpec,
+        accelerator: AcceleratorSpec,
+        *,
+        tensor_parallel: int,
+        weight_dtype: DType | None,
+        kv_dtype: DType,
+    ) -> RooflineWorker:
+        """The worker's operators in seconds, not yet tabulated."""
+        dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+        part = shard(model, tensor_parallel)
+        peaks = _peaks(accelerator)
+        return RooflineWorker(
+            model=model,
+            ranks=tensor_parallel,
+            token_ops=token_operators(model, part, dtype, compute_dtype(accelerator, dtype)),
+            sequence_ops=sequence_operators(model, part, dtype),
+            attention=attention_shape(model, part, kv_dtype),
+            attention_dtype=wide_dtype(dtype),
+            rates=_attained_rates(self.profile, accelerator, peaks),
+        )
+
+    def compile(
+        self,
+        model: ModelSpec,
+        accelerator: AcceleratorSpec,
+        *,
+        tensor_parallel: int,
+        weight_dtype: DType | None,
+        kv_dtype: DType,
+        engine: EngineSpec,
+        max_tokens: int,
+        max_sequences: int,
+        max_context_tokens: int,
+    ) -> CompiledCosts:
+        """See ``LatencyEstimator.compile``."""
+        overhead = self._overhead(engine)
+        timed = self.worker(
+            model, accelerator, tensor_parallel=tensor_parallel, weight_dtype=weight_dtype, kv_dtype=kv_dtype
+        )
+        powered = replace(
+            timed,
+            rates=_peak_rates(accelerator, _peaks(accelerator)),
+            scale=worker_dynamic_w(accelerator, tensor_parallel),
+        )
+        limits = (max_tokens, max_sequences, max_context_tokens)
+        return CompiledCosts(
+            seconds=timed.tabulate(overhead, *limits),
+            joules=powered.tabulate(EngineOverhead(step_s=0.0), *limits),
+            idle_w=worker_idle_w(accelerator, tensor_parallel),
+            profile=self.profile_name,
+            evidence=self.profile.evidence,
+            relative_error=self.profile.relative_error,
+            warnings=_warnings(accelerator, weight_dtype if weight_dtype is not None else model.weight_dtype),
+        )
+
+    def _overhead(self, engine: EngineSpec) -> EngineOverhead:
+        if engine.name not in self.profile.engines:
+            raise ValueError(
+                f"profile {self.profile_name}: no overhead for engine '{engine.name}'; "
+                f"known: {', '.join(sorted(self.profile.engines))}"
+            )
+        return self.profile.engines[engine.name]
+
+
+@register("roofline")
+def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
+    """The roofline estimator with ``profile``'s constants."""
+    return RooflineEstimator(profile_name, profile)
+
+
+def compute_dtype(accelerator: AcceleratorSpec, weight_dtype: DType) -> DType:
+    """Operand format of the quantised matrices: the weights' own where the accelerator multiplies it, else bf16."""
+    if weight_dtype in accelerator.peak_flops and weight_dtype not in WEIGHT_ONLY:
+        return weight_dtype
+    return "bf16"
+
+
+def _peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:
+    """Peak FLOP/s by format; bf16, fp16 and fp32 fall back on one another."""
+    peaks: dict[DType, float] = dict(accelerator.peak_flops)
+    sixteen = peaks.get("bf16", peaks.get("fp16", peaks.get("fp32")))
+    if sixteen is None:
+        raise ValueError(f"peak_flops needs bf16, fp16 or fp32; it has {', '.join(sorted(peaks))}")
+    for dtype in ("bf16", "fp16"):
+        peaks.setdefault(dtype, sixteen)
+    peaks.setdefault("fp32", sixteen / 2.0)
+    return peaks
+
+
+def _attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s
+    families = (profile.gemm, profile.elementwise, profile.prefill_attention, profile.decode_attention)
+    gemm, elementwise, prefill, decode = (Rate(peaks, f.flops, bandwidth * f.bandwidth, f.launch_s) for f in families)
+    link = accelerator.peer_link.bandwidth_bytes_per_s * profile.all_reduce.bandwidth
+    return Rates(gemm, elementwise, prefill, decode, link, profile.all_reduce.alpha_s)
+
+
+def _peak_rates(accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
+    peak = Rate(peaks, 1.0, accelerator.memory_bandwidth_bytes_per_s, 0.0)
+    return Rates(peak, peak, peak, peak, None, 0.0)
+
+
+def _warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
+    if compute_dtype(accelerator, weight_dtype) == weight_dtype or weight_dtype in WEIGHT_ONLY:
+        return ()
+    return (
+        f"the accelerator has no {weight_dtype} arithmetic: {weight_dtype} weights are read at their size and "
+        "multiplied at the bf16 rate",
+    )

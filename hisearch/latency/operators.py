@@ -1,0 +1,187 @@
+"""A model's operators under tensor parallelism, as FLOPs and bytes of one rank.
+
+Notation
+    x      units of an operator: tokens of the step (token-wise operators) or sequences that sample (LM head, sampling)
+    h      hidden size; all widths below are one rank's
+    E, k   experts of a layer, experts a token is routed to
+
+    flops(x) = 2 * k * inputs * outputs * x                 one multiply and one add per weight and token
+    bytes(x) = matrix bytes * active(x) + (inputs + outputs) * 2 * k * x    weights once, activations in and out
+    active(x) = E * (1 - (1 - k / E) ** x)                  expected distinct experts of x tokens; 1 if dense
+
+``active`` supposes that tokens choose experts evenly and independently, which real routers do not quite: it is an upper
+estimate of weight traffic at small batches.
+
+Attention is counted per pair of a query and a key it may see (``new * (cached + (new + 1) / 2)`` pairs of a causal
+chunk): 4 * head_dim FLOPs per head for GQA. MLA runs as multi-head attention in prefill, with the latent of cached
+tokens decompressed first, and in latent space in decode ("absorbed"), where one latent serves all heads.
+Source of the MLA shapes: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.latency.parameters import (
+    Matrix,
+    element_bytes,
+    layer_kv_bytes_per_token,
+    matrices,
+    wide_dtype,
+)
+from hisearch.latency.sharding import Shard, dense_layers, moe_layers, window_layers
+from hisearch.specs.base import DTYPE_BYTES, DType
+from hisearch.specs.model import ModelSpec
+
+F8 = npt.NDArray[np.float64]
+
+#: Activations between operators are 16 bits wide whatever the weights' format.
+ACTIVATION_BYTES = 2.0
+
+#: Bytes of float32 logits that sampling reads and writes, per vocabulary entry: convert, scale, softmax, draw.
+SAMPLING_BYTES_PER_LOGIT = 16.0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of ``layers`` layers; figures are per layer and rank."""
+
+    name: str
+    family: Literal["gemm", "elementwise"]
+    dtype: DType
+    layers: int
+    flops_per_unit: float
+    bytes_per_unit: float
+    weight_bytes: float = 0.0
+    experts: int = 1
+    experts_per_token: int = 1
+
+    def flops(self, units: F8) -> F8:
+        """FLOPs for each entry of ``units``."""
+        return self.flops_per_unit * units
+
+    def bytes_moved(self, units: F8) -> F8:
+        """Bytes read and written for each entry of ``units``."""
+        moved = self.bytes_per_unit * units
+        if self.weight_bytes:
+            moved += self.weight_bytes * active_experts(self.experts, self.experts_per_token, units)
+        return moved
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Attention of one layer and rank.
+
+    Pairs are (query, key) pairs; a query's bytes are its own vector in and its output out.
+    decompress_*: per *cached* token of a prefill chunk, to rebuild keys and values from a latent (MLA; else 0).
+    """
+
+    full_layers: int
+    window_layers: int
+    window_tokens: int
+    kv_bytes_per_token: float
+    prefill_flops_per_pair: float
+    prefill_query_bytes: float
+    decompress_flops: float
+    decompress_bytes: float
+    decode_flops_per_pair: float
+    decode_query_bytes: float
+
+
+def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
+    """Expected number of distinct experts that ``tokens`` tokens use, for each entry."""
+    if experts == experts_per_token:
+        return np.minimum(tokens, 1.0) * experts
+    return np.asarray(experts * -np.expm1(tokens * np.log1p(-experts_per_token / experts)))
+
+
+def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType) -> list[Operator]:
+    """Operators whose cost depends on the number of tokens in the step alone (attention itself and collectives apart).
+
+    Args:
+        model: architecture.
+        part: one rank's widths.
+        weight_dtype: format in which weights are stored and read.
+        compute_dtype: operand format whose peak the quantised matrices run at.
+    """
+    gemms = [_gemm(matrix, weight_dtype, compute_dtype) for matrix in matrices(model, part)]
+    return [*gemms, *_elementwise(model, part, weight_dtype)]
+
+
+def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
+    """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample."""
+    wide = wide_dtype(weight_dtype)
+    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    sampling = Operator("sampling", "elementwise", wide, 1, 0.0, SAMPLING_BYTES_PER_LOGIT * model.vocab_size)
+    return [_gemm(head, weight_dtype, wide), sampling]
+
+
+def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> AttentionShape:
+    """Attention of ``model`` on one rank."""
+    windowed = window_layers(model)
+    heads = part.heads
+    if model.mla is None:
+        flops = 4.0 * heads * model.head_dim
+        query_bytes = 2 * heads * model.head_dim * ACTIVATION_BYTES
+        prefill, decode, decompress = (flops, query_bytes), (flops, query_bytes), (0.0, 0.0)
+    else:
+        mla = model.mla
+        key, latent = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.kv_lora_rank
+        prefill = (2.0 * heads * (key + mla.v_head_dim), heads * (key + mla.v_head_dim) * ACTIVATION_BYTES)
+        decode_width = 2 * latent + mla.qk_rope_head_dim
+        decode = (2.0 * heads * decode_width, heads * decode_width * ACTIVATION_BYTES)
+        rebuilt = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        decompress = (2.0 * latent * rebuilt, 2 * rebuilt * ACTIVATION_BYTES)
+    return AttentionShape(
+        full_layers=model.layers - windowed,
+        window_layers=windowed,
+        window_tokens=model.sliding_window_tokens,
+        kv_bytes_per_token=layer_kv_bytes_per_token(model, part, kv_dtype),
+        prefill_flops_per_pair=prefill[0],
+        prefill_query_bytes=prefill[1],
+        decompress_flops=decompress[0],
+        decompress_bytes=decompress[1],
+        decode_flops_per_pair=decode[0],
+        decode_query_bytes=decode[1],
+    )
+
+
+def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
+    wide = wide_dtype(weight_dtype)
+    stored = element_bytes(weight_dtype) if matrix.quantised else DTYPE_BYTES[wide]
+    return Operator(
+        name=matrix.name,
+        family="gemm",
+        dtype=compute_dtype if matrix.quantised else wide,
+        layers=matrix.layers,
+        flops_per_unit=2.0 * matrix.experts_per_token * matrix.inputs * matrix.outputs,
+        bytes_per_unit=matrix.experts_per_token * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
+        weight_bytes=matrix.inputs * matrix.outputs * stored,
+        experts=matrix.experts,
+        experts_per_token=matrix.experts_per_token,
+    )
+
+
+def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
+    """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation."""
+    dtype = wide_dtype(weight_dtype)
+    if model.mla is None:
+        rotated = (part.heads + 2 * part.kv_heads) * model.head_dim
+    else:
+        rotated = part.heads * model.mla.qk_rope_head_dim + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+    widths = [
+        ("embedding", 1, 2 * model.hidden_size),
+        ("norms", 2 * model.layers, 4 * model.hidden_size),
+        ("rotary_kv_write", model.layers, 2 * rotated),
+    ]
+    if dense_layers(model):
+        widths.append(("activation", dense_layers(model), 3 * part.intermediate))
+    if model.moe is not None and moe_layers(model):
+        routed = model.moe.experts_per_token * part.expert_intermediate
+        widths.append(("expert_activation", moe_layers(model), 3 * (routed + part.shared_intermediate)))
+        widths.append(("expert_gather", moe_layers(model), 2 * model.moe.experts_per_token * model.hidden_size))
+    return [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]

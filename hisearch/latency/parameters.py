@@ -1,0 +1,177 @@
+"""A model's weight matrices and KV entries, per rank: counts and bytes.
+
+One list of matrices serves the parameter count, the memory plan and the operators' FLOPs, so that they cannot disagree.
+Biases and the norms of queries and keys are left out (below 0.01 % of the parameters of every model in the catalogue).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard, window_layers
+from hisearch.specs.base import DTYPE_BYTES, DType
+from hisearch.specs.model import MlaSpec, ModelSpec
+
+#: Formats of weights that engines keep as published; everything narrower is a quantised format.
+WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
+
+#: Bytes of scales per element: NVFP4 keeps an fp8 scale per 16 elements, GPTQ/AWQ int4 a 16-bit scale and a 4-bit zero
+#: per 128. (MXFP4's scale per 32 is half as large.) Those of fp8 and int8, per channel or 128 x 128 block, are nothing.
+SCALE_BYTES: dict[str, float] = {"fp4": 1.0 / 16, "int4": 2.5 / 128}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix of one rank, ``inputs x outputs`` elements, in ``layers`` layers.
+
+    ``experts`` copies exist per layer, of which a token uses ``experts_per_token``; dense matrices have one of one.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    layers: int
+    experts: int = 1
+    experts_per_token: int = 1
+    quantised: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Elements in all layers and experts."""
+        return self.inputs * self.outputs * self.layers * self.experts
+
+
+def element_bytes(dtype: DType) -> float:
+    """Bytes a weight takes in ``dtype``, scales included."""
+    return DTYPE_BYTES[dtype] + SCALE_BYTES.get(dtype, 0.0)
+
+
+def wide_dtype(dtype: DType) -> DType:
+    """The format of the parts that stay wide in a model with ``dtype`` weights: bf16 where it is quantised."""
+    return dtype if dtype in WIDE_DTYPES else "bf16"
+
+
+def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
+    """The matrices of attention and FFN that one rank holds."""
+    return [*_attention(model, part), *_dense_ffn(model, part), *_moe_ffn(model, part)]
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """Parameters of the whole model."""
+    tables = 1 if model.tie_word_embeddings else 2
+    matrix_elements = sum(matrix.elements for matrix in matrices(model, shard(model, 1)))
+    return matrix_elements + _norm_elements(model) + tables * model.vocab_size * model.hidden_size
+
+
+def active_parameter_count(model: ModelSpec) -> int:
+    """Parameters a token passes through, embedding table excluded, LM head included."""
+    used = sum(m.elements * m.experts_per_token // m.experts for m in matrices(model, shard(model, 1)))
+    return used + _norm_elements(model) + model.vocab_size * model.hidden_size
+
+
+def weight_bytes_per_rank(model: ModelSpec, tensor_parallel: int, weight_dtype: DType) -> float:
+    """Bytes of weights each rank holds. Embedding, LM head, router and norms stay wide when the rest is quantised.
+
+    Raises:
+        InvalidParallelism: the model cannot be split so.
+    """
+    part = shard(model, tensor_parallel)
+    wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
+    narrow = element_bytes(weight_dtype)
+    total = sum(m.elements * (narrow if m.quantised else wide) for m in matrices(model, part))
+    tables = 1 if model.tie_word_embeddings else 2
+    return total + wide * (_norm_elements(model) + tables * part.vocab * model.hidden_size)
+
+
+def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
+    """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it."""
+    if model.mla is not None:
+        return (model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * DTYPE_BYTES[kv_dtype]
+    return 2 * part.kv_heads * model.head_dim * DTYPE_BYTES[kv_dtype]
+
+
+def kv_bytes_per_token_per_rank(model: ModelSpec, tensor_parallel: int, kv_dtype: DType) -> float:
+    """Bytes of KV a cached token takes on each rank, in all layers that keep every token (sliding windows do not).
+
+    A model whose every layer has a window is counted as keeping every token, as engines do with a single KV group.
+
+    Raises:
+        InvalidParallelism: the model cannot be split so.
+    """
+    part = shard(model, tensor_parallel)
+    return (model.layers - _dropping_layers(model)) * layer_kv_bytes_per_token(model, part, kv_dtype)
+
+
+def window_kv_bytes_per_token_per_rank(model: ModelSpec, tensor_parallel: int, kv_dtype: DType) -> float:
+    """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop what leaves it."""
+    return _dropping_layers(model) * layer_kv_bytes_per_token(model, shard(model, tensor_parallel), kv_dtype)
+
+
+def _dropping_layers(model: ModelSpec) -> int:
+    windowed = window_layers(model)
+    return windowed if windowed < model.layers else 0
+
+
+def _norm_elements(model: ModelSpec) -> int:
+    return (2 * model.layers + 1) * model.hidden_size
+
+
+def _attention(model: ModelSpec, part: Shard) -> list[Matrix]:
+    if model.mla is not None:
+        return _mla(model, model.mla, part)
+    hidden, layers, width = model.hidden_size, model.layers, model.head_dim
+    return [
+        Matrix("qkv_proj", hidden, (part.heads + 2 * part.kv_heads) * width, layers),
+        Matrix("o_proj", part.heads * width, hidden, layers),
+    ]
+
+
+def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
+    """Down-projections are replicated on every rank, up-projections are split by head."""
+    hidden, layers = model.hidden_size, model.layers
+    query = part.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    if mla.q_lora_rank:
+        queries = [
+            Matrix("q_down_proj", hidden, mla.q_lora_rank, layers),
+            Matrix("q_up_proj", mla.q_lora_rank, query, layers),
+        ]
+    else:
+        queries = [Matrix("q_proj", hidden, query, layers)]
+    return [
+        *queries,
+        Matrix("kv_down_proj", hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, layers),
+        Matrix("kv_up_proj", mla.kv_lora_rank, part.heads * (mla.qk_nope_head_dim + mla.v_head_dim), layers),
+        Matrix("o_proj", part.heads * mla.v_head_dim, hidden, layers),
+    ]
+
+
+def _dense_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
+    layers = dense_layers(model)
+    if not layers:
+        return []
+    return [
+        Matrix("gate_up_proj", model.hidden_size, _up_factor(model) * part.intermediate, layers),
+        Matrix("down_proj", part.intermediate, model.hidden_size, layers),
+    ]
+
+
+def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
+    moe, layers, hidden = model.moe, moe_layers(model), model.hidden_size
+    if moe is None or not layers:
+        return []
+    up, counts = _up_factor(model), (moe.experts, moe.experts_per_token)
+    found = [
+        Matrix("router", hidden, moe.experts, layers, quantised=False),
+        Matrix("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),
+        Matrix("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
+    ]
+    if part.shared_intermediate:
+        found += [
+            Matrix("shared_gate_up_proj", hidden, up * part.shared_intermediate, layers),
+            Matrix("shared_down_proj", part.shared_intermediate, hidden, layers),
+        ]
+    return found
+
+
+def _up_factor(model: ModelSpec) -> int:
+    return 2 if model.gated_ffn else 1

@@ -1,0 +1,104 @@
+"""Step costs by the book: the notation of ``costs.py`` in plain Python, and laws written as tables.
+
+The kernels evaluate the same expressions in the same order, so both give the same bits:
+
+    total = host_s + host_per_sequence_s * sequences
+    total += token_s[T];  total += sequence_s[S]
+    total += work * rate            for each chunk in order
+    total += decode_s(n, c)         if n > 0
+
+A rate is flat beyond its table; token_s, sequence_s and decode_s continue with their last slope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hisearch.latency.costs import StepCosts, tokens_knot
+from hisearch.traces.compiled import F8
+
+
+def step_seconds(
+    costs: StepCosts, chunks: Sequence[tuple[int, int]], decodes: Sequence[int], sampling: int | None = None
+) -> float:
+    """Cost of one step: seconds, or joules where ``costs`` holds joules.
+
+    Args:
+        costs: tables (see ``StepCosts``).
+        chunks: (new, cached) tokens of every prompt chunk, in the batch's order.
+        decodes: context that each decoding sequence reads: tokens before the new one, plus one.
+        sampling: sequences that sample a token: decodes, and chunks that complete their prompt; all where absent.
+    """
+    n = len(decodes)
+    sequences = len(chunks) + n
+    tokens = sum(new for new, _ in chunks) + n
+    total = costs.host_s + costs.host_per_sequence_s * sequences
+    total += dense_lookup(costs.token_s, tokens)
+    total += dense_lookup(costs.sequence_s, sequences if sampling is None else sampling)
+    for new, cached in chunks:
+        work = new * (cached + (new + 1) / 2.0)
+        total += work * bilinear(costs.chunk_rate, new, cached, extrapolate=False)
+    if n > 0:
+        total += bilinear(costs.decode_s, n, sum(decodes), extrapolate=True)
+    return float(total)
+
+
+def decode_step_seconds(costs: StepCosts, sequences: int, context_tokens: int) -> float:
+    """Cost of a pure decode step of ``sequences`` sequences that read ``context_tokens`` tokens in total."""
+    total = costs.host_s + costs.host_per_sequence_s * sequences
+    total += dense_lookup(costs.token_s, sequences)
+    total += dense_lookup(costs.sequence_s, sequences)
+    if sequences > 0:
+        total += bilinear(costs.decode_s, sequences, context_tokens, extrapolate=True)
+    return float(total)
+
+
+def dense_lookup(table: F8, index: int) -> float:
+    """``table[index]``, continued beyond its end with the last slope."""
+    last = len(table) - 1
+    if index <= last:
+        return float(table[index])
+    return float(table[last] + (index - last) * (table[last] - table[last - 1]))
+
+
+def knot_cell(value: int, length: int) -> int:
+    """Largest i with ``tokens_knot(i) <= value``, at most ``length - 2`` (the last cell)."""
+    low, high = 0, length - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tokens_knot(middle) <= value:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
+    """Interpolate on token knots, rows by ``x`` and columns by ``y``; flat beyond the end unless ``extrapolate``."""
+    i = knot_cell(x, table.shape[0])
+    j = knot_cell(y, table.shape[1])
+    fx = (x - tokens_knot(i)) / (tokens_knot(i + 1) - tokens_knot(i))
+    fy = (y - tokens_knot(j)) / (tokens_knot(j + 1) - tokens_knot(j))
+    if not extrapolate:
+        fx, fy = min(fx, 1.0), min(fy, 1.0)
+    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
+    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
+    return float(a + (b - a) * fx)
+
+
+def law_costs(step_s: float, per_token_s: float, attention_s: float) -> StepCosts:
+    """The law ``step_s + per_token_s * sum(new) + attention_s * sum(new * (computed + (new + 1) / 2))`` as tables.
+
+    A decode has new = 1, so its attention is ``attention_s * context``. Exact for every batch, by extrapolation: three
+    rows of ``decode_s``, so that its last cell does not depend on the number of sequences.
+    """
+    return StepCosts(
+        host_s=step_s,
+        host_per_sequence_s=0.0,
+        token_s=np.array([0.0, per_token_s]),
+        sequence_s=np.zeros(2),
+        chunk_rate=np.full((2, 2), attention_s),
+        decode_s=np.array([[0.0, 0.0], [0.0, attention_s], [0.0, attention_s]]),
+    )

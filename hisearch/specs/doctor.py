@@ -1,0 +1,145 @@
+"""Checks a file without running it: what is wrong with it, and what is likely not meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hisearch.specs import checks
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.document import Document, kind_of
+from hisearch.specs.errors import Problem, SpecError
+from hisearch.specs.resolve import load_deployment, load_study
+from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What was found in one file. With ``problems`` it cannot be used; ``warnings`` are for the reader to judge."""
+
+    path: Path
+    kind: str
+    name: str
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing stands in the way of using the file."""
+        return not self.problems
+
+
+def load_any(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None) -> Checkup:
+    """Loads the file at ``ref``, of whatever kind, with all it names, and checks that its parts go together.
+
+    Args:
+        ref: path of a YAML document, or of a Hugging Face ``config.json``.
+        overrides: ``key.path=value`` settings; for studies and deployments alone.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Returns:
+        What was found; this never raises :class:`SpecError`.
+    """
+    catalogue = catalogue or Catalogue()
+    path, kind = Path(ref), ""
+    try:
+        path = catalogue.find_file(str(ref))
+        kind = "Model" if path.suffix == ".json" else kind_of(path)
+        if kind == "Study":
+            study = load_study(path, overrides, catalogue)
+            return Checkup(path, kind, study.name, *_judge_study(study))
+        if kind == "Deployment":
+            deployment = load_deployment(path, overrides, catalogue)
+            return Checkup(path, kind, deployment.name, *_judge_deployment(deployment))
+        document = catalogue.get(kind, str(path))
+        warnings = _slo_warnings(document) if kind == "SLO" else []
+        return Checkup(path, kind, document.name, (), tuple(warnings))
+    except SpecError as error:
+        return Checkup(path, kind, path.stem, error.problems)
+
+
+def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    execution = study.space.spec.execution
+    problems, warnings = _parallelism(study)
+    dtypes = execution.weight_dtypes or [study.model.spec.weight_dtype]
+    for name, accelerator in study.accelerators.items():
+        for dtype in dtypes:
+            if message := checks.dtype_problem(name, accelerator.spec, dtype):
+                warnings.append(study.space.problem("spec.execution.weight_dtypes", message))
+    warnings += _host_memory(study)
+    for chunk in execution.chunk_tokens:
+        above = [limit for limit in execution.max_running_requests if limit > chunk]
+        if above and "vllm" in execution.engines:
+            message = f"{chunk} is less than max_running_requests {above[0]}: left out for vLLM"
+            warnings.append(study.space.problem("spec.execution.chunk_tokens", message))
+    if execution.engines == ["vllm"] and study.space.spec.cache.eviction == ["lfu"]:
+        problems.append(study.space.problem("spec.cache.eviction", "vLLM evicts by lru alone"))
+    warnings += _slo_warnings(study.slo)
+    warnings += _price_notes(study.hardware, study.space)
+    return tuple(problems), tuple(warnings)
+
+
+def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
+    """Degrees of parallelism that the model or a host does not take; a problem where none is left."""
+    execution = study.space.spec.execution
+    found: list[Problem] = []
+    usable = set(execution.tensor_parallel)
+    for index, degree in enumerate(execution.tensor_parallel):
+        at = f"spec.execution.tensor_parallel.{index}"
+        if message := checks.tensor_parallel_problem(study.model.spec, degree):
+            found.append(study.space.problem(at, f"{message} of {study.model.name}"))
+            usable.discard(degree)
+        for host_name, host in study.hosts.items():
+            if message := checks.slots_problem(degree, host_name, host.spec):
+                found.append(study.space.problem(at, message))
+    return (found, []) if not usable else ([], found)
+
+
+def _host_memory(study: ResolvedStudy) -> list[Problem]:
+    """The largest host tier that does not fit, for each host and the smallest worker."""
+    cache, degrees = study.space.spec.cache, study.space.spec.execution.tensor_parallel
+    found = []
+    for host_name, host in study.hosts.items():
+        message = checks.host_memory_problem(max(cache.host_gib_per_worker), min(degrees), host_name, host.spec)
+        if message:
+            found.append(study.space.problem("spec.cache.host_gib_per_worker", message))
+    return found
+
+
+def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    for index, pool in enumerate(resolved.deployment.pools):
+        at, accelerator = f"spec.pools.{index}", resolved.accelerators[pool.accelerator].spec
+        if message := checks.tensor_parallel_problem(resolved.model.spec, pool.tensor_parallel):
+            problems.append(resolved.document.problem(f"{at}.tensor_parallel", f"{message} of {resolved.model.name}"))
+        if message := checks.dtype_problem(
+            pool.accelerator, accelerator, pool.weight_dtype or resolved.model.spec.weight_dtype
+        ):
+            warnings.append(resolved.document.problem(f"{at}.weight_dtype", message))
+        host_name = pool.host or accelerator.host
+        if host_name is not None:
+            host = resolved.hosts[host_name].spec
+            if message := checks.slots_problem(pool.tensor_parallel, host_name, host):
+                problems.append(resolved.document.problem(f"{at}.tensor_parallel", message))
+            gib = pool.host_tier.gib_per_worker
+            if message := checks.host_memory_problem(gib, pool.tensor_parallel, host_name, host):
+                warnings.append(resolved.document.problem(f"{at}.host_tier.gib_per_worker", message))
+    warnings += _price_notes(resolved.hardware, resolved.document)
+    return tuple(problems), tuple(warnings)
+
+
+def _slo_warnings(document: Document[Any]) -> list[Problem]:
+    return [document.problem("spec.terms", message) for message in checks.slo_warnings(document.spec)]
+
+
+def _price_notes(hardware: Hardware, document: Document[Any]) -> list[Problem]:
+    """One note on all prices that are assumptions (law L8)."""
+    assumed = [name for name, found in hardware.accelerators.items() if found.spec.price.evidence == "assumed"]
+    if not assumed:
+        return []
+    oldest = min(hardware.accelerators[name].spec.price.as_of for name in assumed)
+    message = f"prices of {', '.join(assumed)} are assumptions of {oldest} or later; edit the accelerators' profiles"
+    return [document.problem("spec", message)]

@@ -1,0 +1,192 @@
+"""Hugging Face ``config.json`` -> :class:`ModelSpec`.
+
+Field names and defaults follow the configuration classes of the transformers library
+(https://huggingface.co/docs/transformers/model_doc), read 2026-11.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hisearch.specs.document import Document
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.source import Source, read_source
+from hisearch.specs.wording import described
+
+_DENSE = ("llama", "mistral", "qwen2", "qwen3")
+_MOE = ("mixtral", "qwen3_moe", "gpt_oss")
+_MLA = ("deepseek_v2", "deepseek_v3")
+
+_TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
+_QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
+_QUANT_BITS = {4: "int4", 8: "int8"}
+
+
+class _Config:
+    """Keys of a ``config.json``; remembers which were asked for in vain and which are no integers."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.faults: list[str] = []
+
+    def need(self, *names: str) -> int:
+        """The integer under the first of ``names`` that is there; 1, and a note, where there is none."""
+        for name in names:
+            if self.data.get(name) is not None:
+                return self.count(name, 1)
+        self.faults.append(f"{' or '.join(names)} is missing")
+        return 1
+
+    def count(self, name: str, default: int) -> int:
+        """The integer under ``name``; ``default`` where it is absent or null and, with a note, where it is none."""
+        value = self.get(name, default)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        self.faults.append(f"{name} is {described(value)}, expected an integer")
+        return default
+
+    def get(self, name: str, default: Any) -> Any:
+        """Value of ``name``; ``default`` where it is absent or null."""
+        value = self.data.get(name)
+        return default if value is None else value
+
+
+def read_config(path: Path) -> Document[ModelSpec]:
+    """The model described by a ``config.json``, named after the file or, if that is called ``config``, its folder.
+
+    Raises:
+        SpecError: not a configuration, an architecture that is not known, or keys that are missing.
+    """
+    source = read_source(path)
+    if not isinstance(source.data, dict):
+        raise source.error((), "expected the JSON object of a model's config.json")
+    stem = path.stem if path.stem != "config" else path.absolute().parent.name
+    name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._") or "model"
+    as_of = datetime.date.fromtimestamp(path.stat().st_mtime)
+    return Document("Model", name, model_from_config(source, name, as_of), source)
+
+
+def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelSpec:
+    """Converts the configuration in ``source.data``.
+
+    Args:
+        source: a ``config.json`` as read.
+        name: what to call the model where the configuration does not say.
+        as_of: date for the provenance.
+
+    Raises:
+        SpecError: an architecture that is not known, keys that are missing, values that make no model.
+    """
+    config = _Config(source.data)
+    family = config.get("model_type", "")
+    if family not in _DENSE + _MOE + _MLA:
+        known = ", ".join(_DENSE + _MOE + _MLA)
+        raise source.error(("model_type",), f"architecture '{family}' is not known; known: {known}")
+    data = {
+        "huggingface_id": config.get("_name_or_path", "") or name,
+        "layers": config.need("num_hidden_layers"),
+        "hidden_size": config.need("hidden_size"),
+        "vocab_size": config.need("vocab_size"),
+        "tie_word_embeddings": config.get("tie_word_embeddings", False),
+        "max_context_tokens": config.need("max_position_embeddings"),
+        "weight_dtype": _weight_dtype(source, config),
+        "provenance": {"source": f"config.json of {name}", "as_of": as_of},
+        **_attention(config, family),
+        **_feed_forward(source, config, family),
+        **_window(config, family),
+    }
+    if config.faults:
+        raise source.error((), f"config.json of model_type {family}: {'; '.join(config.faults)}")
+    try:
+        return ModelSpec.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise source.error((), f"makes no model: {key}: {first['msg']}".replace(": : ", ": ")) from None
+
+
+def _attention(config: _Config, family: str) -> dict[str, Any]:
+    heads = config.need("num_attention_heads")
+    if family not in _MLA:
+        head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
+        return {"attention_heads": heads, "kv_heads": config.count("num_key_value_heads", heads), "head_dim": head_dim}
+    mla: dict[str, int] = {
+        "q_lora_rank": config.count("q_lora_rank", 0),
+        **{key: config.need(key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")},
+    }
+    return {
+        "attention_heads": heads,
+        "kv_heads": heads,
+        "head_dim": mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"],
+        "attention": "mla",
+        "mla": mla,
+    }
+
+
+def _feed_forward(source: Source, config: _Config, family: str) -> dict[str, Any]:
+    if family in _DENSE:
+        return {"intermediate_size": config.need("intermediate_size")}
+    if family in _MLA:
+        return _deepseek_experts(source, config)
+    if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers", []):
+        raise source.error(
+            (), "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
+        )
+    experts = {
+        "experts": config.need("num_local_experts", "num_experts"),
+        "experts_per_token": config.need("num_experts_per_tok", "experts_per_token"),
+        "expert_intermediate_size": config.need(
+            "moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size"
+        ),
+    }
+    return {"intermediate_size": 0, "moe": experts}
+
+
+def _deepseek_experts(source: Source, config: _Config) -> dict[str, Any]:
+    if config.get("moe_layer_freq", 1) != 1:
+        raise source.error(("moe_layer_freq",), "only 1 is known: every layer after the leading dense ones is MoE")
+    width, shared = config.need("moe_intermediate_size"), config.count("n_shared_experts", 0)
+    experts = {
+        "experts": config.need("n_routed_experts"),
+        "experts_per_token": config.need("num_experts_per_tok"),
+        "expert_intermediate_size": width,
+        "shared_experts": shared,
+        "shared_intermediate_size": shared * width,
+        "leading_dense_layers": config.count("first_k_dense_replace", 0),
+    }
+    return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
+
+
+def _window(config: _Config, family: str) -> dict[str, Any]:
+    window = config.count("sliding_window", 0)
+    if not window or (family.startswith("qwen") and not config.get("use_sliding_window", False)):
+        return {}
+    kinds = config.get("layer_types", [])
+    layers = config.need("num_hidden_layers")
+    if kinds:
+        windowed = sum(kind == "sliding_attention" for kind in kinds) / len(kinds)
+    elif family.startswith("qwen"):
+        windowed = (layers - config.count("max_window_layers", 0)) / layers
+    else:
+        windowed = 0.5 if family == "gpt_oss" else 1.0
+    return {"sliding_window_tokens": window, "sliding_window_layer_fraction": windowed} if windowed > 0 else {}
+
+
+def _weight_dtype(source: Source, config: _Config) -> str:
+    quantization = config.get("quantization_config", {})
+    if isinstance(quantization, dict) and quantization:
+        method = quantization.get("quant_method")
+        dtype = _QUANT_METHODS.get(str(method)) or _QUANT_BITS.get(quantization.get("bits", 0))
+        if dtype is None:
+            raise source.error(("quantization_config",), f"quantization '{method}' is not known")
+        return dtype
+    torch_dtype = config.get("torch_dtype", None) or config.get("dtype", "bfloat16")
+    if torch_dtype not in _TORCH_DTYPES:
+        known = ", ".join(_TORCH_DTYPES)
+        raise source.error(("torch_dtype",), f"'{torch_dtype}' is not known; known: {known}")
+    return _TORCH_DTYPES[torch_dtype]

@@ -1,0 +1,62 @@
+"""Every kind of document: its model, and the catalogue folder it lives in."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import Field, create_model
+
+from hisearch.specs.base import API_VERSION, Metadata, Strict
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.slo import SloSpec
+from hisearch.specs.study import SearchSpaceSpec, StudySpec
+from hisearch.specs.workload import WorkloadSpec
+
+KINDS: dict[str, type[Strict]] = {
+    "Study": StudySpec,
+    "SLO": SloSpec,
+    "SearchSpace": SearchSpaceSpec,
+    "Workload": WorkloadSpec,
+    "Model": ModelSpec,
+    "Accelerator": AcceleratorSpec,
+    "Medium": MediumSpec,
+    "Host": HostSpec,
+    "Fabric": FabricSpec,
+    "LatencyProfile": LatencyProfileSpec,
+    "Deployment": DeploymentSpec,
+}
+
+FOLDERS: dict[str, str] = {
+    "Study": "studies",
+    "SLO": "slos",
+    "SearchSpace": "spaces",
+    "Workload": "traces",
+    "Model": "profiles/models",
+    "Accelerator": "profiles/accelerators",
+    "Medium": "profiles/media",
+    "Host": "profiles/hosts",
+    "Fabric": "profiles/fabrics",
+    "LatencyProfile": "profiles/latency",
+    "Deployment": "studies/deployments",
+}
+
+
+@cache
+def envelope_model(kind: str) -> type[Strict]:
+    """Model of a whole document of ``kind``: ``apiVersion``, ``kind``, ``metadata``, ``spec``.
+
+    Raises:
+        KeyError: no such kind.
+    """
+    spec = KINDS[kind]
+    fields: dict[str, Any] = {
+        "apiVersion": (Literal[API_VERSION], Field(description="Version of the document format.")),
+        "kind": (Literal[kind], Field(description="What the document describes.")),
+        "metadata": (Metadata, Field(description=Metadata.__doc__)),
+        "spec": (spec, Field(description=(spec.__doc__ or "").splitlines()[0])),
+    }
+    return create_model(f"{kind}Document", __base__=Strict, __doc__=f"A document of kind {kind}.", **fields)

@@ -1,0 +1,183 @@
+"""Studies and deployments with every reference in them looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hisearch.specs.base import Strict
+from hisearch.specs.catalogue import Catalogue, is_path
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.document import Document, parse_document
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.overrides import apply_overrides
+from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.source import Source, read_source
+from hisearch.specs.study import SearchSpaceSpec, StudySpec
+from hisearch.specs.wording import unknown
+from hisearch.specs.workload import WorkloadSpec
+
+#: Ends of file names that make a workload reference a path although it holds no slash.
+_TRACE_SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
+
+
+def load_study(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None) -> ResolvedStudy:
+    """Loads a study and all it names.
+
+    Args:
+        ref: a catalogue name or a path.
+        overrides: ``key.path=value`` settings, applied before validation.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    settings = tuple(overrides)
+    source, catalogue = _open("Study", ref, settings, catalogue)
+    return resolve_study(source, settings, catalogue)
+
+
+def load_deployment(
+    ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None
+) -> ResolvedDeployment:
+    """Loads a deployment and all it names; arguments and errors as of :func:`load_study`."""
+    settings = tuple(overrides)
+    source, catalogue = _open("Deployment", ref, settings, catalogue)
+    document: Document[DeploymentSpec] = parse_document(source, "Deployment")
+    resolver = _Resolver(catalogue)
+    model = resolver.refer(document, "Model", "spec.model", document.spec.model)
+    profile = resolver.refer(document, "LatencyProfile", "spec.profile", document.spec.profile)
+    hardware = Hardware({}, {}, {})
+    for index, pool in enumerate(document.spec.pools):
+        at = f"spec.pools.{index}"
+        resolver.accelerator(hardware, document, f"{at}.accelerator", pool.accelerator)
+        if pool.host is not None:
+            resolver.host(hardware, document, f"{at}.host", pool.host)
+        resolver.medium(hardware, document, f"{at}.host_tier.medium", pool.host_tier.medium)
+    return ResolvedDeployment(document, model, profile, hardware, settings)
+
+
+def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalogue) -> ResolvedStudy:
+    """Validates the study in ``source``, to which ``overrides`` have been applied, and looks up all it names.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    document: Document[StudySpec] = parse_document(source, "Study")
+    spec, resolver = document.spec, _Resolver(catalogue)
+    model = resolver.named_or_inline(document, "Model", "spec.model", spec.model)
+    slo = resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo)
+    space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
+    workload = resolver.workload(document)
+    profile = resolver.refer(space, "LatencyProfile", "spec.profile", space.spec.profile)
+    hardware = Hardware({}, {}, {})
+    for index, name in enumerate(space.spec.execution.accelerators):
+        resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
+    resolver.medium(hardware, space, "spec.cache.host_medium", space.spec.cache.host_medium)
+    study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
+    _check_pins(study)
+    return study
+
+
+def _open(
+    kind: str, ref: str | Path, overrides: Iterable[str], catalogue: Catalogue | None
+) -> tuple[Source, Catalogue]:
+    catalogue = catalogue or Catalogue()
+    path = catalogue.find_file(str(ref)) if isinstance(ref, Path) else catalogue.locate(kind, ref)
+    return apply_overrides(read_source(path), kind, overrides), catalogue.for_file(path)
+
+
+@dataclass(frozen=True)
+class _Resolver:
+    """Looks references up and says where they stood if they lead nowhere."""
+
+    catalogue: Catalogue
+
+    def refer(self, document: Document[Any], kind: str, keypath: str, ref: str) -> Document[Any]:
+        """The document of ``kind`` that ``ref``, standing at ``keypath``, leads to."""
+        try:
+            return self.catalogue.get(kind, ref, self._base(document, keypath))
+        except UnknownReferenceError as error:
+            raise document.error(keypath, error.message) from None
+
+    def named_or_inline(self, document: Document[Any], kind: str, keypath: str, value: str | Strict) -> Document[Any]:
+        """The document that a key names, or holds."""
+        if isinstance(value, str):
+            return self.refer(document, kind, keypath, value)
+        name = f"{document.name}-{keypath.rpartition('.')[2]}"
+        if isinstance(value, ModelSpec):
+            name = value.huggingface_id.rpartition("/")[2].lower()
+        return document.part(kind, name, value, keypath)
+
+    def workload(self, document: Document[StudySpec]) -> Document[WorkloadSpec] | Path:
+        """The study's workload; any file it reads is there."""
+        at, value = "spec.workload.trace", document.spec.workload.trace
+        if isinstance(value, str):
+            if is_path(value) or value.endswith(_TRACE_SUFFIXES):
+                path = self._file(document, at, value)
+                if path.suffix not in {".yaml", ".yml"}:
+                    return path
+                value = str(path)
+            workload = self.refer(document, "Workload", at, value)
+        else:
+            workload = document.part("Workload", f"{document.name}-workload", cast(Any, value), at)
+        return self._absolute(workload)
+
+    def accelerator(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
+        """Adds an accelerator and its usual host."""
+        found = self.refer(document, "Accelerator", keypath, name)
+        hardware.accelerators[name] = found
+        if found.spec.host is not None:
+            self.host(hardware, found, "spec.host", found.spec.host)
+
+    def host(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
+        """Adds a host and its media."""
+        found = self.refer(document, "Host", keypath, name)
+        hardware.hosts[name] = found
+        self.medium(hardware, found, "spec.dram", found.spec.dram)
+        if found.spec.nvme is not None:
+            self.medium(hardware, found, "spec.nvme", found.spec.nvme)
+
+    def medium(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
+        """Adds a medium."""
+        hardware.media[name] = self.refer(document, "Medium", keypath, name)
+
+    def _absolute(self, workload: Document[WorkloadSpec]) -> Document[WorkloadSpec]:
+        file = workload.spec.file
+        if file is None:
+            return workload
+        path = self._file(workload, "spec.file.path", file.path)
+        spec = workload.spec.model_copy(update={"file": file.model_copy(update={"path": str(path)})})
+        return Document(workload.kind, workload.name, spec, workload.source, workload.base, workload.description)
+
+    def _file(self, document: Document[Any], keypath: str, ref: str) -> Path:
+        try:
+            return self.catalogue.find_file(ref, self._base(document, keypath))
+        except UnknownReferenceError as error:
+            raise document.error(keypath, error.message) from None
+
+    def _base(self, document: Document[Any], keypath: str) -> Path | None:
+        """Folder relative paths start from: the document's, or the working directory for what the command line set."""
+        return None if document.problem(keypath, "").setting else document.path.parent
+
+
+def _check_pins(study: ResolvedStudy) -> None:
+    """Refuses a study whose pins do not match what its names lead to now."""
+    pins = study.study.pins
+    if not pins:
+        return
+    current = {f"{doc.kind}/{doc.name}": doc.digest for doc in study.documents[1:]}
+    problems: list[Problem] = []
+    for name, digest in pins.items():
+        now = study.trace_digest if name == "trace" else current.get(name)
+        if not now:
+            problems.append(study.document.problem(("spec", "pins", name), f"not used{unknown(name, current)}"))
+        elif now != digest:
+            hashes = f"SHA-256 {digest[:12]}… then, {now[:12]}… now"
+            message = f"has changed since it was pinned ({hashes}); remove the pin to go on"
+            problems.append(study.document.problem(("spec", "pins", name), message))
+    if problems:
+        raise SpecError(*problems)

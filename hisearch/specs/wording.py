@@ -1,0 +1,35 @@
+"""Small phrases shared by error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the closest known word, or ``""`` where none is near."""
+    lowered = {name.lower(): name for name in known}
+    match = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return f"; did you mean '{lowered[match[0]]}'?" if match else ""
+
+
+def unknown(word: str, known: Iterable[str]) -> str:
+    """The tail of a message on an unknown word: the closest match and all that are known."""
+    names = list(known)
+    hint = closest(word, names)
+    return f"{hint or ';'} known: {', '.join(names) or 'none'}"
+
+
+def described(value: object) -> str:
+    """A YAML value in words: ``text 'abc'``, ``3.5``, ``true``, ``nothing``, ``a list``, ``a section``."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"text '{value if len(value) <= 60 else value[:57] + '...'}'"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, dict):
+        return "a section"
+    return repr(value)

@@ -1,0 +1,56 @@
+"""Links and collectives: closed forms (laws L4, L7)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.hardware import collectives, links
+from hisearch.specs.hardware import LinkSpec
+
+NVLINK = LinkSpec(kind="nvlink", bandwidth_bytes_per_s=450e9, latency_s=2e-6)
+ALL = [collectives.all_reduce_s, collectives.all_gather_s, collectives.reduce_scatter_s, collectives.all_to_all_s]
+
+payloads = st.floats(1.0, 1e12)
+ranks = st.integers(2, 64)
+
+
+def test_transfer_is_latency_plus_bytes_over_bandwidth():
+    assert links.transfer_s(450e9, NVLINK) == pytest.approx(1.0 + 2e-6)
+    assert links.transfer_s(0, NVLINK) == 0.0
+
+
+def test_negative_payload_is_refused():
+    with pytest.raises(ValueError, match="negative"):
+        links.transfer_s(-1, NVLINK)
+
+
+@given(payloads, ranks)
+def test_all_reduce_is_reduce_scatter_then_all_gather(payload, n):
+    whole = collectives.all_reduce_s(payload, n, NVLINK)
+    parts = collectives.reduce_scatter_s(payload, n, NVLINK) + collectives.all_gather_s(payload, n, NVLINK)
+    assert whole == pytest.approx(parts)
+    assert whole == pytest.approx(2 * (n - 1) * 2e-6 + 2 * (n - 1) / n * payload / 450e9)
+
+
+@given(payloads)
+def test_two_ranks_exchange_half_both_ways(payload):
+    assert collectives.all_reduce_volume(payload, 2) == payload
+    assert collectives.all_to_all_s(payload, 2, NVLINK) == pytest.approx(2e-6 + payload / 2 / 450e9)
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_one_rank_communicates_nothing(collective):
+    assert collective(1e9, 1, NVLINK, alpha_s=1e-5) == 0.0
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_given_alpha_and_efficiency_replace_hops_and_peak(collective):
+    fixed = collective(8e9, 8, NVLINK, alpha_s=1e-5, efficiency=0.5)
+    wire = collective(8e9, 8, NVLINK, alpha_s=0.0)
+    assert fixed == pytest.approx(1e-5 + 2 * wire)
+
+
+def test_send_recv_is_one_transfer():
+    assert collectives.send_recv_s(9e9, NVLINK) == pytest.approx(links.transfer_s(9e9, NVLINK))

@@ -1,0 +1,93 @@
+"""Prices and power."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from hisearch.hardware.power import worker_dynamic_w, worker_idle_w, worker_power_w
+from hisearch.hardware.prices import deployment_cost
+from hisearch.specs.base import Price, Provenance
+from hisearch.specs.deployment import DeploymentSpec, EngineSpec, HostTierSpec, PoolSpec
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
+
+TODAY = datetime.date(2025, 1, 1)
+FACTS = Provenance(source="data sheet", as_of=TODAY)
+LINK = LinkSpec(kind="nvlink", bandwidth_bytes_per_s=450e9, latency_s=2e-6)
+
+
+def accelerator(host: str | None = None) -> AcceleratorSpec:
+    return AcceleratorSpec(
+        memory_bytes=80e9, memory_bandwidth_bytes_per_s=3e12, peak_flops={"bf16": 1e15}, peer_link=LINK, host_link=LINK,
+        host=host, idle_w=70.0, active_w=700.0, price=Price(usd_per_hour=2.5, source="assumed", as_of=TODAY),
+        provenance=FACTS,
+    )  # fmt: skip
+
+
+def host(usd_per_hour: float) -> HostSpec:
+    return HostSpec(
+        accelerators=8, dram="ddr5", dram_bytes=2e12, base_w=800.0,
+        price=Price(usd_per_hour=usd_per_hour, source="assumed", as_of=TODAY), provenance=FACTS,
+    )  # fmt: skip
+
+
+DDR5 = MediumSpec(
+    kind="dram", read_bytes_per_s=3e11, write_bytes_per_s=3e11, latency_s=1e-7, capacity_bytes=2e12,
+    usd_per_gib_hour=0.004, scope="node", provenance=FACTS,
+)  # fmt: skip
+
+
+def deployment(**pool: object) -> DeploymentSpec:
+    fields = {"accelerator": "h100", "engine": EngineSpec(name="vllm"), "tensor_parallel": 2, "replicas": 3, **pool}
+    return DeploymentSpec(model="m", pools=[PoolSpec.model_validate(fields)])
+
+
+def test_accelerators_alone():
+    cost = deployment_cost(deployment(), {"h100": accelerator()}, {}, {})
+    assert cost.accelerators == 6
+    assert cost.accelerator_usd_per_hour == pytest.approx(15.0)
+    assert cost.total == cost.accelerator_usd_per_hour
+
+
+@pytest.mark.parametrize(
+    ("pool_host", "usual_host", "expected"),
+    [("hgx", None, 6.0), (None, "hgx", 6.0), (None, None, 0.0), ("free", "hgx", 0.0)],
+)
+def test_host_price_is_shared_by_slots(pool_host, usual_host, expected):
+    hosts = {"hgx": host(8.0), "free": host(0.0)}
+    cost = deployment_cost(deployment(host=pool_host), {"h100": accelerator(usual_host)}, hosts, {})
+    assert cost.host_usd_per_hour == pytest.approx(expected)
+
+
+def test_host_tier_costs_per_replica():
+    tier = HostTierSpec(medium="ddr5", gib_per_worker=256.0)
+    cost = deployment_cost(deployment(host_tier=tier), {"h100": accelerator()}, {}, {"ddr5": DDR5})
+    assert cost.memory_usd_per_hour == pytest.approx(256 * 0.004 * 3)
+    assert cost.total == pytest.approx(15.0 + 3.072)
+
+
+def test_host_tier_of_nothing_needs_no_medium():
+    assert deployment_cost(deployment(), {"h100": accelerator()}, {}, {}).memory_usd_per_hour == 0.0
+
+
+def test_unknown_names_are_named_with_what_is_known():
+    with pytest.raises(ValueError, match="no accelerator named 'h100'; known: a100"):
+        deployment_cost(deployment(), {"a100": accelerator()}, {}, {})
+    with pytest.raises(ValueError, match="no host named 'x'; known: none"):
+        deployment_cost(deployment(host="x"), {"h100": accelerator()}, {}, {})
+
+
+def test_a_worker_does_not_span_hosts():
+    with pytest.raises(ValueError, match="tensor_parallel 16 exceeds the 8 accelerator slots of host hgx"):
+        deployment_cost(deployment(host="hgx", tensor_parallel=16), {"h100": accelerator()}, {"hgx": host(0)}, {})
+
+
+def test_power_is_linear_between_idle_and_active():
+    card = accelerator()
+    assert worker_power_w(card, 4, 0.0) == worker_idle_w(card, 4) == 280.0
+    assert worker_power_w(card, 4, 1.0) == 2800.0
+    assert worker_dynamic_w(card, 4) == 2520.0
+    assert worker_idle_w(card, 4, host(0.0)) == 680.0
+    with pytest.raises(ValueError, match="within 0 and 1"):
+        worker_power_w(card, 1, 1.5)

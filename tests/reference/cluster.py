@@ -1,0 +1,213 @@
+"""N identical workers behind a router, in one virtual clock. Synchronous scheduling only.
+
+Order of events at equal times: arrivals by request index, then ends of steps by worker index, then starts of steps by
+worker index. An arrival that an end brings about at the same time (think time 0) comes before the next end. So a step
+that starts at t sees every arrival at or before t, and a dispatch at t knows of the ends handled before it.
+
+A request that can never fit is rejected when it arrives, before it reaches the router: it uses no turn and no random
+number and leaves no belief. Its follow-up arrives ``think_s`` after the rejection.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .content import PathContent
+from .recording import Request, Step
+from .router import Router, RouterConfig
+
+if TYPE_CHECKING:
+    from hisearch.traces.compiled import TraceArrays
+
+#: Outcomes, by the numbers of ``hisearch.simulate.result.Outcome``.
+FINISHED = 1
+TOO_LARGE = 2
+
+_ARRIVAL, _STEP_END, _STEP_START = range(3)
+
+
+class Worker(Protocol):
+    """What the cluster asks of an engine's reference; see ``VllmWorker``."""
+
+    first_scheduled_s: dict[Any, float]
+    first_token_s: dict[Any, float]
+    finish_s: dict[Any, float]
+    reused_tokens: dict[Any, int]
+    preemptions: dict[Any, int]
+
+    @property
+    def held_tokens(self) -> int: ...
+    @property
+    def evicted_tokens(self) -> int: ...
+    def rejection(self, request: Request) -> str | None: ...
+    def receive(self, request: Request) -> None: ...
+    def form(self, now: float) -> Step | None: ...
+    def process(self) -> list[Request]: ...
+
+
+@dataclass
+class RequestOutcome:
+    """What became of one request; None, -1 or 0 where it did not happen. Names as in ``RequestTable``."""
+
+    arrival_s: float
+    outcome: int = 0
+    reason: str = ""
+    worker: int = -1
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    finish_s: float | None = None
+    hit_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass
+class WorkerOutcome:
+    """What one worker did. Names as in ``WorkerTable``.
+
+    Attributes:
+        steps: its steps in order.
+        prefill_tokens, decode_tokens: tokens computed in chunks and in decodes.
+        peak_kv_tokens: most tokens of room held by requests (not by cached content alone), after a batch was formed.
+        evicted_tokens: cached tokens dropped for others.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    requests: int = 0
+    preemptions: int = 0
+    busy_s: float = 0.0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    peak_kv_tokens: int = 0
+    evicted_tokens: int = 0
+
+
+@dataclass
+class ClusterOutcome:
+    """Requests in the trace's order, workers by index; times in seconds."""
+
+    requests: dict[int, RequestOutcome]
+    workers: list[WorkerOutcome]
+    makespan_s: float
+
+
+class Cluster:
+    """One run: ``Cluster(...).run()``.
+
+    Args:
+        trace: compiled trace arrays.
+        make_worker: a fresh engine, identical each time.
+        workers: how many.
+        router: policy and parameters.
+    """
+
+    def __init__(
+        self, trace: TraceArrays, make_worker: Callable[[], Worker], workers: int, router: RouterConfig
+    ) -> None:
+        self.trace = trace
+        self.engines = [make_worker() for _ in range(workers)]
+        self.router = Router(router, workers)
+        self.outcomes: dict[int, RequestOutcome] = {}
+        self.tallies = [WorkerOutcome() for _ in range(workers)]
+        self.busy = [False] * workers
+        self.start_planned = [False] * workers
+        self.events: list[tuple[float, int, int]] = []
+        self.follow_ups: dict[int, list[int]] = {}
+        for index, previous in enumerate(trace.previous.tolist()):
+            if previous < 0:
+                heapq.heappush(self.events, (float(trace.arrival_s[index]), _ARRIVAL, index))
+            else:
+                self.follow_ups.setdefault(previous, []).append(index)
+
+    def run(self) -> ClusterOutcome:
+        """Handle events until none is left."""
+        now = 0.0
+        while self.events:
+            now, kind, index = heapq.heappop(self.events)
+            if kind == _ARRIVAL:
+                self._arrive(index, now)
+            elif kind == _STEP_END:
+                self._end_step(index, now)
+            else:
+                self._start_step(index, now)
+        for engine, tally in zip(self.engines, self.tallies, strict=True):
+            tally.evicted_tokens = engine.evicted_tokens
+        finishes = [outcome.finish_s for outcome in self.outcomes.values() if outcome.finish_s is not None]
+        return ClusterOutcome(dict(sorted(self.outcomes.items())), self.tallies, max(finishes, default=0.0))
+
+    def _arrive(self, index: int, now: float) -> None:
+        outcome = self.outcomes[index] = RequestOutcome(now)
+        request = self._request(index, now)
+        reason = self.engines[0].rejection(request)
+        if reason is not None:
+            outcome.outcome, outcome.reason = TOO_LARGE, reason
+            self._plan_follow_ups(index, now)
+            return
+        prompt_runs = tree_path(self.trace, int(self.trace.prompt_node[index]))
+        outcome.worker = self.router.dispatch(index, prompt_runs)
+        self.engines[outcome.worker].receive(request)
+        self.tallies[outcome.worker].requests += 1
+        self._plan_start(outcome.worker, now)
+
+    def _start_step(self, worker: int, now: float) -> None:
+        self.start_planned[worker] = False
+        engine, tally = self.engines[worker], self.tallies[worker]
+        step = engine.form(now)
+        if step is None:
+            return
+        self.busy[worker] = True
+        heapq.heappush(self.events, (step.end_s, _STEP_END, worker))
+        tally.steps.append(step)
+        tally.busy_s += step.end_s - step.start_s
+        tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)
+        tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
+        tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
+
+    def _end_step(self, worker: int, now: float) -> None:
+        self.busy[worker] = False
+        engine = self.engines[worker]
+        for request in engine.process():
+            index = request.id
+            outcome = self.outcomes[index]
+            outcome.outcome = FINISHED
+            outcome.scheduled_s = engine.first_scheduled_s[index]
+            outcome.first_token_s = engine.first_token_s[index]
+            outcome.finish_s = engine.finish_s[index]
+            outcome.hit_tokens = engine.reused_tokens[index]
+            outcome.preemptions = engine.preemptions.get(index, 0)
+            self.tallies[worker].preemptions += outcome.preemptions
+            self.router.finished(index)
+            self._plan_follow_ups(index, now)
+        self._plan_start(worker, now)
+
+    def _plan_start(self, worker: int, now: float) -> None:
+        if not self.busy[worker] and not self.start_planned[worker]:
+            self.start_planned[worker] = True
+            heapq.heappush(self.events, (now, _STEP_START, worker))
+
+    def _plan_follow_ups(self, index: int, now: float) -> None:
+        for follow_up in self.follow_ups.get(index, []):
+            heapq.heappush(self.events, (now + float(self.trace.think_s[follow_up]), _ARRIVAL, follow_up))
+
+    def _request(self, index: int, now: float) -> Request:
+        trace = self.trace
+        return Request(
+            id=index,
+            arrival_s=now,
+            input_tokens=int(trace.input_tokens[index]),
+            output_tokens=int(trace.output_tokens[index]),
+            max_output_tokens=int(trace.max_output_tokens[index]),
+            content=PathContent(index, tree_path(trace, int(trace.output_node[index]))),
+            priority=int(trace.priority[index]),
+        )
+
+
+def tree_path(trace: TraceArrays, node: int) -> list[tuple[int, int, int]]:
+    """Runs ``(node, start_token, end_token)`` from the root (left out: it has no tokens) to ``node``."""
+    runs = []
+    while node > 0:
+        runs.append((node, int(trace.start_tokens[node]), int(trace.end_tokens[node])))
+        node = int(trace.parent[node])
+    return runs[::-1]

@@ -1,0 +1,134 @@
+"""Requests in, recordings out, and the law of a step's latency: what both engines' references share."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .content import BlockContent, Content
+
+#: ``(chunks (new, cached), decodes context_before, sequences that sample) -> seconds`` of one step.
+Cost = Callable[[list[tuple[int, int]], list[int], int], float]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; ``id`` breaks ties between equal arrivals.
+
+    Attributes:
+        arrival_s: seconds from the trace's start.
+        input_tokens: prompt length, >= 1.
+        output_tokens: true output length, >= 1.
+        max_output_tokens: declared limit that the engine knows, >= output_tokens.
+        content: names the tokens of prompt + output.
+        priority: lower goes first (vLLM's priority policy).
+    """
+
+    id: Any
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    max_output_tokens: int
+    content: Content
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class BatchEntry:
+    """One request's share of a step.
+
+    Attributes:
+        computed: tokens that had their KV before the step.
+        new: tokens the step computes.
+        decode: whether the entry counts as a decode for the step's cost (else as a prompt chunk).
+        samples: whether the step makes a token for the request.
+    """
+
+    id: Hashable
+    computed: int
+    new: int
+    decode: bool
+    samples: bool
+
+
+@dataclass
+class Step:
+    """A batch that ran, or that is running.
+
+    Attributes:
+        start_s, end_s: seconds on the device.
+        scheduled_s: when the batch was formed (``start_s`` unless scheduling runs ahead of the device).
+        kind: SGLang only: ``prefill``, ``decode`` or ``mixed``.
+        preempted: ids that lost their KV while the step was formed (vLLM: sorted; SGLang: in order of retraction).
+        pool, ratio: SGLang only: ``[free tokens, evictable tokens]`` and the new-token ratio at launch.
+    """
+
+    start_s: float
+    end_s: float
+    scheduled_s: float
+    batch: list[BatchEntry]
+    preempted: list[Any] = field(default_factory=list)
+    kind: str = ""
+    pool: tuple[int, int] = (0, 0)
+    ratio: float = 0.0
+
+
+@dataclass
+class Recording:
+    """All that one worker did; the dicts are by request id, times in seconds."""
+
+    steps: list[Step]
+    first_token_s: dict[Any, float]
+    finish_s: dict[Any, float]
+    reused_tokens: dict[Any, int]
+
+
+def recorded_law(chunks: list[tuple[int, int]], decodes: list[int], sampling: int) -> float:
+    """Latency law of the recordings, seconds (``step_latency_s`` in every file)."""
+    del sampling
+    work = [*chunks, *((1, context) for context in decodes)]
+    new_tokens = sum(new for new, _ in work)
+    attention = sum(new * (cached + (new + 1) / 2) for new, cached in work)
+    return 0.005 + 2e-5 * new_tokens + 1e-9 * attention
+
+
+def step_seconds(cost: Cost, batch: list[BatchEntry]) -> float:
+    """Price a batch."""
+    chunks = [(entry.new, entry.computed) for entry in batch if not entry.decode]
+    decodes = [entry.computed for entry in batch if entry.decode]
+    return cost(chunks, decodes, sum(entry.samples for entry in batch))
+
+
+def shared_directory() -> Path | None:
+    """Where the validation data is: ``$HISEARCH_SHARED``, else ``shared`` beside the repository; ``None`` if absent."""
+    named = os.environ.get("HISEARCH_SHARED")
+    folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared"
+    return folder if folder.is_dir() else None
+
+
+def load_recording(path: Path) -> dict[str, Any]:
+    """Parse one recorded case."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        document: dict[str, Any] = json.load(file)
+    return document
+
+
+def recorded_requests(document: dict[str, Any], block_tokens: int) -> list[Request]:
+    """Requests of a recorded case (output length pinned, so the declared limit equals it)."""
+    return [
+        Request(
+            id=row["id"],
+            arrival_s=row["arrival_s"],
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
+            max_output_tokens=row["output_tokens"],
+            content=BlockContent(row["id"], row["block_ids"], block_tokens),
+            priority=row.get("priority", 0),
+        )
+        for row in document["requests"]
+    ]

@@ -1,0 +1,343 @@
+"""SGLang 0.5.9's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
+
+Source of every rule: the recordings of SGLang's own ``Scheduler`` and the rules noted beside them. The limits on a
+request's length are those of its ``TpModelWorker`` (``max_req_len``, ``max_req_input_len``). Without the host tier
+(HiCache).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .content import Content
+from .recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
+from .sglang_admission import Admission, Verdict
+from .sglang_cache import KvCache
+from .sglang_state import Batch, LiveRequest, SglangConfig
+
+#: Tokens per remaining request that a retraction makes room for, and by which it raises the ratio.
+RETRACT_DECODE_STEPS = 20
+#: lpm is fcfs while more than this many requests wait.
+LPM_QUEUE_LIMIT = 128
+#: lpm: a request that matches at most this many cached tokens and at least as many of an earlier waiting one goes last.
+IN_BATCH_PREFIX_TOKENS = 32
+
+
+@dataclass
+class _Outstanding:
+    """A batch on (or queued for) the device, as it was when launched."""
+
+    step: Step
+    requests: list[LiveRequest]
+    prefill: bool
+    partial: LiveRequest | None
+    decoding: list[LiveRequest]
+
+
+class SglangWorker:
+    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
+
+    Attributes:
+        waiting: the queue, head first.
+        running: the running batch; requests of the last prefill join it on the next pass.
+        chunked: the request whose prompt goes on in the next prefill.
+        ratio: new-token ratio.
+        outstanding: launched batches whose results are not processed, oldest first (without overlap: at most one).
+        first_scheduled_s, reused_tokens: by request id, at the first admission.
+        preemptions: retractions by request id, only those that had one.
+    """
+
+    def __init__(self, config: SglangConfig, cost: Cost) -> None:
+        self.config = config
+        self.cost = cost
+        self.cache = KvCache(config)
+        self.waiting: list[LiveRequest] = []
+        self.running = Batch()
+        self.last: Batch | None = None
+        self.chunked: LiveRequest | None = None
+        self.ratio = config.initial_ratio
+        self.outstanding: list[_Outstanding] = []
+        self.unfinished = 0
+        self.device_free_s = 0.0
+        self.first_scheduled_s: dict[Any, float] = {}
+        self.first_token_s: dict[Any, float] = {}
+        self.finish_s: dict[Any, float] = {}
+        self.reused_tokens: dict[Any, int] = {}
+        self.preemptions: dict[Any, int] = {}
+        self._retracted: list[LiveRequest] = []
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return self.config.capacity_tokens
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens neither free nor evictable."""
+        return self.config.capacity_tokens - self.cache.free_tokens - self.cache.evictable_tokens
+
+    @property
+    def evicted_tokens(self) -> int:
+        return self.cache.evicted_tokens
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self.unfinished > 0
+
+    @property
+    def longest_tokens(self) -> int:
+        """Most prompt + output tokens of one request.
+
+        The engine clips the output limit to ``capacity - 2`` in all. With the radix cache off its admission test rounds
+        what is computed up to pages, so that a longer clip than this one would leave a request waiting for ever.
+        """
+        spare = self.config.page_size if self.config.disable_radix_cache else 1
+        return self.config.capacity_tokens - 1 - spare
+
+    def rejection(self, request: Request) -> str | None:
+        """Why the request can never be served in full here, or None.
+
+        The engine refuses prompts of ``capacity - 6`` tokens or more and clips output limits (see ``longest_tokens``);
+        a request that the clip would cut short is rejected.
+        """
+        capacity = self.config.capacity_tokens
+        if request.input_tokens >= capacity - 6:
+            return f"prompt of {request.input_tokens} tokens, the pool of {capacity} takes less than {capacity - 6}"
+        total = request.input_tokens + request.output_tokens
+        if total > self.longest_tokens:
+            return f"{total} tokens exceed the {self.longest_tokens} that a pool of {capacity} serves"
+        return None
+
+    def receive(self, request: Request) -> None:
+        """Queue a request; call in order of (arrival, id)."""
+        longest = self.longest_tokens - request.input_tokens
+        self.waiting.append(LiveRequest(request, min(request.max_output_tokens, longest)))
+        self.unfinished += 1
+
+    def form(self, now: float) -> Step | None:
+        """Form the next batch at ``now`` and queue it on the device; None if nothing can run.
+
+        A pass without a batch (and, with overlap, without results to wait for) is idle: it resets the ratio. It may
+        also clear the mark that kept requests from being admitted: then another pass follows at once.
+
+        Raises:
+            RuntimeError: requests wait and none can ever be admitted.
+        """
+        batch = self._next_batch()
+        idle = batch is None and (self.config.disable_overlap_schedule or self.last is None)
+        if idle:
+            self.ratio = self.config.initial_ratio
+            self.last = None
+            if self.waiting:
+                batch = self._next_batch()
+                if batch is None:
+                    raise RuntimeError(f"request {self.waiting[0].request.id} waits and can never be admitted")
+        self.last = batch
+        return None if batch is None else self._launch(batch, now)
+
+    def process(self) -> list[Request]:
+        """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
+        done = self.outstanding.pop(0)
+        finished = []
+        for live in done.requests:
+            if live is done.partial or live.finished or live.retracted:
+                continue
+            live.generated += 1
+            if live.generated == 1:
+                self.first_token_s[live.request.id] = done.step.end_s
+            if live.generated == live.request.output_tokens:
+                live.finished = True
+                self.cache.keep_finished(live)
+                self.finish_s[live.request.id] = done.step.end_s
+                self.unfinished -= 1
+                finished.append(live.request)
+            elif done.prefill and live not in done.decoding:
+                self.cache.keep_unfinished(live)
+        return finished
+
+    # ---- forming a batch -------------------------------------------------------------------------------------------
+
+    def _next_batch(self) -> Batch | None:
+        self._retracted = []
+        if self.chunked:
+            self.cache.keep_unfinished(self.chunked)
+        if self.last and self.last.prefill:
+            self._join_last_prefill(self.last)
+        batch = self._form_prefill()
+        if batch:
+            return batch
+        if self.running.requests:
+            self._form_decode()
+        return self.running if self.running.requests else None
+
+    def _join_last_prefill(self, last: Batch) -> None:
+        """The requests of the last prefill become running ones, but for finished ones and one with prompt left."""
+        before = len(last.requests)
+        last.drop_finished(also=(self.chunked, last.partial))
+        if len(last.requests) < before:
+            self.running.full = False
+        if not last.requests:
+            return
+        if self.running.requests:
+            self.running.requests = self.running.requests + last.requests
+        else:
+            self.running = Batch(last.requests)
+
+    def _form_prefill(self) -> Batch | None:
+        places = self.config.max_running_requests - len(self.running.requests)
+        if self.chunked is None:
+            if self.running.full or not self.waiting:
+                return None
+            if places <= 0:
+                self.running.full = True
+                return None
+        self._sort_waiting()
+        mixed_tokens = len(self.running.requests) if self.config.enable_mixed_chunk else 0
+        admission = Admission(self.config, self.cache, self.running.requests, self.ratio, mixed_tokens)
+        if self.chunked:
+            self.chunked.extend = self.chunked.known - self.chunked.prefix
+            self.chunked = admission.go_on(self.chunked)
+        self._admit_waiting(admission, places)
+        if not admission.admitted:
+            return None
+        return self._prefill_batch(admission)
+
+    def _admit_waiting(self, admission: Admission, places: int) -> None:
+        for live in self.waiting:
+            if len(admission.admitted) >= places:
+                self.running.full = True
+            if self.running.full:
+                break
+            self.cache.find_prefix(live)
+            verdict = admission.try_admit(live)
+            if verdict is Verdict.NO_TOKEN:
+                self.running.full = True
+            if verdict is not Verdict.CONTINUE:
+                break
+
+    def _prefill_batch(self, admission: Admission) -> Batch:
+        """Take slots for the admitted; in mixed mode the running requests decode along."""
+        self.waiting = [live for live in self.waiting if live not in admission.admitted]
+        if admission.partial:
+            self.chunked = admission.partial
+        for live in admission.admitted:
+            live.retracted = False
+            live.committed = live.prefix
+            self.reused_tokens.setdefault(live.request.id, live.prefix)
+        self.cache.take_prefill(admission.admitted)
+        batch = Batch(admission.admitted, prefill=True, partial=self.chunked)
+        if self.config.enable_mixed_chunk and self.running.requests:
+            self.running.drop_finished()
+            batch.decoding = self.running.requests
+            self.cache.take_decode(batch.decoding)
+            batch.requests = batch.requests + batch.decoding
+            self.running = Batch(full=self.running.full)
+        return batch
+
+    def _form_decode(self) -> None:
+        """Let the running batch decode: finished requests leave, then requests are retracted until the rest fits."""
+        running = self.running
+        before = len(running.requests)
+        running.drop_finished()
+        if not running.requests:
+            running.full = False
+            return
+        if self.cache.decode_fits(running.requests):
+            self.ratio = max(self.ratio - self.config.ratio_decay, self.config.least_ratio)
+        else:
+            self._retract()
+        if len(running.requests) < before:
+            running.full = False
+        self.cache.take_decode(running.requests)
+
+    def _retract(self) -> None:
+        """From the end of the order (most generated first, then shortest prompt): at least one, until the rest fits."""
+        stay = sorted(self.running.requests, key=lambda live: (-live.generated, live.request.input_tokens))
+        while len(stay) > 1 and (not self._retracted or not self.cache.decode_fits(stay)):
+            live = stay.pop()
+            self.cache.drop(live)
+            self.cache.make_room(RETRACT_DECODE_STEPS * len(stay))
+            live.retracted = True
+            self._retracted.append(live)
+            self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1
+        self.running.requests = stay
+        self.waiting.extend(self._retracted)
+        generated = sum(live.generated for live in stay)
+        limit = sum(live.max_new for live in stay)
+        self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(stay)) / (limit + 1))
+
+    def _sort_waiting(self) -> None:
+        """lpm: longest cached prefix first; those that had better wait for an earlier one's prefix last."""
+        if self.config.schedule_policy == "fcfs" or len(self.waiting) > LPM_QUEUE_LIMIT:
+            return
+        order: dict[LiveRequest, float] = {}
+        seen: list[tuple[Content, int]] = []
+        for live in self.waiting:
+            content, known = live.request.content, live.known
+            matched = self.cache.matched_tokens(content, known)
+            order[live] = -matched
+            if matched <= IN_BATCH_PREFIX_TOKENS:
+                shared = max((_shared_tokens(content, known, *other) for other in seen), default=0)
+                if shared >= IN_BATCH_PREFIX_TOKENS:
+                    order[live] = float("inf")
+                else:
+                    seen.append((content, known))
+        self.waiting.sort(key=lambda live: order[live])
+
+    def _launch(self, batch: Batch, now: float) -> Step:
+        entries = [self._entry(batch, live) for live in batch.requests]
+        start_s = max(now, self.device_free_s)
+        end_s = start_s + step_seconds(self.cost, entries)
+        kind = ("mixed" if batch.decoding else "prefill") if batch.prefill else "decode"
+        pool = (self.cache.free_tokens, self.cache.evictable_tokens)
+        retracted = [live.request.id for live in self._retracted]
+        step = Step(start_s, end_s, now, entries, retracted, kind, pool, self.ratio)
+        for live in batch.requests:
+            self.first_scheduled_s.setdefault(live.request.id, now)
+        self.device_free_s = end_s
+        self.outstanding.append(
+            _Outstanding(step, list(batch.requests), batch.prefill, batch.partial, list(batch.decoding))
+        )
+        return step
+
+    def _entry(self, batch: Batch, live: LiveRequest) -> BatchEntry:
+        if batch.prefill and live not in batch.decoding:
+            return BatchEntry(live.request.id, live.prefix, live.extend, False, live is not batch.partial)
+        return BatchEntry(live.request.id, live.committed - 1, 1, True, True)
+
+
+def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recording:
+    """Run one worker over ``requests`` until all have finished.
+
+    Raises:
+        ValueError: a request can never be served.
+    """
+    worker = SglangWorker(config, cost)
+    for request in requests:
+        reason = worker.rejection(request)
+        if reason is not None:
+            raise ValueError(f"request {request.id}: {reason}")
+    pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
+    most_outstanding = 1 if config.disable_overlap_schedule else 2
+    steps: list[Step] = []
+    now = 0.0
+    while pending or worker.has_unfinished or worker.outstanding:
+        while pending and pending[0].arrival_s <= now:
+            worker.receive(pending.pop(0))
+        step = worker.form(now)
+        if step is not None:
+            steps.append(step)
+        if worker.outstanding and (step is None or len(worker.outstanding) == most_outstanding):
+            now = worker.outstanding[0].step.end_s
+            worker.process()
+        elif step is None and pending:
+            now = pending[0].arrival_s
+    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
+
+
+def _shared_tokens(content: Content, known: int, other: Content, other_known: int) -> int:
+    """Length of the common prefix of two token sequences."""
+    length = 0
+    while length < min(known, other_known) and content.token(length) == other.token(length):
+        length += 1
+    return length

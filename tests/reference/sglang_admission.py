@@ -1,0 +1,157 @@
+"""SGLang's prefill budget: which waiting requests (or chunks of them) fit into one prefill batch."""
+
+from __future__ import annotations
+
+import enum
+
+from .sglang_cache import KvCache
+from .sglang_state import CLIP_OUTPUT_TOKENS, LiveRequest, SglangConfig
+
+
+class Verdict(enum.Enum):
+    """What a test says about going on."""
+
+    CONTINUE = enum.auto()
+    NO_TOKEN = enum.auto()  #: memory: the running batch is marked full
+    OTHER = enum.auto()  #: the pass's input or chunk budget
+
+
+class Admission:
+    """The budget of one prefill pass.
+
+    Attributes:
+        admitted: the batch so far, in order.
+        partial: the newly admitted request that was cut, if any.
+    """
+
+    def __init__(
+        self, config: SglangConfig, cache: KvCache, running: list[LiveRequest], ratio: float, mixed_tokens: int
+    ) -> None:
+        self.cache = cache
+        self.running = running
+        self.radix_off = config.disable_radix_cache
+        self.input_left = config.max_prefill_tokens - mixed_tokens
+        self.chunk_left = None if config.chunk_tokens is None else config.chunk_tokens - mixed_tokens
+        self.held_now = mixed_tokens
+        self.reserved = mixed_tokens + sum(
+            min(live.max_new - live.generated, CLIP_OUTPUT_TOKENS) * ratio for live in running
+        )
+        self.admitted: list[LiveRequest] = []
+        self.partial: LiveRequest | None = None
+        self._ends: list[tuple[int, int]] | None = None
+
+    @property
+    def total_left(self) -> float:
+        """Tokens free or evictable beyond what is reserved for outputs to come."""
+        return self.cache.free_tokens + self.cache.evictable_tokens - self.reserved
+
+    @property
+    def now_left(self) -> int:
+        """Tokens free or evictable beyond what this pass takes."""
+        return self.cache.free_tokens + self.cache.evictable_tokens - self.held_now
+
+    def go_on(self, live: LiveRequest) -> LiveRequest | None:
+        """Add the next chunk of a request begun earlier, whatever is left; returns it if there is more to come."""
+        assert self.chunk_left is not None
+        room = min(self.chunk_left, int(self.total_left))
+        if room <= 0:
+            room = self.chunk_left
+        cut = live.extend > room
+        live.extend = min(live.extend, room)
+        self.admitted.append(live)
+        self._charge(live.extend, 0 if cut else min(live.max_new, CLIP_OUTPUT_TOKENS))
+        return live if cut else None
+
+    def try_admit(self, live: LiveRequest) -> Verdict:
+        """Test the waiting request and, if it fits, add it (or its first chunk)."""
+        return self._try_without_radix(live) if self.radix_off else self._try_with_radix(live)
+
+    def _try_with_radix(self, live: LiveRequest) -> Verdict:
+        total = live.extend + min(max(live.max_new - live.generated, 0), CLIP_OUTPUT_TOKENS)
+        tokens = self.cache.pages_of(live.extend)
+        if total >= self.total_left:
+            return Verdict.NO_TOKEN
+        if tokens >= self.input_left and self.admitted:
+            return Verdict.OTHER
+        self.cache.lock(live)
+        verdict = self._try_locked(live, total, tokens)
+        if not self.admitted or self.admitted[-1] is not live:
+            self.cache.unlock(live)
+        return verdict
+
+    def _try_locked(self, live: LiveRequest, total: int, tokens: int) -> Verdict:
+        """The matched prefix is locked: what it held is no longer evictable, so the memory test is made again."""
+        if total >= self.total_left:
+            return Verdict.NO_TOKEN
+        if self.chunk_left is None or tokens <= self.chunk_left:
+            self.admitted.append(live)
+            self._charge(tokens, min(live.max_new, CLIP_OUTPUT_TOKENS))
+        else:
+            cut = self.chunk_left // self.cache.page_size * self.cache.page_size
+            if cut <= 0:
+                return Verdict.OTHER
+            self._add_first_chunk(live, cut)
+        return self._budget_verdict()
+
+    def _try_without_radix(self, live: LiveRequest) -> Verdict:
+        """Radix cache off and output lengths pinned (``ignore_eos``): play out the requests' ends.
+
+        At each end, in order of tokens left, the free tokens must exceed (left + 1) * still running.
+        """
+        tokens = self.cache.pages_of(live.extend)
+        if tokens > min(self.now_left, self.total_left):
+            return Verdict.NO_TOKEN
+        self._note_end(live)
+        assert self._ends is not None
+        free = self.now_left - tokens
+        for position, (left, occupied) in enumerate(self._ends):
+            alive = len(self._ends) - position
+            if free - left * alive <= alive:
+                return Verdict.NO_TOKEN
+            free += occupied
+        if self.chunk_left is None or tokens <= self.chunk_left:
+            self.admitted.append(live)
+            self._charge(live.extend, min(live.max_new, CLIP_OUTPUT_TOKENS))
+        elif self.chunk_left <= 0:
+            return Verdict.OTHER
+        else:
+            self._add_first_chunk(live, self.chunk_left)
+        return self._budget_verdict()
+
+    def _note_end(self, live: LiveRequest) -> None:
+        """Keep ``(tokens left, tokens occupied)`` of all requests concerned, by tokens left."""
+        if self._ends is None:
+            ends = [_end(other) for other in [live, *self.running, *self.admitted]]
+            self._ends = sorted((end for end in ends if end[0] > 0), key=lambda end: end[0])
+            return
+        end = _end(live)
+        if end[0] <= 0:
+            return
+        # the engine's insertion stops at the last position even where the new one has most left
+        position = next((at for at, other in enumerate(self._ends) if end[0] <= other[0]), len(self._ends) - 1)
+        self._ends.insert(max(position, 0), end)
+
+    def _add_first_chunk(self, live: LiveRequest, cut: int) -> None:
+        live.extend = cut
+        self.admitted.append(live)
+        self.partial = live
+        self._charge(cut, 0)
+
+    def _charge(self, extend: int, output: int) -> None:
+        tokens = self.cache.pages_of(extend)
+        self.reserved += tokens + output
+        self.held_now += tokens
+        self.input_left -= tokens
+        if self.chunk_left is not None:
+            self.chunk_left -= tokens
+
+    def _budget_verdict(self) -> Verdict:
+        if self.total_left <= 0 or self.now_left <= 0:
+            return Verdict.NO_TOKEN
+        if self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0):
+            return Verdict.OTHER
+        return Verdict.CONTINUE
+
+
+def _end(live: LiveRequest) -> tuple[int, int]:
+    return live.max_new - live.generated, live.known

@@ -1,0 +1,135 @@
+"""SGLang's KV pool with (or without) the radix cache: who owns which tokens, in whole pages.
+
+Every page is free, in the tree, or private to one request: a request's first ``protected`` tokens are the tree's, the
+rest of its ``committed`` ones its own.
+"""
+
+from __future__ import annotations
+
+from .content import Content
+from .sglang_state import LiveRequest, SglangConfig
+from .sglang_tree import RadixTree
+
+
+class OutOfMemoryError(RuntimeError):
+    """The pool cannot hold what a formed batch needs; the engine would fail likewise."""
+
+
+class KvCache:
+    """Pool and tree of one worker.
+
+    Attributes:
+        free_tokens: tokens of free pages.
+        tree: None where the radix cache is disabled.
+    """
+
+    def __init__(self, config: SglangConfig) -> None:
+        self.page_size = config.page_size
+        self.capacity_tokens = config.capacity_tokens
+        self.free_tokens = config.capacity_tokens
+        self.tree = None if config.disable_radix_cache else RadixTree(config.page_size, config.radix_eviction_policy)
+
+    @property
+    def evictable_tokens(self) -> int:
+        """Cached tokens that no request holds."""
+        return self.tree.evictable_tokens if self.tree else 0
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Cached tokens dropped so far."""
+        return self.tree.evicted_tokens if self.tree else 0
+
+    def pages_of(self, tokens: int) -> int:
+        """Tokens rounded up to whole pages."""
+        return -(-tokens // self.page_size) * self.page_size
+
+    def find_prefix(self, live: LiveRequest) -> None:
+        """Match a waiting request before it is tested for admission; one token is always left to compute."""
+        live.prefix = 0
+        if self.tree:
+            live.prefix, live.node = self.tree.match(live.request.content, live.known - 1)
+        live.protected = live.prefix
+        live.extend = live.known - live.prefix
+
+    def matched_tokens(self, content: Content, tokens: int) -> int:
+        """Tokens of a prefix in the cache (walking over them counts as an access)."""
+        return self.tree.match(content, tokens)[0] if self.tree else 0
+
+    def lock(self, live: LiveRequest) -> None:
+        """Keep the request's cached part from being evicted."""
+        if self.tree and live.node:
+            self.tree.lock(live.node, 1)
+
+    def unlock(self, live: LiveRequest) -> None:
+        """Undo ``lock``."""
+        if self.tree and live.node:
+            self.tree.lock(live.node, -1)
+
+    def make_room(self, tokens: int) -> None:
+        """Where fewer than ``tokens`` are free, evict *all* of ``tokens``, not the difference."""
+        if self.free_tokens < tokens and self.tree:
+            self.free_tokens += self.tree.evict(tokens)
+
+    def take_prefill(self, batch: list[LiveRequest]) -> None:
+        """Slots for the chunks of a prefill batch; with pages, room for one more page per request is made."""
+        spare = self.page_size * len(batch) if self.page_size > 1 else 0
+        self.make_room(sum(live.extend for live in batch) + spare)
+        for live in batch:
+            self._grow(live, live.prefix + live.extend)
+
+    def take_decode(self, batch: list[LiveRequest]) -> None:
+        """A slot for one more token of each request; room is made for a page each."""
+        self.make_room(self.page_size * len(batch))
+        for live in batch:
+            self._grow(live, live.committed + 1)
+
+    def decode_fits(self, batch: list[LiveRequest]) -> bool:
+        """Whether (after evicting) there is a page for each request whose pages are full."""
+        needed = self.page_size * sum(live.committed % self.page_size == 0 for live in batch)
+        self.make_room(needed)
+        return self.free_tokens >= needed
+
+    def keep_unfinished(self, live: LiveRequest) -> None:
+        """After a prefill or chunk: its whole pages become the tree's, and the request holds on to them."""
+        computed = live.prefix + live.extend
+        if self.tree:
+            self._insert(live, computed)
+            live.protected, node = self.tree.match(live.request.content, computed)
+            self.unlock(live)
+            live.node = node
+            self.lock(live)
+        live.prefix = computed
+
+    def keep_finished(self, live: LiveRequest) -> None:
+        """At the end: whole pages to the tree, the rest becomes free."""
+        if self.tree:
+            self._insert(live, live.committed)
+            live.protected = live.committed // self.page_size * self.page_size
+        self.drop(live)
+
+    def drop(self, live: LiveRequest) -> None:
+        """Give the request's private pages back and release its lock."""
+        self.free_tokens += self.pages_of(live.committed) - live.protected
+        self.unlock(live)
+        live.node = None
+        live.committed = live.protected = live.prefix = 0
+
+    def check(self, holders: list[LiveRequest]) -> None:
+        """Raise AssertionError unless free + tree + private = capacity (law L3) for these holders of KV."""
+        private = sum(self.pages_of(live.committed) - live.protected for live in holders)
+        cached = self.tree.total_tokens if self.tree else 0
+        assert self.free_tokens >= 0
+        assert self.free_tokens + cached + private == self.capacity_tokens
+
+    def _insert(self, live: LiveRequest, tokens: int) -> None:
+        """Add whole pages to the tree; what it had already is freed as a duplicate."""
+        assert self.tree is not None
+        present = self.tree.insert(live.request.content, tokens)
+        assert present >= live.protected
+        self.free_tokens += present - live.protected
+
+    def _grow(self, live: LiveRequest, committed: int) -> None:
+        self.free_tokens -= self.pages_of(committed) - self.pages_of(live.committed)
+        if self.free_tokens < 0:
+            raise OutOfMemoryError(f"no KV slot for request {live.request.id} at {committed} tokens")
+        live.committed = committed

@@ -1,0 +1,112 @@
+"""Settings, requests and batches of the SGLang reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .recording import Request
+from .sglang_tree import RadixNode
+
+#: Output tokens that admission reserves per request at most (SGLang's ``CLIP_MAX_NEW_TOKENS``).
+CLIP_OUTPUT_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class SglangConfig:
+    """Server arguments by their own names."""
+
+    max_running_requests: int
+    max_total_tokens: int
+    page_size: int = 1
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    schedule_conservativeness: float = 1.0
+    radix_eviction_policy: Literal["lru", "lfu", "fifo"] = "lru"
+    disable_radix_cache: bool = False
+    enable_mixed_chunk: bool = False
+    disable_overlap_schedule: bool = True
+
+    @classmethod
+    def from_recording(cls, config: dict[str, Any]) -> SglangConfig:
+        """Settings of a recorded case without host tier (``block_ids_size`` describes the file, not the engine)."""
+        return cls(**{key: value for key, value in config.items() if key != "block_ids_size"})
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens per prefill pass, None where prompts are never cut."""
+        return self.chunked_prefill_size if self.chunked_prefill_size > 0 else None
+
+    @property
+    def capacity_tokens(self) -> int:
+        """KV pool in whole pages."""
+        return self.max_total_tokens // self.page_size * self.page_size
+
+    @property
+    def initial_ratio(self) -> float:
+        """New-token ratio at the start and after every idle pass."""
+        return min(0.7 * self.schedule_conservativeness, 1.0)
+
+    @property
+    def least_ratio(self) -> float:
+        """New-token ratio below which it does not fall."""
+        return min(0.14 * self.initial_ratio, 1.0)
+
+    @property
+    def ratio_decay(self) -> float:
+        """Fall of the new-token ratio per decode pass."""
+        return (self.initial_ratio - self.least_ratio) / 600
+
+
+@dataclass(eq=False)
+class LiveRequest:
+    """A request that the engine has and has not finished.
+
+    Attributes:
+        max_new: output limit as the engine clips it.
+        generated: output tokens whose results have been processed.
+        committed: tokens that have a KV slot.
+        protected: the leading ones of them that belong to the tree.
+        prefix: tokens before the next prefill chunk, all committed.
+        extend: tokens that the next chunk computes.
+        node: tree node at whose end the request's cached part ends, locked while the request holds KV.
+        retracted: since its last prefill.
+    """
+
+    request: Request
+    max_new: int
+    generated: int = 0
+    committed: int = 0
+    protected: int = 0
+    prefix: int = 0
+    extend: int = 0
+    node: RadixNode | None = None
+    finished: bool = False
+    retracted: bool = False
+
+    @property
+    def known(self) -> int:
+        """Prompt and processed output tokens."""
+        return self.request.input_tokens + self.generated
+
+
+@dataclass(eq=False)
+class Batch:
+    """Requests that run together.
+
+    Attributes:
+        full: no admission is tried while the running batch says so (``batch_is_full``).
+        partial: the request of a prefill batch whose prompt goes on in the next one.
+        decoding: the requests that a mixed batch decodes.
+    """
+
+    requests: list[LiveRequest] = field(default_factory=list)
+    full: bool = False
+    prefill: bool = False
+    partial: LiveRequest | None = None
+    decoding: list[LiveRequest] = field(default_factory=list)
+
+    def drop_finished(self, also: tuple[LiveRequest | None, ...] = ()) -> None:
+        """Leave out requests known to have finished, and those in ``also``."""
+        self.requests = [live for live in self.requests if not live.finished and live not in also]

@@ -1,0 +1,379 @@
+"""vLLM 0.19.1's v1 scheduler, restated block by block.
+
+Source of every rule: the recordings of vLLM's own ``Scheduler`` and KV cache manager and the rules noted beside them.
+
+Words: a request's *known* tokens are its prompt and what it has generated; *computed* tokens have their KV (or will
+have it once the outstanding batches have run); a token *in flight* is being made by an outstanding batch (asynchronous
+only).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .content import page
+from .recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
+from .vllm_pool import BlockPool
+
+
+@dataclass(frozen=True)
+class VllmConfig:
+    """Scheduler settings, by vLLM's names where it has one.
+
+    Attributes:
+        max_num_seqs: most running requests.
+        max_tokens: tokens per step (``max_num_batched_tokens``).
+        num_blocks: pool size; one of them is the null block.
+        block_size: tokens per block.
+        prefix: prefix caching.
+        chunked_prefill: False: a prompt is never cut by the budget.
+        long_prefill_token_threshold: most tokens of one request per step; 0 is off.
+        scheduler_reserve_full_isl: admission needs room for all known tokens, not for the first chunk alone.
+        policy: ``fcfs`` or ``priority``.
+        async_scheduling: a batch is formed while the one before it runs.
+    """
+
+    max_num_seqs: int
+    max_tokens: int
+    num_blocks: int
+    block_size: int = 16
+    prefix: bool = True
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    scheduler_reserve_full_isl: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = False
+
+    @classmethod
+    def from_recording(cls, config: dict[str, Any]) -> VllmConfig:
+        """Settings of a recorded case; ``max_model_len`` is never reached there and has no part here."""
+        return cls(**{key: value for key, value in config.items() if key != "max_model_len"})
+
+
+@dataclass(eq=False)
+class LiveRequest:
+    """A request that the engine has and has not finished.
+
+    Attributes:
+        blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
+    """
+
+    request: Request
+    generated: int = 0
+    computed: int = 0
+    in_flight: int = 0
+    blocks: list[int] = field(default_factory=list)
+    hashed: int = 0
+    preemptions: int = 0
+
+    @property
+    def known(self) -> int:
+        return self.request.input_tokens + self.generated
+
+    @property
+    def waits_for_last_token(self) -> bool:
+        """Its last output token is being made: nothing is left to schedule."""
+        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
+
+    @property
+    def urgency(self) -> tuple[int, float, Any]:
+        """Order of the waiting queue under the priority policy."""
+        return (self.request.priority, self.request.arrival_s, self.request.id)
+
+
+@dataclass
+class _Outstanding:
+    """A batch on (or queued for) the device and the requests it makes a token for, in batch order."""
+
+    step: Step
+    live: list[LiveRequest]
+    sampled: list[LiveRequest]
+
+
+class VllmWorker:
+    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
+
+    Attributes:
+        waiting, running: the queue (head first) and the running list (in order).
+        outstanding: formed batches whose results are not processed, oldest first (synchronous: at most one).
+        first_scheduled_s, reused_tokens: by request id, at the first admission.
+        preemptions: by request id, only those that had one.
+    """
+
+    def __init__(self, config: VllmConfig, cost: Cost) -> None:
+        self.config = config
+        self.cost = cost
+        self.pool = BlockPool(config.num_blocks)
+        self.waiting: list[LiveRequest] = []
+        self.running: list[LiveRequest] = []
+        self.outstanding: list[_Outstanding] = []
+        self.first_scheduled_s: dict[Any, float] = {}
+        self.first_token_s: dict[Any, float] = {}
+        self.finish_s: dict[Any, float] = {}
+        self.reused_tokens: dict[Any, int] = {}
+        self.preemptions: dict[Any, int] = {}
+        self.device_free_s = 0.0
+        self._shares: dict[LiveRequest, int] = {}
+        self._preempted: list[LiveRequest] = []
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that the usable blocks hold."""
+        return self.pool.usable_blocks * self.config.block_size
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens that the blocks held by requests have room for."""
+        return self.pool.held_blocks * self.config.block_size
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Cached tokens dropped so far."""
+        return self.pool.evicted_blocks * self.config.block_size
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def rejection(self, request: Request) -> str | None:
+        """Why the request can never be served here, or None.
+
+        Prompt and output must fit into the usable blocks; with chunked prefill off they must also fit into one step,
+        since vLLM then refuses a model length above the step's budget.
+        """
+        total = request.input_tokens + request.output_tokens
+        if total > self.kv_capacity_tokens:
+            return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}"
+        if not self.config.chunked_prefill and total > self.config.max_tokens:
+            return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
+        return None
+
+    def receive(self, request: Request) -> None:
+        """Queue a request; call in order of (arrival, id)."""
+        live = LiveRequest(request)
+        if self.config.policy == "priority":
+            self._insert_by_urgency(live)
+        else:
+            self.waiting.append(live)
+
+    def form(self, now: float) -> Step | None:
+        """Form the next batch at ``now`` and queue it on the device; None if nothing can be scheduled.
+
+        A pass that only preempted is followed by another one at the same time, unless a result is being waited for.
+        """
+        while True:
+            self._schedule(now)
+            if self._shares or not self._preempted or self.outstanding:
+                break
+        if not self._shares:
+            return None
+        batch = [self._entry(live, share) for live, share in self._shares.items()]
+        sampled = [live for live, entry in zip(self._shares, batch, strict=True) if entry.samples]
+        start_s = max(now, self.device_free_s)
+        end_s = start_s + step_seconds(self.cost, batch)
+        preempted = sorted(live.request.id for live in self._preempted)
+        step = Step(start_s, end_s, now, batch, preempted)
+        self._advance(sampled)
+        self.device_free_s = end_s
+        self.outstanding.append(_Outstanding(step, list(self._shares), sampled))
+        return step
+
+    def process(self) -> list[Request]:
+        """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
+        done = self.outstanding.pop(0)
+        finished = []
+        for live in done.live:
+            if live in done.sampled:
+                live.in_flight -= 1
+                live.generated += 1
+                if live.generated == 1:
+                    self.first_token_s[live.request.id] = done.step.end_s
+            if live in self.running:
+                self._publish(live, live.computed - live.in_flight)
+            if live.generated == live.request.output_tokens:
+                self._finish(live, done.step.end_s)
+                finished.append(live.request)
+        return finished
+
+    # ---- forming a batch -------------------------------------------------------------------------------------------
+
+    def _schedule(self, now: float) -> None:
+        """One pass: fills ``_shares`` (request -> tokens, in batch order) and ``_preempted``."""
+        self._shares = {}
+        self._preempted = []
+        self._schedule_running()
+        if not self._preempted:
+            self._admit(now)
+
+    @property
+    def _budget(self) -> int:
+        return self.config.max_tokens - sum(self._shares.values())
+
+    def _schedule_running(self) -> None:
+        position = 0
+        while position < len(self.running) and self._budget > 0:
+            live = self.running[position]
+            if live.waits_for_last_token:
+                position += 1
+                continue
+            share = min(self._cut(live.known + live.in_flight - live.computed), self._budget)
+            while self._blocks_missing(live, share) > len(self.pool.free):
+                victim = self._choose_victim()
+                if victim in self._shares:
+                    position -= 1
+                self._preempt(victim)
+                if victim is live:
+                    return
+            self._compute(live, share)
+            position += 1
+
+    def _admit(self, now: float) -> None:
+        """Waiting requests from the head; the first that fails ends it."""
+        while self.waiting and self._budget > 0 and len(self.running) < self.config.max_num_seqs:
+            live = self.waiting[0]
+            hits = self._lookup(live)
+            cached = len(hits) * self.config.block_size
+            share = self._cut(live.known - cached)
+            if not self.config.chunked_prefill and share > self._budget:
+                return
+            share = min(share, self._budget)
+            if self.config.scheduler_reserve_full_isl and not self._fits(hits, live.known):
+                return
+            if not self._fits(hits, cached + share):
+                return
+            self.waiting.pop(0)
+            self.running.append(live)
+            for block in hits:
+                self.pool.hold(block)
+            live.blocks = hits
+            live.hashed = len(hits)
+            live.computed = cached
+            self.first_scheduled_s.setdefault(live.request.id, now)
+            self.reused_tokens.setdefault(live.request.id, cached)
+            self._compute(live, share)
+
+    def _cut(self, tokens: int) -> int:
+        threshold = self.config.long_prefill_token_threshold
+        return min(tokens, threshold) if threshold else tokens
+
+    def _blocks_missing(self, live: LiveRequest, share: int) -> int:
+        return _ceil_div(live.computed + share, self.config.block_size) - len(live.blocks)
+
+    def _lookup(self, live: LiveRequest) -> list[int]:
+        """Findable blocks of the request's leading pages; at least one known token is left to compute."""
+        hits: list[int] = []
+        if self.config.prefix:
+            for index in range((live.known - 1) // self.config.block_size):
+                block = self.pool.find(page(live.request.content, index, self.config.block_size))
+                if block is None:
+                    break
+                hits.append(block)
+        return hits
+
+    def _fits(self, hits: list[int], tokens: int) -> bool:
+        """Whether ``tokens`` in all can be held, ``hits`` being reused; a hit in the free queue leaves it too."""
+        new_blocks = _ceil_div(tokens, self.config.block_size) - len(hits)
+        return new_blocks + sum(map(self.pool.is_free, hits)) <= len(self.pool.free)
+
+    def _compute(self, live: LiveRequest, share: int) -> None:
+        """Give the request its share: take blocks, make those findable that known tokens fill."""
+        for _ in range(self._blocks_missing(live, share)):
+            live.blocks.append(self.pool.take())
+        self._shares[live] = share
+        self._publish(live, min(live.computed + share, live.known))
+
+    def _publish(self, live: LiveRequest, tokens: int) -> None:
+        """Make every block findable that the request's first ``tokens`` tokens fill."""
+        if not self.config.prefix:
+            return
+        while live.hashed < tokens // self.config.block_size:
+            identity = page(live.request.content, live.hashed, self.config.block_size)
+            self.pool.publish(live.blocks[live.hashed], identity)
+            live.hashed += 1
+
+    def _entry(self, live: LiveRequest, share: int) -> BatchEntry:
+        """The recorded form of a share.
+
+        A decode computes the one token that was made last; whatever else computes tokens is a chunk.
+        """
+        known = live.known + live.in_flight
+        samples = live.computed + share == known
+        decode = samples and share == 1 and known > live.request.input_tokens
+        return BatchEntry(live.request.id, live.computed, share, decode, samples)
+
+    def _advance(self, sampled: list[LiveRequest]) -> None:
+        """Count the batch as computed from now on."""
+        for live, share in self._shares.items():
+            live.computed += share
+        for live in sampled:
+            live.in_flight += 1
+
+    # ---- leaving ---------------------------------------------------------------------------------------------------
+
+    def _choose_victim(self) -> LiveRequest:
+        if self.config.policy == "fcfs":
+            return self.running[-1]
+        # max() keeps the first of equals: the one nearest the front
+        return max(self.running, key=lambda live: (live.request.priority, live.request.arrival_s))
+
+    def _preempt(self, victim: LiveRequest) -> None:
+        self.running.remove(victim)
+        self._shares.pop(victim, None)
+        self._preempted.append(victim)
+        self._release(victim)
+        victim.computed = 0
+        victim.preemptions += 1
+        self.preemptions[victim.request.id] = victim.preemptions
+        if self.config.policy == "priority":
+            self._insert_by_urgency(victim)
+        else:
+            self.waiting.insert(0, victim)
+
+    def _finish(self, live: LiveRequest, now: float) -> None:
+        """A request whose last token was in flight when it was preempted finishes in the waiting queue."""
+        (self.running if live in self.running else self.waiting).remove(live)
+        self._release(live)
+        self.finish_s[live.request.id] = now
+
+    def _release(self, live: LiveRequest) -> None:
+        self.pool.release(live.blocks)
+        live.blocks = []
+        live.hashed = 0
+
+    def _insert_by_urgency(self, live: LiveRequest) -> None:
+        self.waiting.append(live)
+        self.waiting.sort(key=lambda waiting: waiting.urgency)
+
+
+def replay(config: VllmConfig, requests: list[Request], cost: Cost) -> Recording:
+    """Run one worker over ``requests`` until all have finished.
+
+    Raises:
+        ValueError: a request can never be served.
+    """
+    worker = VllmWorker(config, cost)
+    for request in requests:
+        reason = worker.rejection(request)
+        if reason is not None:
+            raise ValueError(f"request {request.id}: {reason}")
+    pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
+    most_outstanding = 2 if config.async_scheduling else 1
+    steps: list[Step] = []
+    now = 0.0
+    while pending or worker.has_unfinished:
+        if not worker.has_unfinished:
+            now = max(now, pending[0].arrival_s)
+        while pending and pending[0].arrival_s <= now:
+            worker.receive(pending.pop(0))
+        step = worker.form(now)
+        if step is not None:
+            steps.append(step)
+        if step is None or len(worker.outstanding) == most_outstanding:
+            now = worker.outstanding[0].step.end_s
+            worker.process()
+    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
+
+
+def _ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)

@@ -1,0 +1,164 @@
+"""Configurations as published: only the keys that the conversion reads, and a few that it must leave alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.errors import SpecError
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.resolve import load_study
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False, "rope_theta": 500000.0,
+}  # fmt: skip
+QWEN25_7B = {
+    "model_type": "qwen2", "torch_dtype": "bfloat16", "hidden_size": 3584, "intermediate_size": 18944,
+    "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    "max_position_embeddings": 32768, "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 28,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3_32B = {
+    "model_type": "qwen3", "torch_dtype": "bfloat16", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 25600,
+    "num_attention_heads": 64, "num_hidden_layers": 64, "num_key_value_heads": 8, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "sliding_window": None, "use_sliding_window": False, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3_30B = {
+    "model_type": "qwen3_moe", "torch_dtype": "bfloat16", "head_dim": 128, "hidden_size": 2048,
+    "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "num_attention_heads": 32, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "torch_dtype": "bfloat16", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": None,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "head_dim": 64, "hidden_size": 2880, "intermediate_size": 2880, "num_local_experts": 128,
+    "experts_per_token": 4, "num_experts_per_tok": 4, "num_attention_heads": 64, "num_hidden_layers": 36,
+    "num_key_value_heads": 8, "vocab_size": 201088, "max_position_embeddings": 131072, "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18, "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
+}  # fmt: skip
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3", "torch_dtype": "bfloat16", "hidden_size": 7168, "intermediate_size": 18432,
+    "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3, "moe_layer_freq": 1, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "num_hidden_layers": 61, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840, "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+def _write(folder: Path, config: dict[str, Any]) -> str:
+    path = folder / "My Model/config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(config, indent=2))
+    return str(path)
+
+
+def _convert(folder: Path, config: dict[str, Any]) -> ModelSpec:
+    spec: ModelSpec = Catalogue(folder).get("Model", _write(folder, config)).spec
+    return spec
+
+
+def _refusal(folder: Path, config: dict[str, Any]) -> str:
+    with pytest.raises(SpecError) as caught:
+        _convert(folder, config)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("llama-3.1-8b", LLAMA_8B),
+        ("qwen2.5-7b", QWEN25_7B),
+        ("qwen3-32b", QWEN3_32B),
+        ("qwen3-30b-a3b", QWEN3_30B),
+        ("mixtral-8x7b", MIXTRAL),
+        ("gpt-oss-120b", GPT_OSS),
+        ("deepseek-v3", DEEPSEEK_V3),
+    ],
+)
+def test_a_published_configuration_is_the_model_that_ships(name: str, config: dict[str, Any], tmp_path: Path) -> None:
+    shipped = Catalogue(shipped_root()).get("Model", name).spec
+    apart = {"huggingface_id", "provenance"}
+    assert _convert(tmp_path, config).model_dump(exclude=apart) == shipped.model_dump(exclude=apart)
+
+
+def test_deepseek_v2_lite_projects_queries_directly(tmp_path: Path) -> None:
+    spec = _convert(tmp_path, {**DEEPSEEK_V3, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2})
+    assert spec.mla is not None
+    assert spec.moe is not None
+    assert spec.mla.q_lora_rank == 0
+    assert spec.moe.shared_intermediate_size == 4096
+
+
+def test_defaults_of_the_transformers_library(tmp_path: Path) -> None:
+    short = {key: value for key, value in LLAMA_8B.items() if key not in {"num_key_value_heads", "torch_dtype"}}
+    spec = _convert(tmp_path, short)
+    assert (spec.kv_heads, spec.head_dim, spec.weight_dtype) == (32, 128, "bf16")
+
+
+def test_a_window_in_the_upper_layers(tmp_path: Path) -> None:
+    spec = _convert(tmp_path, {**QWEN25_7B, "use_sliding_window": True, "max_window_layers": 21})
+    assert (spec.sliding_window_tokens, spec.sliding_window_layer_fraction) == (131072, 0.25)
+    everywhere = _convert(tmp_path, {**LLAMA_8B, "model_type": "mistral", "sliding_window": 4096})
+    assert (everywhere.sliding_window_tokens, everywhere.sliding_window_layer_fraction) == (4096, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [({"quant_method": "awq", "bits": 4}, "int4"), ({"quant_method": "gptq", "bits": 8}, "int8")],
+)
+def test_quantised_weights(tmp_path: Path, quantization: dict[str, Any], dtype: str) -> None:
+    assert _convert(tmp_path, {**LLAMA_8B, "quantization_config": quantization}).weight_dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model_type": "mamba"},
+            "model_type: architecture 'mamba' is not known; known: llama, mistral, qwen2, qwen3, mix",
+        ),
+        (
+            {"num_hidden_layers": None, "vocab_size": None},
+            "config.json of model_type llama: num_hidden_layers is missing; vocab_size is missing",
+        ),
+        ({"hidden_size": "big"}, "hidden_size is text 'big', expected an integer"),
+        ({"num_attention_heads": 30}, "attention_heads 30 is not a multiple of kv_heads 8"),
+        ({"num_hidden_layers": 0}, "makes no model: layers: "),
+        ({"torch_dtype": "float8"}, "torch_dtype: 'float8' is not known; known: bfloat16"),
+        ({"quantization_config": {"quant_method": "exl2"}}, "quantization_config: quantization 'exl2' is not known"),
+    ],
+)
+def test_what_is_not_understood_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    assert message in _refusal(tmp_path, {**LLAMA_8B, **change})
+
+
+@pytest.mark.parametrize("change", [{"decoder_sparse_step": 2}, {"mlp_only_layers": [0]}])
+def test_interleaved_experts_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    assert "interleaved with dense ones" in _refusal(tmp_path, {**QWEN3_30B, **change})
+
+
+def test_what_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(SpecError, match=r"x.json:1: expected the JSON object of a model's config.json"):
+        Catalogue(tmp_path).get("Model", "x.json")
+
+
+def test_a_study_takes_a_configuration_by_path(project: Path) -> None:
+    path = _write(project, QWEN3_32B)
+    study = load_study("mine", [f"spec.model={path}"])
+    assert study.model.name == "my-model"
+    assert study.model.spec.layers == 64
+    assert study.input_digests()[path] == study.model.digest

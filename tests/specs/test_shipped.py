@@ -1,0 +1,167 @@
+"""Every document that ships: valid, named as its file, and right where there is something to hold it against."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from hisearch.specs import checks
+from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.doctor import load_any
+from hisearch.specs.document import Document
+from hisearch.specs.kinds import FOLDERS, KINDS
+from hisearch.specs.model import ModelSpec
+
+CATALOGUE = Catalogue(shipped_root())
+SHIPPED = [(kind, name) for kind in KINDS for name in CATALOGUE.names(kind)]
+
+#: Billions of parameters, all and active, as the models' cards give them.
+PUBLISHED = {
+    "llama-3.1-8b": (8.03, 8.03),
+    "llama-3.1-70b": (70.6, 70.6),
+    "qwen2.5-7b": (7.62, 7.62),
+    "qwen2.5-32b": (32.8, 32.8),
+    "qwen3-8b": (8.19, 8.19),
+    "qwen3-32b": (32.8, 32.8),
+    "qwen3-30b-a3b": (30.5, 3.3),
+    "qwen3-235b-a22b": (235.0, 22.0),
+    "qwen3-coder-480b-a35b": (480.0, 35.0),
+    "mixtral-8x7b": (46.7, 12.9),
+    "gpt-oss-120b": (116.8, 5.1),
+    "deepseek-v3": (671.0, 37.0),
+    "deepseek-r1": (671.0, 37.0),
+}
+
+
+def attention_parameters(model: ModelSpec) -> int:
+    """Weights of one attention layer, biases and norms left out."""
+    if model.mla is None:
+        query_and_output = 2 * model.hidden_size * model.attention_heads * model.head_dim
+        return query_and_output + 2 * model.hidden_size * model.kv_heads * model.head_dim
+    mla, heads = model.mla, model.attention_heads
+    query_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    query = model.hidden_size * mla.q_lora_rank + mla.q_lora_rank * query_width
+    latent = model.hidden_size * (mla.kv_lora_rank + mla.qk_rope_head_dim)
+    unpacked = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return query + latent + unpacked + heads * mla.v_head_dim * model.hidden_size
+
+
+def parameters(model: ModelSpec, *, active: bool) -> float:
+    """Billions of parameters, embeddings and LM head included; with ``active``, those that one token uses."""
+    matrices = 3 if model.gated_ffn else 2
+    total = model.layers * attention_parameters(model)
+    total += (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size
+    dense_layers = model.layers if model.moe is None else model.moe.leading_dense_layers
+    total += dense_layers * matrices * model.hidden_size * model.intermediate_size
+    if model.moe is not None:
+        experts = model.moe.experts_per_token if active else model.moe.experts
+        width = experts * model.moe.expert_intermediate_size + model.moe.shared_intermediate_size
+        router = model.hidden_size * model.moe.experts
+        total += (model.layers - dense_layers) * (matrices * model.hidden_size * width + router)
+    return total / 1e9
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_it_loads_and_says_where_its_facts_come_from(kind: str, name: str) -> None:
+    document = CATALOGUE.get(kind, name)
+    assert document.description
+    provenance = getattr(document.spec, "provenance", None)
+    if provenance is not None:
+        assert provenance.as_of >= datetime.date(2026, 11, 1)
+
+
+def test_every_kind_ships() -> None:
+    assert {kind for kind, _ in SHIPPED} == KINDS.keys()
+    beneath = {path for kind in FOLDERS for path in (shipped_root() / FOLDERS[kind]).glob("*.y*ml")}
+    assert len(beneath) == len(SHIPPED)
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("Model"))
+def test_a_model_has_its_published_size(name: str) -> None:
+    model = CATALOGUE.get("Model", name).spec
+    total, active = PUBLISHED[name]
+    assert parameters(model, active=False) == pytest.approx(total, rel=0.03)
+    if model.moe is not None:
+        # gpt-oss counts its active parameters without the embedding table; rounding of the cards is up to 2 %.
+        embedding = model.vocab_size * model.hidden_size / 1e9 if name == "gpt-oss-120b" else 0.0
+        assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
+
+
+def _accelerators() -> list[Document]:
+    return [CATALOGUE.get("Accelerator", name) for name in CATALOGUE.names("Accelerator")]
+
+
+@pytest.mark.parametrize("document", _accelerators(), ids=lambda document: document.name)
+def test_an_accelerator_is_plausible(document: Document) -> None:
+    spec = document.spec
+    assert 20 * 2**30 < spec.memory_bytes < 300 * 2**30
+    assert spec.peak_flops["bf16"] == spec.peak_flops["fp16"]
+    assert spec.peak_flops["fp32"] < spec.peak_flops["bf16"]
+    if "fp8" in spec.peak_flops:
+        assert spec.peak_flops["fp8"] == pytest.approx(2 * spec.peak_flops["bf16"], rel=0.02)
+    if "fp4" in spec.peak_flops:
+        assert spec.peak_flops["fp4"] == pytest.approx(2 * spec.peak_flops["fp8"], rel=0.02)
+    assert spec.host_link.bandwidth_bytes_per_s < spec.memory_bandwidth_bytes_per_s / 10
+    assert spec.host_link.bandwidth_bytes_per_s <= 2 * spec.peer_link.bandwidth_bytes_per_s
+    assert spec.idle_w < spec.active_w / 4
+    assert spec.price.evidence == "assumed"
+    assert "edit" in spec.price.source
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("Accelerator"))
+def test_an_accelerators_host_ships_and_costs_nothing_on_top(name: str) -> None:
+    host_name = CATALOGUE.get("Accelerator", name).spec.host
+    host = CATALOGUE.get("Host", host_name).spec
+    assert host.price.usd_per_hour == 0
+    assert {host.dram, host.nvme} <= set(CATALOGUE.names("Medium"))
+
+
+def test_data_sheet_figures_of_the_h100() -> None:
+    h100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
+    assert h100.peak_flops["bf16"] == pytest.approx(1979e12 / 2, rel=1e-3)
+    assert h100.peak_flops["fp8"] == pytest.approx(3958e12 / 2, rel=1e-3)
+    assert h100.memory_bandwidth_bytes_per_s == 3.35e12
+    assert h100.memory_bytes == 81559 * 2**20
+
+
+def test_media_get_cheaper_and_slower_the_further_away() -> None:
+    dram, cxl, disk = (CATALOGUE.get("Medium", name).spec for name in ("ddr5", "cxl-dram", "nvme-gen4"))
+    assert dram.read_bytes_per_s > cxl.read_bytes_per_s > disk.read_bytes_per_s
+    assert dram.usd_per_gib_hour > cxl.usd_per_gib_hour > disk.usd_per_gib_hour
+    assert dram.latency_s < cxl.latency_s < disk.latency_s
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("Deployment"))
+def test_a_deployment_has_no_problem(name: str) -> None:
+    checkup = load_any(CATALOGUE.locate("Deployment", name), catalogue=CATALOGUE)
+    assert checkup.problems == ()
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("Study"))
+def test_a_study_has_no_problem_once_its_trace_is_there(name: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("{}\n")
+    settings = [f"spec.workload.trace={trace}"]
+    checkup = load_any(CATALOGUE.locate("Study", name), settings, CATALOGUE)
+    assert checkup.problems == ()
+
+
+def test_the_quickstart_needs_nothing_from_elsewhere() -> None:
+    checkup = load_any(CATALOGUE.locate("Study", "quickstart"), catalogue=CATALOGUE)
+    assert checkup.problems == ()
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("Model"))
+@pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 16, 32])
+def test_doctor_and_estimator_agree_on_parallelism(name: str, degree: int) -> None:
+    from hisearch.latency.sharding import InvalidParallelism, shard
+
+    model = CATALOGUE.get("Model", name).spec
+    try:
+        shard(model, degree)
+        possible = True
+    except InvalidParallelism:
+        possible = False
+    assert (checks.tensor_parallel_problem(model, degree) == "") == possible
