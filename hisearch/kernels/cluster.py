@@ -1,14 +1,15 @@
 """The event loop: arrivals and workers' step ends in order of time.
 
-Ties: arrivals (by request index), then ends of steps (by worker index), then starts of steps (by worker index). So a step that
-starts at t sees every arrival at or before t, a follow-up that is due the moment its predecessor ends among them.
+Ties: arrivals (by request index), then ends of steps (by worker index), then starts of steps (by worker index). So a
+step that starts at t sees every arrival at or before t, a follow-up that is due the moment its predecessor ends among
+them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import heaps, lists, queue, radix, router, sglang, vllm
+from hisearch.kernels import heaps, lists, queue, radix, router, sglang, sglang_memory, vllm
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -41,7 +42,7 @@ def _deliver(sim, r, is_open, now):
         heaps.pending_pop(sim)
     request = sim.requests[r]
     is_vllm = sim.config.engine == la.VLLM
-    if vllm.never_fits(sim, r) if is_vllm else sglang.never_fits(sim, r):
+    if vllm.never_fits(sim, r) if is_vllm else sglang_memory.never_fits(sim, r):
         request.outcome = la.TOO_LARGE
         lists.announce_end(sim, r, now)
         return
@@ -108,8 +109,8 @@ def _reset(sim):
 def run(sim):
     """Simulate until nothing is left to happen or the horizon is passed.
 
-    Returns (time of the last event, 1 if the horizon was reached). ``counters[OVERFLOW]`` is 1 where the node pool was too
-    small: the run is then void.
+    Returns (time of the last event, 1 if the horizon was reached). ``counters[OVERFLOW]`` is 1 where the node pool was
+    too small: the run is then void.
     """
     _reset(sim)
     last = 0.0

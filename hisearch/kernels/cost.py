@@ -80,7 +80,7 @@ def token_wise(costs, sequences, tokens, sampling):
 
 @kernel
 def is_late_decode(request):
-    """True where a request in the prompt batch computes just its newest output token: a decode, whatever brought it there."""
+    """True where a request of the prompt batch computes just its newest output token: a decode, then."""
     return request.chunk == 1 and request.finish_clock == -1 and request.generated > 0
 
 
@@ -115,7 +115,7 @@ def batch_cost(costs, requests, batch, size, decoding, context):
 
 @kernel
 def coast(costs, start_s, until_s, limit, decoding, context):
-    """Run pure decode steps from ``start_s``: at most ``limit``, ending with the first that ends at or after ``until_s``.
+    """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
 
     Adds one step's cost at a time, so that the result equals stepping to the last bit. Returns (steps, end_s).
     """

@@ -1,11 +1,12 @@
 """Bundles of arrays that kernels receive as one pointer.
 
-A named tuple of thirty arrays would be copied, some two kilobytes of it, at every call of a small kernel, and dominate the
-simulation. A ``Handle`` is passed as the address of a table of (data, shape) entries instead; ``handle.requests`` inside a
-kernel is a load from that table, which the compiler may hoist, since the table never changes while a kernel runs.
+A named tuple of thirty arrays would be copied, some two kilobytes of it, at every call of a small kernel, and dominate
+the simulation. A ``Handle`` is passed as the address of a table of (data, shape) entries instead; ``handle.requests``
+inside a kernel is a load from that table, which the compiler may hoist, since the table never changes while a kernel
+runs.
 
-Subclasses declare ``FIELDS``: name -> ``Array(dtype, ndim)``, ``Record(dtype)`` (one structured scalar), or another Handle
-class. With the jit off, the same attributes are plain NumPy arrays.
+Subclasses declare ``FIELDS``: name -> ``Array(dtype, ndim)``, ``Record(dtype)`` (one structured scalar), or another
+Handle class. With the jit off, the same attributes are plain NumPy arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import hisearch.kernels.jit  # noqa: F401  (points numba's cache before numba is imported)
 from llvmlite import ir
 from numba import from_dtype, types
 from numba.core import cgutils
@@ -21,6 +21,8 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import NativeValue, infer_getattr, lower_getattr_generic, register_model, typeof_impl, unbox
 from numba.np.arrayobj import make_array, populate_array
+
+import hisearch.kernels.jit  # noqa: F401  (points numba's cache before numba is imported)
 
 _SLOTS = 3  # per field: data address, first and second extent
 

@@ -1,7 +1,8 @@
 """The one decorator of all kernels.
 
-Numba's on-disk cache does not notice that a callee in another file changed. The cache folder is therefore named by a hash of
-all kernel sources and the versions of numba and numpy, and set before numba is first imported: a stale kernel can never run.
+Numba's on-disk cache does not notice that a callee in another file changed. The cache folder is therefore named by a
+hash of all kernel sources and the versions of numba and numpy, and set before numba is first imported: a stale kernel
+can never run.
 """
 
 from __future__ import annotations

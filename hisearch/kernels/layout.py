@@ -2,10 +2,10 @@
 
 Notation
     N requests, M nodes of the trace's prefix tree, W workers, P tokens per KV page
-    tree    a prefix cache: one per worker's HBM (index w) and, where a host tier is on, one per worker's DRAM (index W + w)
+    tree    a prefix cache: one per worker's HBM (index w) and, with a host tier, one per worker's DRAM (index W + w)
     node    a run of whole pages of one tree, all cached; node v < number of trees is the (empty) root of tree v
-    clock   a worker's count of decode steps; all its decoding requests advance by one token per tick, so that progress is
-            never stored per request: a request with ``finish_clock`` f has f - clock tokens to go
+    clock   a worker's count of decode steps: all its decoding requests advance by one token per tick, so that progress
+            is never stored per request; one with ``finish_clock`` f has f - clock tokens to go
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ NODE = np.dtype(
 TREE = np.dtype(
     [
         ("capacity_pages", "i8"),
-        ("free_pages", "i8"),  # pages that can be had without taking them from a running request (queue); unused pages (radix)
+        # Pages to be had without taking them from a running request (queue); pages without content (radix).
+        ("free_pages", "i8"),
         ("evictable_pages", "i8"),  # radix: unlocked pages in the tree
         ("evicted_tokens", "i8"),
         ("tick", "i8"),  # radix: accesses so far
@@ -197,7 +198,8 @@ class Trace(Handle):
 class Sim(Handle):
     """All arrays of a running simulation, modified in place.
 
-    cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; V = W, or 2 W with a host tier.
+    cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; V is the number of
+        trees.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     pending (N,): follow-ups by arrival; open_loop (N0,): first turns in order of arrival.

@@ -9,6 +9,19 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
+def pages(sim, tokens):
+    """Pages that ``tokens`` tokens take."""
+    page = sim.config.page_tokens
+    return (tokens + page - 1) // page
+
+
+@kernel
+def path_end(sim, r):
+    """Trace-tree node at the end of what ``r`` knows: prompt, or prompt and output once it has generated."""
+    return sim.trace.output_node[r] if sim.requests[r].generated > 0 else sim.trace.prompt_node[r]
+
+
+@kernel
 def wait_last(sim, w, r):
     """Queue ``r`` behind all waiting requests."""
     worker = sim.workers[w]
@@ -138,7 +151,7 @@ def pages_over(sim, w, ahead, steps):
 
 @kernel
 def steps_with_room(sim, w, ahead, pages, limit):
-    """Decode steps, at most ``limit`` and the first of them ``ahead`` steps from now, that ``pages`` free pages allow."""
+    """Decode steps that ``pages`` free pages allow: at most ``limit``, the first of them ``ahead`` steps from now."""
     if pages_over(sim, w, ahead, limit) <= pages:
         return limit
     steps = 0

@@ -1,13 +1,12 @@
 """vLLM's free queue: free pages in the order in which they will be taken, cached ones and empty ones alike.
 
-The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a request's
-blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is the queue's length.
-The host tier keeps its pages the same way: there, nothing is ever held beyond one operation.
+The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a
+request's blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is
+the queue's length. The host tier keeps its pages the same way: there, nothing is ever held beyond one operation.
 """
 
 from __future__ import annotations
 
-from hisearch.kernels import layout as la
 from hisearch.kernels import tree
 from hisearch.kernels.jit import kernel
 
@@ -110,7 +109,7 @@ def split(sim, v, d, at):
 
 @kernel
 def queued_pages(sim, d, tokens):
-    """Pages among the first ``tokens`` of the path to node ``d`` (which holds the last of them) that lie in the queue."""
+    """Pages that lie in the queue, of the first ``tokens`` on the path to node ``d``, which holds the last of them."""
     pages = 0
     while sim.nodes[d].lock == 0:
         node = sim.nodes[d]
@@ -157,10 +156,10 @@ def hold(sim, v, static, limit):
 
 @kernel
 def grow(sim, v, d, static, begin, end):
-    """Give the pages in (begin, end] on the path to ``static`` content, below the held node ``d``; return the node now held.
+    """Give the pages in (begin, end] on the path to ``static`` content below the held ``d``; return the node now held.
 
-    The pages were taken before. A node that only the caller holds, and that has no children, is lengthened in place: its pages
-    would be freed together in any case.
+    The pages were taken before. A node that only the caller holds, and that has no children, is lengthened in place:
+    its pages would be freed together in any case.
     """
     node = sim.nodes[d]
     if d >= sim.trees.shape[0] and node.lock == 1 and node.children == 0 and node.end == begin:
@@ -174,7 +173,10 @@ def grow(sim, v, d, static, begin, end):
 
 @kernel
 def store(sim, v, static, tokens):
-    """Copy the first ``tokens`` (whole pages) of the path to ``static`` into cache ``v``, as far as it has room; make them youngest."""
+    """Copy the first ``tokens`` (whole pages) of the path to ``static`` into cache ``v``, as far as it has room.
+
+    They become the youngest.
+    """
     found, d = hold(sim, v, static, tokens)
     room = sim.trees[v].free_pages * sim.config.page_tokens
     end = min(tokens, found + room)

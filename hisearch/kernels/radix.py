@@ -1,8 +1,9 @@
 """SGLang's radix cache on top of ``tree``: unlocked leaves are evicted whole, lowest priority first.
 
-Every match and every insertion is one later tick, and each node on its way has that tick as its time of access. Since a way to
-a node leads through all above it, a node's true time is the latest of its own and of all nodes ever below it: only the deepest
-node of a way is marked, and a node that goes hands its mark up. The same holds for hit counts, by sums.
+Every match and every insertion is one later tick, and each node on its way has that tick as its time of access. Since
+a way to a node leads through all above it, a node's true time is the latest of its own and of all nodes ever below it:
+only the deepest node of a way is marked, and a node that goes hands its mark up. The same holds for hit counts, by
+sums.
 
 ``TREE.free_pages`` are pages without content; ``evictable_pages`` those of nodes that nobody holds.
 """
@@ -21,7 +22,10 @@ def _pages(sim, d):
 
 @kernel
 def _before(sim, a, b):
-    """True where leaf ``a`` is evicted before leaf ``b``. Hit counts are kept with a host tier only, as the engine does."""
+    """True where leaf ``a`` is evicted before leaf ``b``.
+
+    Hit counts are kept with a host tier only, as the engine does.
+    """
     na = sim.nodes[a]
     nb = sim.nodes[b]
     if sim.config.eviction == la.LFU and na.hits != nb.hits:
@@ -122,7 +126,10 @@ def walk(sim, v, static, limit):
 
 @kernel
 def insert(sim, v, static, tokens):
-    """Add the first ``tokens`` (whole pages) of the path to ``static``; return (tokens present before, deepest node)."""
+    """Add the first ``tokens`` (whole pages) of the path to ``static``.
+
+    Return (tokens present before, deepest node).
+    """
     present, d = walk(sim, v, static, tokens)
     if present < tokens:
         cache = sim.trees[v]
@@ -169,7 +176,7 @@ def unlock(sim, v, d):
 
 @kernel
 def make_room(sim, v, pages):
-    """Where fewer than ``pages`` pages are free, evict at least that many (not the difference), as far as there are any."""
+    """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
     cache = sim.trees[v]
     if cache.free_pages >= pages:
         return

@@ -1,4 +1,7 @@
-"""Routers: which worker a request goes to, from what a router can know (in-flight load, its own belief about caches)."""
+"""Routers: which worker a request goes to.
+
+They know what a router can: in-flight load, and their own belief about the workers' caches.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def _lowest_bit(word):
 
 @kernel
 def _best_match(sim, r):
-    """The lowest worker whose believed cache holds the longest prefix of ``r``'s prompt. Returns (tokens, worker or -1)."""
+    """The lowest worker whose believed cache holds the longest prefix of ``r``'s prompt.
+
+    Returns (tokens, worker or -1).
+    """
     s = sim.trace.prompt_node[r]
     while s > 0:
         for word in range(sim.belief.shape[1]):

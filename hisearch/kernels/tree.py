@@ -1,9 +1,9 @@
 """The prefix cache: runs of cached pages laid over the trace's prefix tree.
 
-A cache tree's nodes are runs of whole pages. Where a node lies is given by its last page: the trace-tree node ("static" node)
-in which that page completes. ``cover[v, s]`` is the deepest node of tree v with a page that completes in static node s, so
-that a look-up walks up from a prompt's end only over what is *not* cached: everything above the first covered static node is
-cached too (a page is never cached without its predecessors).
+A cache tree's nodes are runs of whole pages. Where a node lies is given by its last page: the trace-tree node
+("static" node) in which that page completes. ``cover[v, s]`` is the deepest node of tree v with a page that completes
+in static node s, so that a look-up walks up from a prompt's end only over what is *not* cached: everything above the
+first covered static node is cached too (a page is never cached without its predecessors).
 
 Two engines keep their free pages differently on top of this: ``queue`` (vLLM) and ``radix`` (SGLang).
 """
@@ -23,7 +23,7 @@ def floor_page(sim, tokens):
 
 @kernel
 def acquire_node(sim):
-    """An unused node record; on overflow the flag is set and the record 0 returned (the run is then repeated with more)."""
+    """An unused node record; on overflow record 0, and the flag that voids the run."""
     counters = sim.counters
     d = counters[la.FREE_NODE]
     if d >= 0:
@@ -74,7 +74,10 @@ def match(sim, v, static, limit):
 
 @kernel
 def _lay(sim, v, d, static, begin, end):
-    """Let node ``d`` cover the pages in (begin, end] on the path to ``static``; return the static node of the last page."""
+    """Let node ``d`` cover the pages in (begin, end] on the path to ``static``.
+
+    Return the static node of the last page.
+    """
     trace = sim.trace
     s = static
     while trace.start_tokens[s] >= end:
@@ -92,7 +95,10 @@ def _lay(sim, v, d, static, begin, end):
 
 @kernel
 def insert(sim, v, parent, static, begin, end):
-    """Add a node under ``parent`` for the pages in (begin, end] on the path to ``static``; nothing below ``begin`` overlaps."""
+    """Add a node under ``parent`` for the pages in (begin, end] on the path to ``static``.
+
+    Nothing below ``begin`` overlaps.
+    """
     d = acquire_node(sim)
     node = sim.nodes[d]
     node.begin = begin

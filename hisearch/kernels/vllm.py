@@ -1,7 +1,7 @@
 """vLLM v1's step rule (0.19): one token budget, running requests first, then waiting ones; fcfs, synchronous.
 
-Under fcfs with chunked prefill the running list is decodes followed by at most one unfinished prompt, which is the last:
-a prompt stays unfinished only if it used up the budget, and then nothing was admitted behind it.
+Under fcfs with chunked prefill the running list is decodes followed by at most one unfinished prompt, which is the
+last: a prompt stays unfinished only if it used up the budget, and then nothing was admitted behind it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,13 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
-def _pages(sim, tokens):
-    page = sim.config.page_tokens
-    return (tokens + page - 1) // page
-
-
-@kernel
-def _path_end(sim, r):
-    """Trace-tree node at the end of what ``r`` knows: prompt, or prompt and output once it has generated."""
-    return sim.trace.output_node[r] if sim.requests[r].generated > 0 else sim.trace.prompt_node[r]
-
-
-@kernel
 def _publish(sim, w, r, computed):
     """Make the full pages among ``r``'s first ``computed`` tokens findable.
 
-    Where another request's copies of the same pages stand in the tree already, ``r`` holds those too, so that what it computes
-    behind them can be found; its own copies are counted as ``duplicates`` and freed with it. (The engine would leave the other
-    copies free to be taken: at most one page for a prompt of whole pages that is cached in full.)
+    Where another request's copies of the same pages stand in the tree already, ``r`` holds those too, so that what it
+    computes behind them can be found; its own copies are counted as ``duplicates`` and freed with it. (The engine
+    would leave the other copies free to be taken: at most one page for a prompt of whole pages that is cached in
+    full.)
     """
     request = sim.requests[r]
     if not sim.config.prefix_caching:
@@ -38,7 +27,7 @@ def _publish(sim, w, r, computed):
     end = tree.floor_page(sim, computed)
     if end <= request.locked_tokens:
         return
-    static = _path_end(sim, r)
+    static = lists.path_end(sim, r)
     found, _ = tree.match(sim, w, static, end)
     if found > request.locked_tokens:
         held = request.node
@@ -53,15 +42,18 @@ def _publish(sim, w, r, computed):
 
 @kernel
 def _release(sim, w, r):
-    """Free the pages of ``r``'s ``computed`` tokens, last page first; the full ones stay findable until they are taken."""
+    """Free the pages of ``r``'s ``computed`` tokens, last page first.
+
+    The full ones stay findable until they are taken.
+    """
     request = sim.requests[r]
     computed = request.computed
     _publish(sim, w, r, computed)
-    own = _pages(sim, computed) - request.locked_tokens // sim.config.page_tokens + request.duplicates
+    own = lists.pages(sim, computed) - request.locked_tokens // sim.config.page_tokens + request.duplicates
     queue.push_empty(sim, w, own)
     queue.unlock(sim, w, request.node)
     if sim.config.host_pages > 0:
-        queue.store(sim, sim.config.workers + w, _path_end(sim, r), tree.floor_page(sim, computed))
+        queue.store(sim, sim.config.workers + w, lists.path_end(sim, r), tree.floor_page(sim, computed))
     request.node = w
     request.locked_tokens = 0
     request.duplicates = 0
@@ -86,7 +78,10 @@ def _preempt(sim, w, r):
 
 @kernel
 def _serve_decodes_short_of_pages(sim, w):
-    """Give decodes their pages in list order; while there is none, the last running request is preempted. True if any was."""
+    """Give decodes their pages in list order; while there is none, the last running request is preempted.
+
+    True if any was.
+    """
     worker = sim.workers[w]
     preempted = False
     r = worker.running_head
@@ -110,7 +105,7 @@ def _schedule_chunk(sim, w, r, tokens):
     worker = sim.workers[w]
     request = sim.requests[r]
     before = request.computed
-    queue.take(sim, w, _pages(sim, before + tokens) - _pages(sim, before))
+    queue.take(sim, w, lists.pages(sim, before + tokens) - lists.pages(sim, before))
     _publish(sim, w, r, before + tokens)
     request.chunk = tokens
     complete = before + tokens == sim.trace.input_tokens[r] + request.generated
@@ -130,7 +125,7 @@ def _continue_chunk(sim, w, budget):
     r = worker.chunked
     request = sim.requests[r]
     tokens = min(sim.trace.input_tokens[r] + request.generated - request.computed, budget)
-    if _pages(sim, request.computed + tokens) - _pages(sim, request.computed) > sim.trees[w].free_pages:
+    if lists.pages(sim, request.computed + tokens) - lists.pages(sim, request.computed) > sim.trees[w].free_pages:
         _preempt(sim, w, r)
         return budget, True
     _schedule_chunk(sim, w, r, tokens)
@@ -144,11 +139,11 @@ def _admit(sim, w, now, budget):
     r = worker.waiting_head
     request = sim.requests[r]
     known = sim.trace.input_tokens[r] + request.generated
-    static = _path_end(sim, r)
+    static = lists.path_end(sim, r)
     limit = tree.floor_page(sim, known - 1) if sim.config.prefix_caching else 0
     found, d = tree.match(sim, w, static, limit)
     page = sim.config.page_tokens
-    if _pages(sim, known) - found // page + queue.queued_pages(sim, d, found) > sim.trees[w].free_pages:
+    if lists.pages(sim, known) - found // page + queue.queued_pages(sim, d, found) > sim.trees[w].free_pages:
         return 0
     lists.stop_waiting(sim, w, r)
     lists.run_last(sim, w, r)
@@ -300,4 +295,4 @@ def receive(sim, w, r, now):
 @kernel
 def never_fits(sim, r):
     """True where prompt and declared output exceed the whole pool."""
-    return _pages(sim, sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]) > sim.config.capacity_pages
+    return lists.pages(sim, sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]) > sim.config.capacity_pages

@@ -1,0 +1,107 @@
+"""What SGLang's requests hold: pages of their own, and pages of the radix cache.
+
+A request's first ``locked_tokens`` tokens are the tree's, the rest of its computed ones its own.
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import lists, queue, radix, tree
+from hisearch.kernels.jit import kernel
+
+#: Load-backs of fewer tokens are not worth an operation (HiCache's load_back_threshold).
+LOAD_BACK_TOKENS = 10
+#: Tokens of the pool that the engine keeps from any one request (max_req_len, max_req_input_len).
+SPARE_OUTPUT_TOKENS = 2
+SPARE_INPUT_TOKENS = 6
+
+
+@kernel
+def max_new(sim, r):
+    """The declared output limit, clipped to what the pool can hold."""
+    longest = sim.config.capacity_pages * sim.config.page_tokens - SPARE_OUTPUT_TOKENS - sim.trace.input_tokens[r]
+    return min(sim.trace.max_output_tokens[r], longest)
+
+
+@kernel
+def keep_unfinished(sim, w, r):
+    """After a chunk: its whole pages become the tree's, and ``r`` holds on to them. ``computed`` includes the chunk."""
+    if not sim.config.prefix_caching:
+        return
+    request = sim.requests[r]
+    static = lists.path_end(sim, r)
+    tokens = tree.floor_page(sim, request.computed)
+    present, _ = radix.insert(sim, w, static, tokens)
+    sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+    _, d = radix.walk(sim, w, static, tokens)
+    radix.unlock(sim, w, request.node)
+    radix.lock(sim, w, d)
+    request.node = d
+    request.locked_tokens = tokens
+    _back_up(sim, w, r, tokens)
+
+
+@kernel
+def _back_up(sim, w, r, tokens):
+    if sim.config.host_pages > 0:
+        queue.store(sim, sim.config.workers + w, lists.path_end(sim, r), tokens)
+
+
+@kernel
+def drop(sim, w, r):
+    """Give ``r``'s own pages back and let go of the tree's."""
+    request = sim.requests[r]
+    sim.trees[w].free_pages += lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
+    radix.unlock(sim, w, request.node)
+    request.node = w
+    request.locked_tokens = 0
+
+
+@kernel
+def keep_finished(sim, w, r):
+    """At the end: whole pages to the tree, the rest becomes free."""
+    request = sim.requests[r]
+    if sim.config.prefix_caching:
+        tokens = tree.floor_page(sim, request.computed)
+        present, _ = radix.insert(sim, w, lists.path_end(sim, r), tokens)
+        sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+        request.locked_tokens = tokens
+        _back_up(sim, w, r, tokens)
+    drop(sim, w, r)
+
+
+@kernel
+def load_back(sim, w, r, now):
+    """Bring what the host tier holds beyond ``r``'s cached prefix into HBM, all or nothing.
+
+    Returns the tokens loaded.
+    """
+    request = sim.requests[r]
+    static = lists.path_end(sim, r)
+    known = sim.trace.input_tokens[r] + request.generated
+    on_host, _ = tree.match(sim, sim.config.workers + w, static, tree.floor_page(sim, known - 1))
+    loaded = on_host - request.computed
+    if loaded < LOAD_BACK_TOKENS:
+        return 0
+    pages = loaded // sim.config.page_tokens
+    radix.make_room(sim, w, pages)
+    if sim.trees[w].free_pages < pages:
+        return 0
+    sim.trees[w].free_pages -= pages
+    _, d = radix.insert(sim, w, static, on_host)
+    radix.lock(sim, w, d)
+    radix.unlock(sim, w, request.node)
+    request.node = d
+    request.locked_tokens = on_host
+    request.computed = on_host
+    lists.load_back(sim, w, now, loaded)
+    return loaded
+
+
+@kernel
+def never_fits(sim, r):
+    """True where the engine refuses the prompt, or would cut the output short, for want of room in the whole pool."""
+    capacity = sim.config.capacity_pages * sim.config.page_tokens
+    prompt = sim.trace.input_tokens[r]
+    return (
+        prompt >= capacity - SPARE_INPUT_TOKENS or prompt + sim.trace.output_tokens[r] > capacity - SPARE_OUTPUT_TOKENS
+    )
