@@ -1,0 +1,1 @@
+"""The chosen deployment as launch scripts of the serving engines."""

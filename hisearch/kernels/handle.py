@@ -11,7 +11,7 @@ Handle class. With the jit off, the same attributes are plain NumPy arrays.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -72,6 +72,10 @@ class Handle:
             setattr(self, name, value)
         self._table = table
         self.address = int(table.ctypes.data)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def _keep(self, name: str, value: Any) -> None:
         setattr(self, f"_{name}_owner", value)

@@ -1,0 +1,1 @@
+"""Figures of a study and its self-contained offline HTML report."""

@@ -1,0 +1,1 @@
+"""Pure functions of a simulation's result: percentiles, goodput, SLO attainment, capacity, cost, energy."""

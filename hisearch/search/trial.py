@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from hisearch.score.terms import TermCheck
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import MAXIMISED
+
+__all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
 
 #: The key in ``Trial.metrics`` that an objective of a study reads.
 _METRIC_OF = {
@@ -27,28 +31,6 @@ def is_maximised(objective: str) -> bool:
 
 
 @dataclass(frozen=True)
-class TermCheck:
-    """One SLO term held against a simulation.
-
-    ``margin`` is 1 - value / bound: positive inside the SLO, negative by how much it is missed.
-    """
-
-    label: str
-    value_s: float
-    bound_s: float
-
-    @property
-    def margin(self) -> float:
-        """Share of the bound that is left; negative where it is missed."""
-        return 1.0 - self.value_s / self.bound_s
-
-    @property
-    def holds(self) -> bool:
-        """True where the term is met."""
-        return self.value_s <= self.bound_s
-
-
-@dataclass(frozen=True)
 class Trial:
     """One simulated deployment.
 
@@ -56,6 +38,8 @@ class Trial:
     metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty where the trial failed.
     feasible: every SLO term holds and no more requests were rejected than allowed.
     error: why it failed, or "".
+    slice_fraction: share of the trace's requests, from its beginning, that was replayed; figures of slices are for
+    ranking only and never reach the front. load: factor on the study's own load.
     """
 
     number: int
@@ -67,6 +51,18 @@ class Trial:
     feasible: bool = False
     error: str = ""
     warnings: tuple[str, ...] = ()
+    slice_fraction: float = 1.0
+    load: float = 1.0
+
+    @property
+    def comparable(self) -> bool:
+        """True where the whole trace was replayed at the study's own load, without an error."""
+        return not self.error and self.slice_fraction == 1.0 and self.load == 1.0
+
+    @property
+    def worst_margin(self) -> float:
+        """Smallest margin over the SLO's terms; minus infinity where the trial failed."""
+        return min((check.margin for check in self.slo), default=-math.inf)
 
     def objective(self, name: str) -> float:
         """Value of an objective in its own direction (not sign-flipped)."""

@@ -1,0 +1,194 @@
+"""Writes a deployment as a folder of launch scripts, with a README and the deployment's own YAML."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from hisearch.export.flags import (
+    ENGINE_VERSIONS,
+    ROUTER_VERSION,
+    ExportError,
+    Launch,
+    engine_flags,
+    hicache_gb_per_rank,
+    needs_checkpoint,
+    other_engine,
+    router_flags,
+)
+from hisearch.export.placement import SERVICE_PORTS, place
+from hisearch.latency.parameters import kv_bytes_per_token_per_rank
+from hisearch.report.describe import ENGINE_TITLES
+from hisearch.specs.base import API_VERSION, EngineName
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+
+_COMMANDS: dict[EngineName, str] = {
+    "sglang": "python -m sglang.launch_server --model-path",
+    "vllm": "vllm serve",
+}
+
+
+def export_deployment(
+    deployment: DeploymentSpec,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    kv_capacity_tokens: int,
+    out: Path,
+    *,
+    accelerators_per_host: int = 8,
+) -> list[Path]:
+    """Write launch scripts for ``deployment`` into the folder ``out`` (made where absent).
+
+    ``README.md``, ``deployment.yaml`` and ``<engine>/run.sh`` are what was simulated;
+    ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the other engine and was not simulated.
+
+    Args:
+        deployment: what was simulated.
+        model: the model it serves; weights are taken by its Hugging Face id.
+        accelerator: the accelerator of its pool.
+        kv_capacity_tokens: KV tokens of one replica, as simulated.
+        out: the folder that receives the files; nothing is written outside it.
+        accelerators_per_host: accelerator slots of one host; replicas are packed host by host.
+
+    Returns:
+        The files written, README first.
+
+    Raises:
+        ExportError: the engine's command line cannot express the deployment, or a replica exceeds a host.
+    """
+    launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
+    engine = launch.pool.engine.name
+    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, simulated=True)}
+    other, notes = other_engine(launch.pool.engine)
+    other_launch = launch._replace(pool=launch.pool.model_copy(update={"engine": other}))
+    try:
+        files[f"alternatives/{other.name}/run.sh"] = _script(
+            deployment, other_launch, accelerators_per_host, simulated=False
+        )
+    except ExportError as error:
+        notes = (f"No script was written: {error}.",)
+    readme = _readme(deployment, launch, accelerators_per_host, other.name, notes)
+    files = {"README.md": readme, "deployment.yaml": _yaml(deployment)} | files
+    return [_write(out / name, text) for name, text in files.items()]
+
+
+def _render(template: str, **values: Any) -> str:
+    """Shell and Markdown, so nothing is HTML-escaped: shell words pass the filter ``q``, free text ``line``."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hisearch.export"),
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["q"] = lambda value: shlex.quote(str(value))
+    environment.filters["line"] = _one_line
+    return environment.get_template(template).render(**values)
+
+
+def _one_line(text: str) -> str:
+    """Printable characters on a single line: what may stand in a comment or in Markdown code."""
+    return "".join(c if c.isprintable() else " " for c in str(text)).replace("`", "'")
+
+
+def _script(deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, *, simulated: bool) -> str:
+    placements = place(launch.pool, accelerators_per_host)
+    engine = launch.pool.engine.name
+    return _render(
+        "run.sh.j2",
+        engine=ENGINE_TITLES[engine],
+        version=ENGINE_VERSIONS[engine],
+        simulated=simulated,
+        summary=summary(launch.pool),
+        model=launch.model.huggingface_id,
+        checkpoint=needs_checkpoint(launch.pool, launch.model),
+        command=_COMMANDS[engine],
+        flags=engine_flags(launch),
+        placements=placements,
+        hosts=sorted({p.host for p in placements}),
+        router=router_flags(deployment.router),
+        service_port=SERVICE_PORTS[engine],
+    )
+
+
+def summary(pool: PoolSpec) -> str:
+    """The pool in a few words: ``2 replicas on 4 x h100-sxm, tensor parallel 2``."""
+    replicas = "1 replica" if pool.replicas == 1 else f"{pool.replicas} replicas"
+    accelerators = pool.replicas * pool.tensor_parallel
+    return f"{replicas} on {accelerators} x {pool.accelerator}, tensor parallel {pool.tensor_parallel}"
+
+
+def _yaml(deployment: DeploymentSpec) -> str:
+    document: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": "Deployment",
+        "metadata": {"name": "recommended", "description": "Exported by hisearch; every setting is written out."},
+        "spec": deployment.model_dump(mode="json"),
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _readme(
+    deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, other: EngineName, notes: tuple[str, ...]
+) -> str:
+    placements = place(launch.pool, accelerators_per_host)
+    engine = launch.pool.engine.name
+    return _render(
+        "README.md.j2",
+        deployment=deployment,
+        pool=launch.pool,
+        model=launch.model,
+        summary=summary(launch.pool),
+        engine=engine,
+        engine_title=ENGINE_TITLES[engine],
+        version=ENGINE_VERSIONS[engine],
+        router_version=ROUTER_VERSION,
+        placements=placements,
+        hosts=sorted({p.host for p in placements}),
+        accelerators_per_host=accelerators_per_host,
+        kv_capacity_tokens=launch.kv_capacity_tokens,
+        checkpoint=needs_checkpoint(launch.pool, launch.model),
+        host_tier_note=_host_tier_note(launch),
+        service_port=SERVICE_PORTS[engine],
+        other=other,
+        other_title=ENGINE_TITLES[other],
+        notes=notes,
+    )
+
+
+def _host_tier_note(launch: Launch) -> str | None:
+    """SGLang refuses a host pool that does not exceed the device pool (``memory_pool_host.py``, 0.5.9)."""
+    pool = launch.pool
+    if pool.engine.name != "sglang" or not pool.engine.prefix_caching or pool.host_tier.gib_per_worker == 0:
+        return None
+    size_gb = hicache_gb_per_rank(pool)
+    host_tokens = int(size_gb * 1e9 / kv_bytes_per_token_per_rank(launch.model, pool.tensor_parallel, pool.kv_dtype))
+    if host_tokens > launch.kv_capacity_tokens:
+        return None
+    return (
+        f"SGLang starts only if the host pool holds more tokens than the device pool. Here {size_gb} GB per rank hold "
+        f"about {host_tokens:,} tokens and the device pool {launch.kv_capacity_tokens:,}: enlarge --hicache-size, or "
+        "leave the host tier out."
+    )
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    if path.suffix == ".sh":
+        path.chmod(0o755 & ~_umask())
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current

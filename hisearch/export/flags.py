@@ -1,0 +1,178 @@
+"""One table per engine: command-line flag -> the value it takes from a deployment.
+
+Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``server_args.py``, vLLM 0.19.0
+``arg_utils.py`` and ``config/cache.py``, sglang-router 0.3.2 ``router_args.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+
+#: The versions whose flags are written.
+ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.0"}
+ROUTER_VERSION = "0.3.2"
+
+_BYTES_PER_GIB = 2**30
+_BYTES_PER_GB = 10**9
+_HALF_OR_FULL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+class ExportError(ValueError):
+    """A deployment that the engine's command line cannot express."""
+
+
+class Launch(NamedTuple):
+    """What the flags of one replica are made from. kv_capacity_tokens: the simulated KV pool of one replica."""
+
+    pool: PoolSpec
+    model: ModelSpec
+    accelerator: AcceleratorSpec
+    kv_capacity_tokens: int
+
+
+#: A flag's value; True writes the flag alone, None leaves it out.
+Value = str | bool | None
+Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
+
+
+def needs_checkpoint(pool: PoolSpec, model: ModelSpec) -> str | None:
+    """The weight format that only a separately quantized checkpoint provides, or None.
+
+    Both engines quantize 16-bit weights to fp8 while loading; every other change of format needs other weights.
+    """
+    wanted = pool.weight_dtype or model.weight_dtype
+    if wanted == model.weight_dtype or (model.weight_dtype in _HALF_OR_FULL and wanted in {*_HALF_OR_FULL, "fp8"}):
+        return None
+    return wanted
+
+
+def _dtype(launch: Launch) -> Value:
+    wanted = launch.pool.weight_dtype or launch.model.weight_dtype
+    return _HALF_OR_FULL.get(wanted, "auto")
+
+
+def _quantization(launch: Launch) -> Value:
+    wanted = launch.pool.weight_dtype or launch.model.weight_dtype
+    return "fp8" if wanted == "fp8" and launch.model.weight_dtype in _HALF_OR_FULL else None
+
+
+def _fp8_format(launch: Launch) -> str:
+    """e4m3 where the accelerator computes in fp8; e5m2 before that (no e4m3 conversion in hardware)."""
+    return "fp8_e4m3" if "fp8" in launch.accelerator.peak_flops else "fp8_e5m2"
+
+
+def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
+    def value(launch: Launch) -> Value:
+        wanted = launch.pool.kv_dtype
+        if wanted == "fp8":
+            return _fp8_format(launch)
+        known = {"bf16": "bf16" if engine == "sglang" else "auto", "fp16": "auto"}
+        if engine == "sglang":
+            known["fp4"] = "fp4_e2m1"
+        if wanted not in known:
+            raise ExportError(f"{engine} {ENGINE_VERSIONS[engine]} has no KV cache format {wanted}")
+        return known[wanted]
+
+    return value
+
+
+def hicache_gb_per_rank(pool: PoolSpec) -> int:
+    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each tensor-parallel rank, rounded down."""
+    return max(1, int(pool.host_tier.gib_per_worker * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
+
+
+def _has_host_tier(launch: Launch) -> bool:
+    return launch.pool.engine.prefix_caching and launch.pool.host_tier.gib_per_worker > 0
+
+
+SGLANG: Table = (
+    ("--tp-size", lambda c: str(c.pool.tensor_parallel)),
+    ("--dtype", _dtype),
+    ("--quantization", _quantization),
+    ("--kv-cache-dtype", _kv_dtype("sglang")),
+    ("--mem-fraction-static", lambda c: f"{c.pool.engine.memory_fraction:g}"),
+    ("--max-total-tokens", lambda c: str(c.kv_capacity_tokens)),
+    ("--page-size", lambda c: str(c.pool.engine.page_size)),
+    ("--chunked-prefill-size", lambda c: str(c.pool.engine.chunk_tokens)),
+    ("--max-prefill-tokens", lambda c: str(c.pool.engine.max_prefill_tokens)),
+    ("--max-running-requests", lambda c: str(c.pool.engine.max_running_requests)),
+    ("--schedule-policy", lambda c: "fcfs"),
+    ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
+    ("--radix-eviction-policy", lambda c: c.pool.engine.eviction),
+    ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
+    ("--enable-hierarchical-cache", lambda c: True if _has_host_tier(c) else None),
+    ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if _has_host_tier(c) else None),
+    ("--hicache-write-policy", lambda c: "write_through" if _has_host_tier(c) else None),
+)
+
+VLLM: Table = (
+    ("--tensor-parallel-size", lambda c: str(c.pool.tensor_parallel)),
+    ("--dtype", _dtype),
+    ("--quantization", _quantization),
+    ("--kv-cache-dtype", _kv_dtype("vllm")),
+    ("--gpu-memory-utilization", lambda c: f"{c.pool.engine.memory_fraction:g}"),
+    ("--block-size", lambda c: str(c.pool.engine.page_size)),
+    ("--max-num-batched-tokens", lambda c: str(c.pool.engine.chunk_tokens)),
+    ("--max-num-seqs", lambda c: str(c.pool.engine.max_running_requests)),
+    ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
+    ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
+    ("--kv-offloading-backend", lambda c: "native" if _has_host_tier(c) else None),
+    ("--kv-offloading-size", lambda c: f"{c.pool.host_tier.gib_per_worker:g}" if _has_host_tier(c) else None),
+)
+
+TABLES: dict[EngineName, Table] = {"sglang": SGLANG, "vllm": VLLM}
+
+
+def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
+    """Flags of one replica of ``launch.pool``, as (flag,) or (flag, value), unquoted.
+
+    Raises:
+        ExportError: the engine cannot be told a setting of the deployment.
+    """
+    flags: list[tuple[str, ...]] = []
+    for flag, value_of in TABLES[launch.pool.engine.name]:
+        value = value_of(launch)
+        if value is True:
+            flags.append((flag,))
+        elif isinstance(value, str):
+            flags.append((flag, value))
+    return flags
+
+
+def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
+    """Flags of the router's policy; the thresholds belong to cache_aware alone."""
+    flags: list[tuple[str, ...]] = [("--policy", router.policy)]
+    if router.policy == "cache_aware":
+        flags += [
+            ("--cache-threshold", f"{router.cache_threshold:g}"),
+            ("--balance-abs-threshold", str(router.balance_abs_threshold)),
+            ("--balance-rel-threshold", f"{router.balance_rel_threshold:g}"),
+        ]
+    return flags
+
+
+def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
+    """The nearest settings of the other engine, and in words what could not be carried over."""
+    notes: list[str] = []
+    if engine.name == "vllm":
+        return engine.model_copy(update={"name": "sglang", "page_tokens": engine.page_size}), (
+            "SGLang runs prefill batches before decode batches; vLLM mixes them in one step.",
+        )
+    notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
+    chunk_tokens = engine.chunk_tokens
+    if chunk_tokens < engine.max_running_requests:
+        chunk_tokens = engine.max_running_requests
+        notes.append(f"The step's token budget is raised to {chunk_tokens}: one token for each running request.")
+    if engine.eviction != "lru":
+        notes.append(f"vLLM evicts by lru alone; the simulated policy is {engine.eviction}.")
+    page_tokens = engine.page_tokens if engine.page_tokens is not None and engine.page_tokens % 16 == 0 else 16
+    if page_tokens != engine.page_size:
+        notes.append(f"KV pages of {page_tokens} tokens; simulated with {engine.page_size}.")
+    update = {"name": "vllm", "eviction": "lru", "chunk_tokens": chunk_tokens, "page_tokens": page_tokens}
+    return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)

@@ -1,0 +1,94 @@
+"""Where a run's figures come from: versions, seeds, inputs, machine, budget."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hisearch.report.data import PriceNote, ProfileNote
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.specs.resolved import ResolvedStudy
+
+#: Packages whose versions can change a result.
+_PACKAGES = ("hisearch", "numpy", "numba", "scipy", "optuna", "moocore", "joblib", "pandas")
+
+
+def hisearch_version() -> str:
+    """Version of the installed package."""
+    return version("hisearch")
+
+
+def provenance(
+    resolved: ResolvedStudy, outcome: SearchOutcome, trace: dict[str, Any], run: dict[str, Any]
+) -> dict[str, Any]:
+    """What is needed to judge and repeat a run, as plain data.
+
+    Args:
+        resolved: the study.
+        outcome: what the search found.
+        trace: the compiled trace: its name, digest, requests and skipped rows.
+        run: the machine's side of it: workers, wall time, replayed simulations, digest of the journal's inputs.
+    """
+    trials = outcome.trials
+    whole = sum(trial.slice_fraction == 1.0 for trial in trials)
+    budget = resolved.study.budget
+    return {
+        "study": resolved.name,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "cpu_cores": os.cpu_count() or 1,
+        "seeds": {"study": resolved.study.seed},
+        "inputs": resolved.input_digests(),
+        "overrides": list(resolved.overrides),
+        "trace": trace,
+        "budget": {
+            "simulations": budget.simulations,
+            "seconds": budget.seconds,
+            "simulations_used": len(trials),
+            "whole_trace": whole,
+            "slices": len(trials) - whole,
+            "failed": sum(bool(trial.error) for trial in trials),
+            "stopped": outcome.stopped or "finished",
+        },
+        "stage_1": {"combinations": outcome.execution.combinations, "skipped": outcome.execution.skipped},
+        "run": run,
+    }
+
+
+def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
+    """Every price that the study's costs are built from."""
+    from hisearch.report.data import PriceNote
+
+    notes = []
+    prices = {name: document.spec.price for name, document in resolved.accelerators.items()}
+    prices |= {name: document.spec.price for name, document in resolved.hosts.items()}
+    for name, price in prices.items():
+        if price.usd_per_hour > 0:
+            notes.append(
+                PriceNote(name, price.usd_per_hour, "USD/hour", price.evidence, price.source, price.as_of.isoformat())
+            )
+    medium = resolved.space.spec.cache.host_medium
+    facts = resolved.media[medium].spec
+    provenance_of = facts.provenance
+    notes.append(
+        PriceNote(
+            medium,
+            facts.usd_per_gib_hour,
+            "USD/GiB/hour",
+            "assumed",
+            provenance_of.source,
+            provenance_of.as_of.isoformat(),
+        )
+    )
+    return tuple(notes)
+
+
+def profile_note(resolved: ResolvedStudy) -> ProfileNote:
+    """The latency profile, with how it is known and how far it errs."""
+    from hisearch.report.data import ProfileNote
+
+    profile = resolved.profile.spec
+    return ProfileNote(resolved.profile.name, profile.evidence, profile.relative_error, profile.provenance.source)

@@ -1,0 +1,109 @@
+"""What a report is made from: a finished study, without the machinery that ran it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hisearch.search.trial import Recommendation, Trial, metric_of
+from hisearch.specs.base import Evidence
+from hisearch.specs.slo import SloTerm
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """The recommended deployment at another load. load: factor on the study's load; attainment: 0 to 1."""
+
+    load: float
+    attainment: float
+    goodput_rps: float
+
+
+@dataclass(frozen=True)
+class PriceNote:
+    """A price the costs are built from, and how it is known. as_of: ISO date."""
+
+    item: str
+    price: float
+    unit: str
+    evidence: Evidence
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True)
+class ProfileNote:
+    """The latency profile behind every figure. relative_error: stated error of one step (0.2 = 20 %)."""
+
+    name: str
+    evidence: Evidence
+    relative_error: float
+    source: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything needed to judge and repeat a run.
+
+    versions: component -> version. seeds: stream -> seed. inputs: file -> digest. settings: further lines of text.
+    """
+
+    profile: ProfileNote
+    versions: Mapping[str, str]
+    seeds: Mapping[str, int]
+    inputs: Mapping[str, str]
+    wall_time_s: float
+    cpu_cores: int
+    prices: tuple[PriceNote, ...] = ()
+    warnings: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """A study, ready to be drawn.
+
+    title: the report's heading. study, workload: names. model_id: the model as its users call it.
+    objectives: two to four names (``hisearch.specs.study.Objective``), in the study's order.
+    slo: the terms; max_rejected_fraction: the rejected share that is allowed.
+    trials: every trial, slices and failures included. front: the Pareto front among them.
+    recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest.
+    capacity: the recommendation at other loads, if that was simulated.
+    progress: simulation number -> hypervolume of the front so far.
+
+    Raises:
+        ValueError: the parts contradict each other.
+    """
+
+    title: str
+    study: str
+    workload: str
+    model_id: str
+    objectives: tuple[str, ...]
+    slo: tuple[SloTerm, ...]
+    max_rejected_fraction: float
+    trials: tuple[Trial, ...]
+    front: tuple[Trial, ...]
+    recommendation: Recommendation | None
+    provenance: RunRecord
+    nearest_miss: Trial | None = None
+    capacity: tuple[LoadPoint, ...] = ()
+    progress: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.objectives) <= 4:
+            raise ValueError(f"a report needs two to four objectives, not {len(self.objectives)}")
+        known = {trial.number for trial in self.trials}
+        for trial in self.front:
+            if trial.number not in known:
+                raise ValueError(f"trial {trial.number} is on the front but not among the trials")
+            missing = [name for name in self.objectives if metric_of(name) not in trial.metrics]
+            if missing:
+                raise ValueError(f"trial {trial.number} is on the front without a value of {', '.join(missing)}")
+        if self.recommendation is not None and self.recommendation.trial.number not in known:
+            raise ValueError(f"the recommended trial {self.recommendation.trial.number} is not among the trials")
+
+    @property
+    def highlighted(self) -> Trial | None:
+        """The recommended trial, or the nearest miss where there is none."""
+        return self.recommendation.trial if self.recommendation is not None else self.nearest_miss

@@ -1,0 +1,94 @@
+"""Deployments in words: a sentence, a label, and their settings one by one."""
+
+from __future__ import annotations
+
+from hisearch.report.quantities import HOURS_PER_MONTH, usd
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
+
+ENGINE_TITLES = {"sglang": "SGLang", "vllm": "vLLM"}
+NOT_USED = "not used"
+NO_ROUTER = "none needed"
+#: Values of a setting that has no effect in a deployment.
+UNUSED: frozenset[str | int | float] = frozenset({NOT_USED, NO_ROUTER})
+STAGES = {1: "execution", 2: "routing", 3: "cache tiers"}
+
+
+def replicas(deployment: DeploymentSpec) -> str:
+    """``3 replicas`` or ``1 replica``."""
+    count = deployment.pool.replicas
+    return f"{count} replica" + ("" if count == 1 else "s")
+
+
+def hardware(deployment: DeploymentSpec) -> str:
+    """``6 × h100-sxm``."""
+    pool = deployment.pool
+    return f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}"
+
+
+def label(deployment: DeploymentSpec) -> str:
+    """One line that tells deployments of a study apart."""
+    pool = deployment.pool
+    parts = [f"{hardware(deployment)}, TP {pool.tensor_parallel}", ENGINE_TITLES[pool.engine.name]]
+    if pool.weight_dtype is not None:
+        parts.append(f"{pool.weight_dtype} weights")
+    if pool.kv_dtype != "bf16":
+        parts.append(f"{pool.kv_dtype} KV")
+    if pool.replicas > 1:
+        parts.append(deployment.router.policy)
+    if pool.host_tier.gib_per_worker > 0:
+        parts.append(f"{pool.host_tier.gib_per_worker:g} GiB host tier")
+    return " · ".join(parts)
+
+
+def sentence(trial: Trial, model_id: str) -> str:
+    """What, how many, which settings, and what it costs: one sentence without its verb."""
+    deployment = trial.deployment
+    pool = deployment.pool
+    text = f"{replicas(deployment)} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
+    text += f"{hardware(deployment)} in all" if pool.replicas > 1 else f"{hardware(deployment)}"
+    if pool.tensor_parallel > 1:
+        text += f" (tensor parallel {pool.tensor_parallel})"
+    if pool.replicas > 1:
+        text += f", behind a {deployment.router.policy} router"
+    engine = pool.engine
+    text += (
+        f", with chunks of {engine.chunk_tokens:,} tokens and up to {engine.max_running_requests:,} running requests"
+    )
+    if pool.host_tier.gib_per_worker > 0:
+        text += f" and {pool.host_tier.gib_per_worker:g} GiB of host memory for KV"
+    return f"{text}{' per replica' if pool.replicas > 1 else ''}: {cost(trial)}"
+
+
+def cost(trial: Trial) -> str:
+    """``$14.94 per hour, $10,906 per month (730 hours)``."""
+    hourly = trial.metrics["usd_per_hour"]
+    return f"{usd(hourly)} per hour, {usd(hourly * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} hours)"
+
+
+def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
+    """Every setting that a study may search, by its name; the same keys for every deployment."""
+    pool, engine, router = deployment.pool, deployment.pool.engine, deployment.router
+    cache_aware = router.policy == "cache_aware"
+    return {
+        "accelerator": pool.accelerator,
+        "replicas": pool.replicas,
+        "tensor parallel": pool.tensor_parallel,
+        "engine": ENGINE_TITLES[engine.name],
+        "weight format": pool.weight_dtype or "model's own",
+        "KV format": pool.kv_dtype,
+        "chunk (tokens)": engine.chunk_tokens,
+        "running requests": engine.max_running_requests,
+        "KV page (tokens)": engine.page_size,
+        "prefix caching": "on" if engine.prefix_caching else "off",
+        "eviction": engine.eviction,
+        "memory fraction": engine.memory_fraction,
+        "conservativeness": engine.schedule_conservativeness if engine.name == "sglang" else NOT_USED,
+        "router": router.policy if pool.replicas > 1 else NO_ROUTER,
+        "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
+        "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
+        "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
+        "host tier (GiB)": pool.host_tier.gib_per_worker,
+        "host medium": pool.host_tier.medium if pool.host_tier.gib_per_worker > 0 else NOT_USED,
+        "host eviction": pool.host_tier.eviction if pool.host_tier.gib_per_worker > 0 else NOT_USED,
+    }

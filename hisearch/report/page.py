@@ -1,0 +1,240 @@
+"""The report's text and tables as plain values; the template only lays them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hisearch.report.data import ReportInput
+from hisearch.report.describe import ENGINE_TITLES, NO_ROUTER, UNUSED, hardware, label, sentence, settings
+from hisearch.report.quantities import percent, quantity, significant, usd
+from hisearch.search.trial import Trial, metric_of
+
+
+class SloRow(NamedTuple):
+    """One line of the SLO table. met: the verdict, also given in words by the template."""
+
+    term: str
+    meaning: str
+    value: str
+    bound: str
+    margin: str
+    met: bool
+
+
+class Fact(NamedTuple):
+    """A key figure and what it means."""
+
+    name: str
+    value: str
+    unit: str
+    meaning: str
+
+
+class Option(NamedTuple):
+    """A runner-up. differences: (quantity, its value, change against the recommendation)."""
+
+    number: int
+    label: str
+    trade: str
+    differences: tuple[tuple[str, str, str], ...]
+
+
+class Cell(NamedTuple):
+    """A table cell; key sorts it."""
+
+    text: str
+    key: float | str
+
+
+class FrontTable(NamedTuple):
+    """The front, one row per trial. columns: (title, numeric); chosen marks the highlighted trial's row."""
+
+    columns: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[bool, tuple[Cell, ...]], ...]
+
+
+class Counts(NamedTuple):
+    """How the trials are made up."""
+
+    trials: int
+    whole: int
+    slices: int
+    failed: int
+    feasible: int
+    front: int
+
+
+def verdict(data: ReportInput) -> str:
+    """The recommendation in one sentence, or that there is none."""
+    if data.recommendation is not None:
+        return f"Deploy {sentence(data.recommendation.trial, data.model_id)}."
+    if data.nearest_miss is None:
+        return "Nothing was found that meets the SLO, and no trial came to an end with figures."
+    return (
+        f"Nothing in this search space meets the SLO. The nearest miss is {sentence(data.nearest_miss, data.model_id)}."
+    )
+
+
+def counts(data: ReportInput) -> Counts:
+    """Numbers of trials by what they are good for."""
+    comparable = [trial for trial in data.trials if trial.comparable]
+    failed = sum(1 for trial in data.trials if trial.error)
+    return Counts(
+        trials=len(data.trials),
+        whole=len(comparable),
+        slices=len(data.trials) - len(comparable) - failed,
+        failed=failed,
+        feasible=sum(1 for trial in comparable if trial.feasible),
+        front=len(data.front),
+    )
+
+
+def slo_rows(trial: Trial, max_rejected_fraction: float) -> tuple[SloRow, ...]:
+    """Every SLO term and the allowed share of rejected requests, held against a trial."""
+    rows = []
+    for check in trial.slo:
+        shown = quantity(check.label)
+        rows.append(
+            SloRow(
+                shown.label,
+                shown.meaning,
+                shown.show(check.value_s),
+                f"≤ {check.bound_s * shown.scale:g} {shown.unit}",
+                _margin(check.margin),
+                check.holds,
+            )
+        )
+    rejected = trial.metrics.get("rejected_fraction", math.nan)
+    if math.isfinite(rejected):
+        bound = max_rejected_fraction
+        margin = 1 - rejected / bound if bound > 0 else (0.0 if rejected == 0 else -math.inf)
+        rows.append(
+            SloRow(
+                "Rejected",
+                "requests the deployment turned away",
+                percent(rejected),
+                f"≤ {percent(bound)}" if bound > 0 else "none",
+                _margin(margin) if bound > 0 else ("none rejected" if rejected == 0 else "some rejected"),
+                rejected <= bound,
+            )
+        )
+    return tuple(rows)
+
+
+def _margin(margin: float) -> str:
+    if margin >= 0:
+        return f"{percent(margin)} to spare"
+    return f"exceeds by {percent(-margin)}" if math.isfinite(margin) else "never reached"
+
+
+def key_facts(trial: Trial) -> tuple[Fact, ...]:
+    """Goodput, cost and the figures that explain them; those that the trial does not carry are left out."""
+    metrics = trial.metrics
+    found = {key: metrics.get(key, math.nan) for key in _FACTS}
+    return tuple(
+        Fact(name, show(found[key]), unit, meaning)
+        for key, (name, show, unit, meaning) in _FACTS.items()
+        if not math.isnan(found[key])
+    )
+
+
+#: Metric -> name, format, unit, meaning.
+_FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
+    "goodput_rps": ("Goodput", significant, "requests/s", "requests that meet every SLO term"),
+    "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
+    "usd_per_hour": ("Cost", usd, "per hour", "accelerators, hosts, host memory"),
+    "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
+    "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
+    "utilisation": ("Utilisation", percent, "", "share of time the accelerators are busy"),
+}
+
+
+def options(data: ReportInput) -> tuple[Option, ...]:
+    """The runner-ups, with what each would change."""
+    if data.recommendation is None:
+        return ()
+    chosen = data.recommendation.trial
+    names = [*data.objectives, *(["usd_per_hour"] if "usd_per_hour" not in data.objectives else [])]
+    return tuple(
+        Option(
+            trial.number,
+            label(trial.deployment),
+            trade,
+            tuple(_difference(name, trial, chosen) for name in names),
+        )
+        for trial, trade in data.recommendation.runner_ups
+    )
+
+
+def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
+    shown = quantity(name)
+    ours, theirs = trial.metrics.get(metric_of(name), math.nan), chosen.metrics.get(metric_of(name), math.nan)
+    change = ours / theirs - 1 if theirs and math.isfinite(theirs) and math.isfinite(ours) else math.nan
+    if math.isnan(change):
+        text = ""
+    elif abs(change) < 0.0005:
+        text = "same"
+    else:
+        better = (change > 0) == shown.maximised
+        text = f"{'+' if change > 0 else ''}{percent(change)}, {'better' if better else 'worse'}"
+    return shown.label, shown.show(ours), text
+
+
+def front_table(data: ReportInput) -> FrontTable:
+    """The front, cheapest first."""
+    extra = [name for name in ("goodput", "usd_per_hour") if name not in data.objectives]
+    names = [*data.objectives, *extra]
+    fixed = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Host tier (GiB)")
+    titles = (*fixed, *(quantity(name).title for name in names), "SLO margin")
+    chosen = data.highlighted
+    rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
+    return FrontTable(
+        tuple((title, title not in ("Accelerators", "Engine", "Router")) for title in titles),
+        tuple((chosen is not None and trial.number == chosen.number, _front_row(trial, names)) for trial in rows),
+    )
+
+
+def _front_row(trial: Trial, names: list[str]) -> tuple[Cell, ...]:
+    pool = trial.deployment.pool
+    router = trial.deployment.router.policy if pool.replicas > 1 else NO_ROUTER
+    cells = [
+        Cell(str(trial.number), trial.number),
+        Cell(str(trial.stage), trial.stage),
+        Cell(hardware(trial.deployment), f"{pool.accelerator} {pool.replicas * pool.tensor_parallel:06d}"),
+        Cell(str(pool.tensor_parallel), pool.tensor_parallel),
+        Cell(str(pool.replicas), pool.replicas),
+        Cell(ENGINE_TITLES[pool.engine.name], pool.engine.name),
+        Cell(router, router),
+        Cell(f"{pool.host_tier.gib_per_worker:g}", pool.host_tier.gib_per_worker),
+    ]
+    for name in names:
+        value = trial.metrics.get(metric_of(name), math.nan)
+        cells.append(Cell(quantity(name).number(value), value))
+    cells.append(Cell(percent(trial.worst_margin), trial.worst_margin))
+    return tuple(cells)
+
+
+def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
+    """Every setting of the highlighted deployment that applies to it."""
+    if data.highlighted is None:
+        return ()
+    return tuple(
+        (name, f"{value:,.6g}" if isinstance(value, int | float) else value)
+        for name, value in settings(data.highlighted.deployment).items()
+        if value not in UNUSED
+    )
+
+
+def caution(data: ReportInput) -> str | None:
+    """What to doubt: a margin that is smaller than the profile's stated error."""
+    if data.recommendation is None:
+        return None
+    margin, error = data.recommendation.trial.worst_margin, data.provenance.profile.relative_error
+    if not math.isfinite(margin) or margin >= error:
+        return None
+    return (
+        f"The tightest margin ({percent(margin)}) is smaller than the latency profile's stated error "
+        f"({percent(error)}): measure this deployment before you rely on it."
+    )

@@ -1,0 +1,219 @@
+"""The data of every figure, in shown units and without any drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from hisearch.report.data import ReportInput
+from hisearch.report.describe import UNUSED, label, settings
+from hisearch.report.quantities import Quantity, quantity
+from hisearch.search.trial import Trial, metric_of
+
+Status = Literal["highlighted", "front", "dominated", "infeasible"]
+
+#: Statuses from the faintest to the boldest.
+STATUS_ORDER: tuple[Status, ...] = ("infeasible", "dominated", "front", "highlighted")
+
+#: At most this many points off the front are drawn; more would bury the front and swell the report.
+MAX_FAINT = 1000
+
+_LOG_RATIO = 30.0
+
+
+class Axis(NamedTuple):
+    """An objective as an axis. bound: the SLO's bound in shown units. span: least and largest drawn value."""
+
+    name: str
+    quantity: Quantity
+    log: bool
+    bound: float | None
+    span: tuple[float, float]
+
+
+class Point(NamedTuple):
+    """One trial. values: shown units, one per axis."""
+
+    number: int
+    stage: int
+    status: Status
+    label: str
+    values: tuple[float, ...]
+
+
+class ParetoData(NamedTuple):
+    """Points of the Pareto figures. highlight: what the highlighted trial is. omitted: faint points left out."""
+
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+    highlight: str
+    omitted: int
+
+
+class Dimension(NamedTuple):
+    """One vertical axis. values: per trial; ticks: (value, text).
+
+    categorical: the values are the ticks' places and have no meaning of their own.
+    """
+
+    title: str
+    values: tuple[float, ...]
+    ticks: tuple[tuple[float, str], ...]
+    categorical: bool = False
+
+
+class ParallelData(NamedTuple):
+    """Lines of the parallel coordinates, faintest first. statuses: per line."""
+
+    dimensions: tuple[Dimension, ...]
+    statuses: tuple[Status, ...]
+
+
+class ProgressData(NamedTuple):
+    """share: hypervolume so far / final hypervolume, per simulation. stages: (first simulation, stage)."""
+
+    simulations: tuple[int, ...]
+    share: tuple[float, ...]
+    stages: tuple[tuple[int, int], ...]
+
+
+class CapacityData(NamedTuple):
+    """The highlighted deployment by load factor, in rising order."""
+
+    load: tuple[float, ...]
+    attainment: tuple[float, ...]
+    goodput_rps: tuple[float, ...]
+
+
+def pareto_data(data: ReportInput) -> ParetoData:
+    """Every trial that replayed the whole trace at the study's load and has finite objectives."""
+    front = {trial.number for trial in data.front}
+    chosen = data.highlighted
+    drawn = sorted(
+        (_point(trial, data, front, chosen) for trial in data.trials if _drawable(trial, data)),
+        key=lambda point: (STATUS_ORDER.index(point.status), point.number),
+    )
+    faint = [point for point in drawn if point.status in ("infeasible", "dominated")]
+    bold = [point for point in drawn if point.status in ("front", "highlighted")]
+    kept = _thin(faint, MAX_FAINT)
+    axes = tuple(_axis(name, i, [*kept, *bold], data) for i, name in enumerate(data.objectives))
+    highlight = "Recommended" if data.recommendation is not None else "Nearest miss"
+    return ParetoData(axes, tuple(kept + bold), highlight, len(faint) - len(kept))
+
+
+def _drawable(trial: Trial, data: ReportInput) -> bool:
+    return trial.comparable and all(
+        math.isfinite(trial.metrics.get(metric_of(name), math.nan)) for name in data.objectives
+    )
+
+
+def _point(trial: Trial, data: ReportInput, front: set[int], chosen: Trial | None) -> Point:
+    status: Status = "dominated" if trial.feasible else "infeasible"
+    if trial.number in front:
+        status = "front"
+    if chosen is not None and trial.number == chosen.number:
+        status = "highlighted"
+    values = tuple(float(f"{trial.objective(name) * quantity(name).scale:.4g}") for name in data.objectives)
+    return Point(trial.number, trial.stage, status, label(trial.deployment), values)
+
+
+def _thin(points: list[Point], limit: int) -> list[Point]:
+    """``limit`` points, evenly spread over the list's order."""
+    if len(points) <= limit:
+        return points
+    return [points[i * len(points) // limit] for i in range(limit)]
+
+
+def _axis(name: str, index: int, points: Sequence[Point], data: ReportInput) -> Axis:
+    shown = quantity(name)
+    bound = next((term.at_most_s * shown.scale for term in data.slo if term.label == name), None)
+    values = [point.values[index] for point in points]
+    if bound is not None:
+        values.append(bound)
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    return Axis(name, shown, low > 0 and high / low > _LOG_RATIO, bound, (low, high))
+
+
+def parallel_data(data: ReportInput) -> ParallelData:
+    """The settings that differ between the drawn trials, then the objectives.
+
+    A setting that only repeats another (a page size that follows from the engine) is left out.
+    """
+    pareto = pareto_data(data)
+    by_number = {trial.number: trial for trial in data.trials}
+    chosen = [settings(by_number[point.number].deployment) for point in pareto.points]
+    columns: dict[str, list[str | int | float]] = {}
+    for name in chosen[0] if chosen else ():
+        column = [setting[name] for setting in chosen]
+        if len(set(column) - UNUSED) > 1 and not any(_same_partition(column, other) for other in columns.values()):
+            columns[name] = column
+    dimensions = [_setting_dimension(name, column) for name, column in columns.items()]
+    for index, axis in enumerate(pareto.axes):
+        dimensions.append(_objective_dimension(axis, [point.values[index] for point in pareto.points]))
+    return ParallelData(tuple(dimensions), tuple(point.status for point in pareto.points))
+
+
+def _same_partition(first: Sequence[object], second: Sequence[object]) -> bool:
+    """True where one column is the other with its values renamed."""
+    return len(set(zip(first, second, strict=True))) == len(set(first)) == len(set(second))
+
+
+def _setting_dimension(name: str, column: Sequence[str | int | float]) -> Dimension:
+    """Few distinct values get a tick each, evenly spaced; many numbers get a plain scale."""
+    distinct = sorted(set(column), key=_numbers_first)
+    if len(distinct) > 10 and not any(isinstance(value, str) for value in distinct):
+        values = tuple(float(value) for value in column)
+        return Dimension(name, values, _even_ticks(min(values), max(values)))
+    place = {value: float(i) for i, value in enumerate(distinct)}
+    ticks = tuple((place[value], value if isinstance(value, str) else f"{value:,.6g}") for value in distinct)
+    return Dimension(name, tuple(place[value] for value in column), ticks, categorical=True)
+
+
+def _numbers_first(value: str | int | float) -> tuple[bool, float, str]:
+    return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
+
+
+def _objective_dimension(axis: Axis, values: Sequence[float]) -> Dimension:
+    if not axis.log:
+        return Dimension(axis.quantity.title, tuple(values), _even_ticks(min(values), max(values)))
+    ticks = tuple((math.log10(tick), f"{tick:g}") for tick in _decades(*axis.span))
+    return Dimension(axis.quantity.title, tuple(math.log10(value) for value in values), ticks)
+
+
+def _even_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
+    """Multiples of 1, 2 or 5 times a power of ten within [low, high], four to ten of them; one where low is high."""
+    if low == high:
+        return ((low, f"{low:,.4g}"),)
+    power = 10.0 ** math.floor(math.log10(high - low))
+    step = next(power * factor for factor in (0.1, 0.2, 0.5, 1.0) if (high - low) / (power * factor) <= 10)
+    ticks = [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return tuple((tick, f"{tick:,.4g}") for tick in ticks)
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten within [low, high]; only powers of ten where that is still many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1.0, 2.0, 5.0) if len(powers) <= 4 else (1.0,)
+    return [tick for power in powers for tick in (step * 10.0**power for step in steps) if low <= tick <= high]
+
+
+def progress_data(data: ReportInput) -> ProgressData:
+    """Hypervolume as a share of the last one, and where each stage begins."""
+    simulations = sorted(data.progress)
+    final = data.progress[simulations[-1]] if simulations else 0.0
+    share = tuple(data.progress[n] / final if final > 0 else 0.0 for n in simulations)
+    first: dict[int, int] = {}
+    for trial in sorted(data.trials, key=lambda trial: trial.number):
+        first.setdefault(trial.stage, trial.number)
+    return ProgressData(tuple(simulations), share, tuple((number, stage) for stage, number in sorted(first.items())))
+
+
+def capacity_data(data: ReportInput) -> CapacityData:
+    """Attainment and goodput of the highlighted deployment by load."""
+    points = sorted(data.capacity, key=lambda point: point.load)
+    return CapacityData(
+        tuple(point.load for point in points),
+        tuple(point.attainment for point in points),
+        tuple(point.goodput_rps for point in points),
+    )

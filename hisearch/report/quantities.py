@@ -1,0 +1,105 @@
+"""Names, units and number formats of what a report shows. Internal seconds become ms where readers expect ms."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hisearch.search.trial import is_maximised
+
+#: Average hours of a month: 8,760 / 12.
+HOURS_PER_MONTH = 730.0
+
+_LATENCIES = {
+    "ttft": ("TTFT", "time to first token", "s", 1.0),
+    "tpot": ("TPOT", "time per output token", "ms", 1e3),
+    "e2e": ("E2E", "whole request", "s", 1.0),
+}
+
+
+class Quantity(NamedTuple):
+    """How a study's objective or SLO term is written.
+
+    label: short name. meaning: in plain words. unit: of the shown value, "" for a pure number.
+    scale: shown value / stored value. maximised: more is better.
+    """
+
+    label: str
+    meaning: str
+    unit: str
+    scale: float
+    maximised: bool
+
+    @property
+    def title(self) -> str:
+        """Axis title: label and unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def good(self) -> str:
+        """Which way is better, in words."""
+        return "higher is better" if self.maximised else "lower is better"
+
+    def show(self, value: float) -> str:
+        """A stored value in shown units."""
+        if self.unit.startswith("USD"):
+            return usd(value) + self.unit.removeprefix("USD")
+        text = significant(value * self.scale)
+        return f"{text} {self.unit}" if self.unit and math.isfinite(value) else text
+
+    def number(self, value: float) -> str:
+        """A stored value in shown units, for a column whose heading has the unit."""
+        return usd(value).removeprefix("$") if self.unit.startswith("USD") else significant(value * self.scale)
+
+
+def quantity(name: str) -> Quantity:
+    """How an objective or an SLO term's label (``ttft_p99``) is shown.
+
+    Raises:
+        KeyError: neither a latency percentile nor a known objective.
+    """
+    if name == "goodput":
+        return Quantity(
+            "Goodput", "requests per second that meet every SLO term", "requests/s", 1.0, is_maximised(name)
+        )
+    if name == "usd_per_hour":
+        return Quantity("Cost", "price of everything that runs", "USD/hour", 1.0, is_maximised(name))
+    if name == "usd_per_million_tokens":
+        return Quantity("Cost per million tokens", "prompt and output tokens", "USD", 1.0, is_maximised(name))
+    metric, _, percentile = name.rpartition("_p")
+    label, meaning, unit, scale = _LATENCIES[metric]
+    return Quantity(f"{label} p{percentile}", f"{meaning}, {_ordinal(percentile)} percentile", unit, scale, False)
+
+
+def _ordinal(number: str) -> str:
+    if not number.isdigit() or number[-2:] in {"11", "12", "13"}:
+        return f"{number}th"
+    return number + {"1": "st", "2": "nd", "3": "rd"}.get(number[-1], "th")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """``digits`` significant digits without an exponent; thousands separated: 0.0123, 4.57, 18,432."""
+    if math.isnan(value):
+        return "n/a"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0.0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}".replace("-", "−")
+
+
+def percent(fraction: float) -> str:
+    """0.1234 -> ``12.3 %``; a share that is not quite all never reads 100 %."""
+    if not math.isfinite(fraction):
+        return significant(fraction)
+    if 0.9995 <= fraction < 1.0:
+        return "> 99.9 %"
+    return f"{fraction * 100:,.1f} %".replace("-", "−")
+
+
+def usd(value: float) -> str:
+    """Dollars: cents below 1,000, whole dollars above."""
+    if not math.isfinite(value):
+        return significant(value)
+    return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"

@@ -1,0 +1,54 @@
+"""Colours and templates of the figures, for light and for dark pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Readable on both backgrounds (contrast of at least 3 to 1); each stage also has a shape of its own.
+STAGE_COLOURS = {1: "#3b82c4", 2: "#c9701a", 3: "#1f9a6c"}
+STAGE_SHAPES = {1: "circle", 2: "square", 3: "diamond"}
+HIGHLIGHT = "#d6336c"
+FAINT = "#8a94a0"
+SLO_FILL = "rgba(31, 154, 108, 0.13)"
+SLO_LINE = "#1f9a6c"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+_LIGHT = {"text": "#1b2430", "grid": "#d9dee4", "line": "#8a94a0", "hover": "#ffffff", "faint": "#cdd3da"}
+_DARK = {"text": "#e4e8ed", "grid": "#3a424d", "line": "#7d8794", "hover": "#1b2027", "faint": "#464f5a"}
+
+
+def template(scheme: str) -> dict[str, Any]:
+    """Plotly template of a colour scheme, ``light`` or ``dark``; backgrounds are transparent."""
+    colours = {"light": _LIGHT, "dark": _DARK}[scheme]
+    axis = {
+        "gridcolor": colours["grid"],
+        "linecolor": colours["line"],
+        "zerolinecolor": colours["grid"],
+        "tickcolor": colours["line"],
+        "automargin": True,
+    }
+    scene = {
+        "gridcolor": colours["grid"],
+        "linecolor": colours["line"],
+        "zerolinecolor": colours["grid"],
+        "showbackground": False,
+    }
+    scale = [[0.0, colours["faint"]], [0.5, STAGE_COLOURS[3]], [1.0, HIGHLIGHT]]
+    return {
+        "data": {"parcoords": [{"line": {"colorscale": scale}}]},
+        "layout": {
+            "font": {"family": FONT, "size": 13, "color": colours["text"]},
+            "paper_bgcolor": "rgba(0, 0, 0, 0)",
+            "plot_bgcolor": "rgba(0, 0, 0, 0)",
+            "xaxis": axis,
+            "yaxis": axis,
+            "scene": {"xaxis": scene, "yaxis": scene, "zaxis": scene},
+            "hoverlabel": {
+                "bgcolor": colours["hover"],
+                "font": {"family": FONT, "color": colours["text"]},
+                "align": "left",
+            },
+            "legend": {"bgcolor": "rgba(0, 0, 0, 0)"},
+            "modebar": {"bgcolor": "rgba(0, 0, 0, 0)", "color": colours["line"], "activecolor": colours["text"]},
+        },
+    }

@@ -1,0 +1,95 @@
+"""The folder that a run leaves behind.
+
+==================  ==========================================================================================
+``study.yaml``      the study with everything it names
+``provenance.json`` versions, seeds, digests of inputs, cores, wall time, budget used
+``journal.jsonl``   every finished simulation, appended as it ended; what a killed run resumes from
+``study.db``        Optuna studies for optuna-dashboard
+``trials.parquet``  every simulation, in order
+``candidates.csv``  stage 1's estimates
+``front.csv``       the Pareto front
+``report.html``     the report
+``recommended/``    launch scripts of the recommendation
+==================  ==========================================================================================
+
+Every file is written beside its place and renamed into it, so that no reader ever sees half of one. Nothing is written
+outside the folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hisearch.study import StudyResult
+
+JOURNAL = "journal.jsonl"
+DATABASE = "study.db"
+
+
+def default_run_dir(study: str) -> Path:
+    """``runs/<study>-<UTC time>``, in the working directory."""
+    now = datetime.datetime.now(datetime.UTC)
+    return Path("runs") / f"{study}-{now:%Y%m%dT%H%M%SZ}"
+
+
+def write_run_folder(result: StudyResult, folder: Path) -> None:
+    """Write everything but the journal and the database, which the run itself keeps.
+
+    Raises:
+        OSError: the folder cannot be written.
+        ExportError: the recommendation cannot be expressed as launch commands.
+    """
+    from hisearch.report.html import write_report
+    from hisearch.search.tables import candidates_frame, trials_frame
+
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome = result.outcome
+    trials, front = trials_frame(outcome.trials), trials_frame(outcome.front)
+    candidates = candidates_frame(outcome.execution)
+    write_text(folder / "study.yaml", result.resolved.to_yaml())
+    write_text(folder / "provenance.json", json.dumps(result.provenance, indent=2) + "\n")
+    replace_with(folder / "trials.parquet", lambda path: trials.to_parquet(path, index=False))
+    replace_with(folder / "candidates.csv", lambda path: candidates.to_csv(path, index=False))
+    replace_with(
+        folder / "front.csv", lambda path: front.drop(columns="deployment", errors="ignore").to_csv(path, index=False)
+    )
+    replace_with(folder / "report.html", lambda path: write_report(result.report_input(), path))
+    if outcome.recommendation is not None:
+        trial = outcome.recommendation.trial
+        write_tree(folder / "recommended", lambda path: result.export_trial(trial, path))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file atomically."""
+    replace_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let ``write`` make a file beside ``path``, then rename it into place; on an error nothing is left behind."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let ``write`` fill a folder beside ``path``, then put it in the place of ``path``."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        temporary.chmod(0o755)
+        write(temporary)
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

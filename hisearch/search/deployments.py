@@ -1,0 +1,124 @@
+"""From choices in a search space to deployments, and back to flat parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployment import DeploymentSpec, HostTierSpec, PoolSpec, RouterSpec
+from hisearch.specs.study import CacheSpace, RoutingSpace
+
+#: Share of device memory that both engines' documentation starts from.
+USUAL_MEMORY_FRACTION = 0.9
+
+#: What ``parameters_of`` calls the weight format where the model's own is kept.
+OWN_WEIGHT_DTYPE = "model"
+
+
+def starting_memory_fraction(space: CacheSpace) -> float:
+    """The memory fraction of stages 1 and 2: the usual one, moved into the space's bounds."""
+    low, high = space.memory_fraction
+    return min(max(USUAL_MEMORY_FRACTION, low), high)
+
+
+def starting_host_tier(space: CacheSpace) -> HostTierSpec:
+    """The host tier of stages 1 and 2: the smallest that the space allows."""
+    return HostTierSpec(medium=space.host_medium, gib_per_worker=min(space.host_gib_per_worker))
+
+
+def router_arms(space: RoutingSpace) -> list[RouterSpec]:
+    """Every policy with every combination of its own parameters, in the space's order."""
+    arms: list[RouterSpec] = []
+    for policy in space.policies:
+        if policy != "cache_aware":
+            arms.append(RouterSpec(policy=policy))
+            continue
+        arms.extend(
+            RouterSpec(
+                policy=policy,
+                cache_threshold=threshold,
+                balance_abs_threshold=absolute,
+                balance_rel_threshold=relative,
+            )
+            for threshold in space.cache_threshold
+            for absolute in space.balance_abs_threshold
+            for relative in space.balance_rel_threshold
+        )
+    return arms
+
+
+def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, router: RouterSpec) -> DeploymentSpec:
+    """``replicas`` workers of a pool behind a router."""
+    return DeploymentSpec(
+        model=model, pools=[pool.model_copy(update={"replicas": replicas})], router=router, profile=profile
+    )
+
+
+def with_cache(
+    deployment: DeploymentSpec, *, memory_fraction: float, host_gib: float, host_medium: str, eviction: str
+) -> DeploymentSpec:
+    """The same deployment with other memory settings; ``eviction`` holds for the device's and the host's cache.
+
+    Raises:
+        pydantic.ValidationError: the engine does not know the eviction policy.
+    """
+    pool = deployment.pool
+    data = pool.model_dump()
+    data["engine"] |= {"memory_fraction": memory_fraction, "eviction": eviction}
+    data["host_tier"] = {"medium": host_medium, "gib_per_worker": host_gib, "eviction": eviction}
+    return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
+
+
+def on_engine(deployment: DeploymentSpec, engine: EngineName) -> DeploymentSpec:
+    """The same deployment on another engine, with that engine's page size, and lru where it knows nothing else.
+
+    Raises:
+        pydantic.ValidationError: the engine refuses the other settings.
+    """
+    data = deployment.pool.model_dump()
+    data["engine"] |= {"name": engine, "page_tokens": None}
+    if engine == "vllm":
+        data["engine"]["eviction"] = "lru"
+    return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
+
+
+def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
+    """The searched dimensions of a deployment, flat; those that do not apply are left out."""
+    pool, engine, router = deployment.pool, deployment.pool.engine, deployment.router
+    parameters: dict[str, Any] = {
+        "accelerator": pool.accelerator,
+        "engine": engine.name,
+        "tensor_parallel": pool.tensor_parallel,
+        "weight_dtype": pool.weight_dtype or OWN_WEIGHT_DTYPE,
+        "kv_dtype": pool.kv_dtype,
+        "chunk_tokens": engine.chunk_tokens,
+        "max_running_requests": engine.max_running_requests,
+        "replicas": pool.replicas,
+        "router": router.policy,
+        "memory_fraction": engine.memory_fraction,
+        "host_gib_per_worker": pool.host_tier.gib_per_worker,
+    }
+    if router.policy == "cache_aware":
+        parameters |= {
+            "cache_threshold": router.cache_threshold,
+            "balance_abs_threshold": router.balance_abs_threshold,
+            "balance_rel_threshold": router.balance_rel_threshold,
+        }
+    if engine.name == "sglang":
+        parameters["eviction"] = engine.eviction
+    return parameters
+
+
+def describe(deployment: DeploymentSpec) -> str:
+    """A deployment in a few words: ``2 x h100-sxm x TP2, sglang, cache_aware``."""
+    pool = deployment.pool
+    parts = [f"{pool.replicas} x {pool.accelerator} TP{pool.tensor_parallel}", pool.engine.name]
+    if pool.weight_dtype is not None:
+        parts.append(f"{pool.weight_dtype} weights")
+    if pool.kv_dtype != "bf16":
+        parts.append(f"{pool.kv_dtype} KV")
+    if pool.replicas > 1:
+        parts.append(deployment.router.policy)
+    if pool.host_tier.gib_per_worker > 0:
+        parts.append(f"{pool.host_tier.gib_per_worker:g} GiB host tier")
+    return ", ".join(parts)

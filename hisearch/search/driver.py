@@ -1,0 +1,169 @@
+"""The three stages in a row, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hisearch.score.capacity import Capacity, capacity
+from hisearch.score.evaluate import Score
+from hisearch.search.cache import search_cache
+from hisearch.search.deployments import on_engine, parameters_of
+from hisearch.search.execution import ExecutionReport, group_count, search_execution
+from hisearch.search.job import Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.pareto import front
+from hisearch.search.problem import Problem
+from hisearch.search.recommend import nearest_miss, recommend
+from hisearch.search.routing import search_routing
+from hisearch.search.trial import Recommendation, Trial
+
+#: Simulations that stage 2 may ask for per candidate: how many candidates a budget carries.
+SIMULATIONS_PER_CANDIDATE = 24
+LEAST_CANDIDATES = 4
+MOST_CANDIDATES = 40
+
+#: Share of the simulations left to stage 2; the capacity of the recommendation gets this many at most, stage 3 the
+#: rest.
+ROUTING_SHARE = 0.6
+CAPACITY_SIMULATIONS = 8
+
+#: Simulations that stage 3 leaves for taking replicas off its best deployment.
+DESCENT_SIMULATIONS = 2
+
+#: Largest load at which the recommendation's capacity is looked for.
+MAX_LOAD = 8.0
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """What a search found.
+
+    execution: stage 1's report. trials: every simulation, in order. front: see ``hisearch.search.pareto.front``.
+    recommendation: None where nothing is feasible; nearest_miss is then set. headroom: capacity of the recommendation,
+    None where the budget did not allow to look for it. stopped: "" where the search came to its end, else
+    "simulations", "seconds" or "interrupted".
+    """
+
+    execution: ExecutionReport
+    trials: tuple[Trial, ...]
+    front: tuple[Trial, ...]
+    recommendation: Recommendation | None
+    nearest_miss: Trial | None
+    headroom: Capacity | None
+    stopped: str
+
+
+class NothingFitsError(ValueError):
+    """No combination of a search space can be built; says why, and by how many bytes the nearest does not fit."""
+
+    def __init__(self, report: ExecutionReport) -> None:
+        nearest = f"; nearest: {report.nearest_fit}" if report.nearest_fit else ""
+        super().__init__(f"no deployment of the search space can be built: {report.summary()}{nearest}")
+
+
+def search(
+    problem: Problem, ledger: Ledger, checkpoint: Callable[[Sequence[Trial]], None] = lambda _: None
+) -> SearchOutcome:
+    """Search a space.
+
+    Args:
+        problem: the question.
+        ledger: runs the simulations, within its budget.
+        checkpoint: called with all trials so far at the end of each stage.
+
+    Raises:
+        NothingFitsError: no combination of the space can be built at all.
+    """
+    budget = problem.budget.simulations
+    reserve = min(CAPACITY_SIMULATIONS, budget // 10)
+    execution = _execution_stage(problem, ledger)
+    if not execution.kept:
+        raise NothingFitsError(execution)
+
+    routing_until = round((budget - reserve) * ROUTING_SHARE)
+    ledger.progress.started("2 routing", routing_until)
+    search_routing(problem, execution.kept, ledger, routing_until)
+    _try_other_engines(problem, ledger, budget - reserve)
+    _descend(ledger, budget - reserve)
+    ledger.progress.finished()
+    checkpoint(ledger.trials)
+
+    ledger.progress.started("3 cache tiers", max(budget - reserve - ledger.simulations, 0))
+    search_cache(problem, ledger, budget - reserve - DESCENT_SIMULATIONS)
+    _descend(ledger, budget - reserve)
+    ledger.progress.finished()
+    checkpoint(ledger.trials)
+
+    recommendation = recommend(ledger.trials)
+    headroom = None
+    if recommendation is not None and reserve > 0 and not ledger.stopped:
+        ledger.progress.started("capacity", reserve)
+        headroom = _headroom(recommendation.trial, ledger)
+        ledger.progress.finished()
+        checkpoint(ledger.trials)
+    return SearchOutcome(
+        execution=execution,
+        trials=tuple(ledger.trials),
+        front=tuple(front(ledger.trials, problem.objectives)),
+        recommendation=recommendation,
+        nearest_miss=nearest_miss(ledger.trials) if recommendation is None else None,
+        headroom=headroom,
+        stopped=ledger.stopped,
+    )
+
+
+def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
+    keep = min(max(problem.budget.simulations // SIMULATIONS_PER_CANDIDATE, LEAST_CANDIDATES), MOST_CANDIDATES)
+    ledger.progress.started("1 execution", group_count(problem))
+    report = search_execution(problem, keep, lambda done: ledger.progress.advanced(done, 0, ""))
+    ledger.progress.advanced(0, 0, "", f"{len(report.kept)} of {report.combinations} kept")
+    ledger.progress.finished()
+    return report
+
+
+def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
+    """Simulate the cheapest feasible deployment on every other engine of the space, to compare like with like."""
+    best = recommend(ledger.trials)
+    if best is None:
+        return
+    jobs = []
+    for engine in problem.space.execution.engines:
+        try:
+            deployment = on_engine(best.trial.deployment, engine)
+        except ValueError:  # the engine refuses these settings: there is no like to compare with
+            continue
+        jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))
+    ledger.run(jobs, until)
+
+
+def _descend(ledger: Ledger, until: int) -> None:
+    """Take replicas off the cheapest feasible deployment until it misses the SLO."""
+    while (best := recommend(ledger.trials)) is not None and best.trial.deployment.pool.replicas > 1:
+        deployment = best.trial.deployment
+        pool = deployment.pool.model_copy(update={"replicas": deployment.pool.replicas - 1})
+        fewer = deployment.model_copy(update={"pools": [pool]})
+        trial = ledger.run([Job(best.trial.stage, fewer, parameters_of(fewer))], until)[0]
+        if trial is None or not trial.feasible:
+            return
+
+
+class _BudgetSpentError(Exception):
+    """The budget does not allow another simulation."""
+
+
+def _headroom(best: Trial, ledger: Ledger) -> Capacity | None:
+    """Largest load that the recommended deployment carries; None where the budget ran out on the way."""
+
+    def score_at(load: float) -> Score:
+        job = Job(best.stage, best.deployment, best.parameters, load=load)
+        trial = ledger.run([job])[0]
+        if trial is None:
+            raise _BudgetSpentError
+        return Score(trial.metrics, trial.slo, trial.feasible)
+
+    try:
+        found = capacity(score_at, growth=1.5, max_load=MAX_LOAD, relative_tolerance=0.1)
+    except _BudgetSpentError:
+        return None
+    return replace(found, simulations=found.simulations - 1)  # the study's own load was known

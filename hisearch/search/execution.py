@@ -1,0 +1,293 @@
+"""Stage 1: accelerators, engines, parallelism, formats and batch limits, by step costs alone.
+
+Every combination of the space is tested for memory, sized with ``hisearch.search.estimates``, and priced for the
+trace's busiest window. What remains are the combinations that no other beats in all of expected TTFT, capacity per
+dollar and dollars per hour by more than the latency profile's stated error, and at least one look at every accelerator
+and engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.search.deployments import deployment_of, starting_host_tier, starting_memory_fraction
+from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, tpot_bound_s, ttft_bound
+from hisearch.search.problem import Problem
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.study import ExecutionSpace
+
+#: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
+LEAST_MARGIN = 0.2
+
+#: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
+VARIANTS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A worker that may do.
+
+    pool: one replica. estimate: at the expected hit rate. replicas: fewest that carry the busiest window by the
+    estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: share by which the
+    estimates may err. doubt: why even the kindest estimate says that it will not do, or ""; miss: by which share of the
+    bound.
+    """
+
+    pool: PoolSpec
+    estimate: Estimate
+    replicas: int
+    max_replicas: int
+    usd_per_hour: float
+    rps_per_usd: float
+    margin: float
+    doubt: str = ""
+    miss: float = 0.0
+
+    @property
+    def group(self) -> tuple[str, str, int, str | None, str]:
+        """What chunk and batch-limit variants have in common."""
+        pool = self.pool
+        return (pool.accelerator, pool.engine.name, pool.tensor_parallel, pool.weight_dtype, pool.kv_dtype)
+
+
+@dataclass(frozen=True)
+class ExecutionReport:
+    """What stage 1 found.
+
+    combinations: looked at. skipped: reason -> how many. sized: all that can be built. kept: for stage 2, best first;
+    where no estimate meets the SLO, those that come nearest, so that the simulation can say by how much they miss it.
+    nearest_fit: of the workers that do not fit, what is said of the one that is the fewest bytes short, or "".
+    """
+
+    combinations: int
+    skipped: dict[str, int]
+    sized: list[Candidate]
+    kept: list[Candidate]
+    nearest_fit: str = ""
+
+    def summary(self) -> str:
+        """One line for people."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.skipped.items()))
+        return f"{self.combinations} combinations: {len(self.kept)} kept of {len(self.sized)} that can be built" + (
+            f"; skipped: {reasons}" if reasons else ""
+        )
+
+
+def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda _: None) -> ExecutionReport:
+    """Run stage 1.
+
+    Args:
+        problem: the question.
+        keep: most candidates to keep, beyond one look at every accelerator and engine.
+        advanced: told how many combinations have been dealt with since it was last called.
+    """
+    refusals = _Refusals()
+    sized: list[Candidate] = []
+    combinations = 0
+    for pools, contradicting in _groups(problem):
+        count = len(pools) + contradicting
+        combinations += count
+        refusals.count("engine limits contradict", contradicting)
+        sized.extend(_size_group(problem, pools, refusals))
+        advanced(count)
+    for candidate in sized:
+        refusals.count(candidate.doubt, 1 if candidate.doubt else 0)
+    hopeful = [candidate for candidate in sized if not candidate.doubt]
+    kept = select(hopeful, keep) if hopeful else sorted(sized, key=lambda c: (c.miss, c.usd_per_hour))[:keep]
+    return ExecutionReport(combinations, dict(refusals.reasons), sized, kept, refusals.nearest_fit)
+
+
+class _Refusals:
+    """Why combinations were not considered, counted."""
+
+    def __init__(self) -> None:
+        self.reasons: Counter[str] = Counter()
+        self.nearest_fit = ""
+        self._bytes_short = math.inf
+
+    def count(self, reason: str, times: int = 1) -> None:
+        """Count a reason."""
+        if times:
+            self.reasons[reason] += times
+
+    def refused(self, error: ValueError) -> None:
+        """Count a worker that cannot be built, by the class of its error."""
+        if isinstance(error, DoesNotFit):
+            self.count("does not fit")
+            if error.bytes_short < self._bytes_short:
+                self._bytes_short, self.nearest_fit = error.bytes_short, str(error)
+        else:
+            self.count("cannot be split" if isinstance(error, InvalidParallelism) else str(error))
+
+
+def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
+    """Formats of weights to try; None is the model's own."""
+    return list(space.weight_dtypes) or [None]
+
+
+def group_count(problem: Problem) -> int:
+    """Number of combinations that ``search_execution`` looks at."""
+    space = problem.space.execution
+    sizes = (space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes)
+    return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
+
+
+def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
+    """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
+    space, cache = problem.space.execution, problem.space.cache
+    choices = itertools.product(
+        space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes
+    )
+    for accelerator, engine, tensor_parallel, weight_dtype, kv_dtype in choices:
+        pools, refused = [], 0
+        for chunk, running in itertools.product(space.chunk_tokens, space.max_running_requests):
+            try:
+                settings = EngineSpec(
+                    name=engine,
+                    chunk_tokens=chunk,
+                    max_running_requests=running,
+                    memory_fraction=starting_memory_fraction(cache),
+                    eviction="lru" if "lru" in cache.eviction else cache.eviction[0],
+                )
+            except ValueError:
+                refused += 1
+                continue
+            pools.append(
+                PoolSpec(
+                    accelerator=accelerator,
+                    engine=settings,
+                    tensor_parallel=tensor_parallel,
+                    weight_dtype=weight_dtype,
+                    kv_dtype=kv_dtype,
+                    host_tier=starting_host_tier(cache),
+                )
+            )
+        yield pools, refused
+
+
+def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals) -> list[Candidate]:
+    """Size the variants of one group, which share their compiled step costs."""
+    fitting: list[tuple[PoolSpec, int]] = []
+    for pool in pools:
+        if problem.max_replicas(pool) < 1:
+            refusals.count("above max_accelerators")
+            continue
+        try:
+            fitting.append((pool, problem.planner.kv_capacity_tokens(pool)))
+        except ValueError as error:
+            refusals.refused(error)
+    if not fitting:
+        return []
+    largest_pool = max(
+        (pool for pool, _ in fitting), key=lambda p: (p.engine.max_running_requests, p.engine.chunk_tokens)
+    )
+    costs = problem.planner.costs(largest_pool)
+    return [_size(problem, pool, tokens, costs) for pool, tokens in fitting]
+
+
+def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
+    """Size and price one worker."""
+    margin = max(costs.relative_error, LEAST_MARGIN)
+    most = problem.max_replicas(pool)
+    doubt, miss = _doubt(problem, pool, kv_tokens, costs, margin)
+    expected = _expected(costs, pool.engine, kv_tokens, problem, most)
+    replicas = _replicas(problem.demand.peak_rps, expected.capacity_rps, most)
+    price = problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+    return Candidate(
+        pool=pool,
+        estimate=expected,
+        replicas=replicas,
+        max_replicas=most,
+        usd_per_hour=price * replicas,
+        rps_per_usd=expected.capacity_rps / price if price > 0 else math.inf,
+        margin=margin,
+        doubt=doubt,
+        miss=miss,
+    )
+
+
+def _doubt(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts, margin: float) -> tuple[str, float]:
+    """(reason, share of the bound missed) where even the kindest estimate breaks a bound, beyond its own error."""
+    demand, slo, engine = problem.demand, problem.slo, pool.engine
+    best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    one = engine.model_copy(update={"max_running_requests": 1})
+    alone = estimate(costs.seconds, one, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    wanted_rps = problem.max_replicas(pool) * best.capacity_rps
+    misses = {
+        "misses TPOT alone": best.tpot_s / tpot_bound_s(slo, demand) if best.batch == 0 else 0.0,
+        "misses TTFT alone": alone.ttft_s / ttft_bound(slo)[0],
+        "too slow for the load": demand.mean_rps / wanted_rps,
+    }
+    reason = max(misses, key=lambda name: misses[name])
+    excess = misses[reason] / (1 + margin) - 1
+    return (reason, excess) if excess > 0 else ("", 0.0)
+
+
+def _replicas(rps: float, capacity_rps: float, most: int) -> int:
+    return min(max(math.ceil(rps / capacity_rps), 1), most)
+
+
+def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:
+    """Estimate at the hit rate expected of as many workers as the estimate without hits asks for."""
+    demand, slo = problem.demand, problem.slo
+    cold = estimate(costs.seconds, engine, kv_tokens, demand, slo, 0.0)
+    workers = _replicas(demand.peak_rps, cold.capacity_rps, most)
+    return estimate(costs.seconds, engine, kv_tokens, demand, slo, expected_hit_rate(demand, kv_tokens * workers))
+
+
+def select(sized: Sequence[Candidate], keep: int) -> list[Candidate]:
+    """The candidates for stage 2, best first.
+
+    Of each group at most ``VARIANTS_KEPT``. First the cheapest of every accelerator and of every engine, whatever
+    ``keep`` says; then those that none beats by more than the margin, by Pareto rank and price, until ``keep`` are
+    held.
+    """
+    import moocore
+
+    if not sized:
+        return []
+    points = np.array([[c.estimate.ttft_s, -c.rps_per_usd, c.usd_per_hour] for c in sized])
+    ranks = moocore.pareto_rank(points)
+    order = sorted(range(len(sized)), key=lambda i: (int(ranks[i]), sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
+    by_price = sorted(range(len(sized)), key=lambda i: (sized[i].usd_per_hour, -sized[i].rps_per_usd, i))
+    chosen: list[int] = []
+    for name_of in (_accelerator, _engine):
+        seen = {name_of(sized[i]) for i in chosen}
+        for i in by_price:
+            if name_of(sized[i]) not in seen:
+                seen.add(name_of(sized[i]))
+                chosen.append(i)
+    variants = Counter(sized[i].group for i in chosen)
+    for i in order:
+        if len(chosen) >= keep:
+            break
+        if i in chosen or variants[sized[i].group] >= VARIANTS_KEPT or _beaten(points, i, sized[i].margin):
+            continue
+        chosen.append(i)
+        variants[sized[i].group] += 1
+    return [sized[i] for i in chosen]
+
+
+def _accelerator(candidate: Candidate) -> str:
+    return candidate.pool.accelerator
+
+
+def _engine(candidate: Candidate) -> str:
+    return candidate.pool.engine.name
+
+
+def _beaten(points: np.ndarray, index: int, margin: float) -> bool:
+    """True where another point, shape (3,) to be minimised, is better in everything by more than ``margin``."""
+    slack = np.abs(points) * margin
+    better = points + slack <= points[index]
+    return bool(better.all(axis=1).any())

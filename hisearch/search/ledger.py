@@ -1,0 +1,150 @@
+"""Runs jobs in parallel, keeps every trial, and watches the budget."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from hisearch.search.job import Evaluate, Evaluation, Job, evaluate_safely
+from hisearch.search.journal import Journal
+from hisearch.search.progress import Progress, SilentProgress
+from hisearch.search.trial import Trial
+from hisearch.specs.study import BudgetSpec
+
+#: Jobs between two looks at the clock. Fixed, so that it does not depend on the number of workers.
+BATCH = 16
+
+
+class Ledger:
+    """Every simulation of a study goes through here.
+
+    Trials are numbered in the order in which jobs are asked for, whatever the order in which they end, so that a study
+    is the same for any number of workers (law L6). A job that was asked before is answered from memory and costs
+    nothing; one that is found in the journal is not simulated again, but counts against the budget, so that a resumed
+    study takes the same decisions as an uninterrupted one. Only the limit on seconds depends on the machine.
+    """
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        budget: BudgetSpec,
+        *,
+        inputs: str = "",
+        workers: int | None = None,
+        journal: Journal | None = None,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start with an empty ledger; the budget's seconds count from here.
+
+        Args:
+            evaluate: simulates one job; called from ``workers`` threads.
+            budget: limits on simulations and seconds.
+            inputs: digest of what decides outcomes beside the jobs.
+            workers: threads; all cores where absent.
+            journal: where finished simulations are recorded and looked up.
+            progress: who listens.
+            clock: seconds, for the budget.
+
+        Raises:
+            ValueError: ``workers`` is below 1.
+        """
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self.trials: list[Trial] = []
+        self.stopped = ""
+        self.replayed = 0
+        self.workers = workers if workers is not None else (os.cpu_count() or 1)
+        self._evaluate = evaluate
+        self._budget = budget
+        self._inputs = inputs
+        self._journal = journal
+        self.progress: Progress = progress if progress is not None else SilentProgress()
+        self._clock = clock
+        self._started_at = clock()
+        self._by_key: dict[str, Trial] = {}
+        self._feasible = 0
+        self._cheapest_usd = math.inf
+
+    @property
+    def simulations(self) -> int:
+        """Simulations that counted so far, slices included."""
+        return len(self.trials)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the ledger was made."""
+        return self._clock() - self._started_at
+
+    def run(self, jobs: Sequence[Job], until: int | None = None) -> list[Trial | None]:
+        """Simulate jobs and return their trials in the jobs' order; None for those that the budget did not allow.
+
+        Args:
+            jobs: what to simulate; duplicates are simulated once.
+            until: do not let ``simulations`` grow beyond this (the study's own limit holds anyway).
+        """
+        limit = self._budget.simulations if until is None else min(until, self._budget.simulations)
+        keys = [job.digest(self._inputs) for job in jobs]
+        fresh = {key: job for key, job in zip(keys, jobs, strict=True) if key not in self._by_key}
+        affordable = list(fresh.items())[: max(limit - self.simulations, 0)]
+        for start in range(0, len(affordable), BATCH):
+            if self.stopped or self._out_of_time():
+                break
+            self._run_batch(affordable[start : start + BATCH])
+        if len(affordable) < len(fresh) and self.simulations >= self._budget.simulations and not self.stopped:
+            self.stopped = "simulations"
+        return [self._by_key.get(key) for key in keys]
+
+    def _out_of_time(self) -> bool:
+        if self.elapsed_s >= self._budget.seconds:
+            self.stopped = "seconds"
+        return bool(self.stopped)
+
+    def _run_batch(self, batch: Sequence[tuple[str, Job]]) -> None:
+        """Evaluate a batch and number its trials in order; what had finished is kept when the user interrupts."""
+        outcomes: dict[int, Evaluation] = {}
+        try:
+            for index, evaluation in self._evaluations(batch):
+                outcomes[index] = evaluation
+                self._announce(batch[index][1], evaluation)
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        for index in sorted(outcomes):
+            key, job = batch[index]
+            trial = outcomes[index].trial(len(self.trials), job)
+            self.trials.append(trial)
+            self._by_key[key] = trial
+
+    def _evaluations(self, batch: Sequence[tuple[str, Job]]) -> Iterator[tuple[int, Evaluation]]:
+        """Yield (index in the batch, evaluation) as they end, from the journal where it knows them."""
+        missing = []
+        for index, (key, job) in enumerate(batch):
+            found = self._journal.get(key) if self._journal is not None else None
+            if found is None:
+                missing.append((index, key, job))
+            else:
+                self.replayed += 1
+                yield index, found
+        if self.workers == 1 or len(missing) == 1:
+            yield from (self._evaluate_one(*item) for item in missing)
+        elif missing:
+            from joblib import Parallel, delayed
+
+            pool = Parallel(n_jobs=self.workers, backend="threading", return_as="generator_unordered")
+            yield from pool(delayed(self._evaluate_one)(*item) for item in missing)
+
+    def _evaluate_one(self, index: int, key: str, job: Job) -> tuple[int, Evaluation]:
+        evaluation = evaluate_safely(self._evaluate, job)
+        if self._journal is not None:
+            self._journal.record(key, evaluation)
+        return index, evaluation
+
+    def _announce(self, job: Job, evaluation: Evaluation) -> None:
+        """Tell the listener that a simulation has ended, how many are feasible and what the cheapest of them costs."""
+        if evaluation.feasible and job.slice_fraction == 1.0 and job.load == 1.0:
+            self._feasible += 1
+            self._cheapest_usd = min(self._cheapest_usd, evaluation.metrics["usd_per_hour"])
+        best = f"from ${self._cheapest_usd:,.2f}/h" if self._feasible else ""
+        self.progress.advanced(1, self._feasible, best)

@@ -1,0 +1,173 @@
+"""The real planner and evaluator of a search: workers compiled once, slices cut once, jobs simulated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from hisearch.hardware.prices import deployment_cost
+from hisearch.latency.memory import plan_memory
+from hisearch.score.evaluate import evaluate
+from hisearch.search.job import Evaluation, Job
+from hisearch.simulate.plan import WorkerPlan, plan_worker
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.slo import SloSpec
+from hisearch.traces.compiled import CompiledTrace
+
+if TYPE_CHECKING:
+    from hisearch.latency.costs import CompiledCosts
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class World:
+    """All that decides a simulation's outcome beside the job itself.
+
+    accelerators, hosts, media: catalogue entries by name. load: the study's factor on the arrival rate. seed: of every
+    simulation (common random numbers).
+    """
+
+    model: ModelSpec
+    slo: SloSpec
+    profile_name: str
+    profile: LatencyProfileSpec
+    accelerators: Mapping[str, AcceleratorSpec]
+    hosts: Mapping[str, HostSpec]
+    media: Mapping[str, MediumSpec]
+    trace: CompiledTrace
+    load: float = 1.0
+    seed: int = 0
+
+    def digest(self, version: str) -> str:
+        """Digest of the content, with the program's version: a journal of another digest does not apply."""
+        content = {
+            "version": version,
+            "model": self.model.model_dump(mode="json"),
+            "slo": self.slo.model_dump(mode="json"),
+            "profile": [self.profile_name, self.profile.model_dump(mode="json")],
+            "accelerators": {name: spec.model_dump(mode="json") for name, spec in self.accelerators.items()},
+            "hosts": {name: spec.model_dump(mode="json") for name, spec in self.hosts.items()},
+            "media": {name: spec.model_dump(mode="json") for name, spec in self.media.items()},
+            "trace": self.trace.digest,
+            "load": self.load,
+            "seed": self.seed,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class Simulation:
+    """Planner and evaluator over one ``World``; both may be used from several threads at once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._plans: _Memo[WorkerPlan] = _Memo()
+        self._slices: _Memo[CompiledTrace] = _Memo()
+
+    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
+        """KV tokens that one worker holds.
+
+        Raises:
+            DoesNotFit, InvalidParallelism: see ``plan_memory``.
+        """
+        plan = plan_memory(
+            self._world.model,
+            self._accelerator(pool),
+            tensor_parallel=pool.tensor_parallel,
+            weight_dtype=pool.weight_dtype,
+            kv_dtype=pool.kv_dtype,
+            engine=pool.engine,
+            accelerator_name=pool.accelerator,
+        )
+        return plan.kv_capacity_tokens
+
+    def costs(self, pool: PoolSpec) -> CompiledCosts:
+        """Step costs of one worker."""
+        return self.plan(pool).costs
+
+    def usd_per_hour(self, deployment: DeploymentSpec) -> float:
+        """Dollars per hour of a deployment."""
+        world = self._world
+        return deployment_cost(deployment, world.accelerators, world.hosts, world.media).total
+
+    def plan(self, pool: PoolSpec) -> WorkerPlan:
+        """The pool's worker, compiled at first use; replicas share it."""
+        worker = pool.model_copy(update={"replicas": 1})
+        return self._plans.get(worker.model_dump_json(), lambda: self._compile(worker))
+
+    def evaluate(self, job: Job) -> Evaluation:
+        """Simulate a job and score it.
+
+        Raises:
+            ValueError: the deployment cannot be built or simulated.
+        """
+        from hisearch.simulate.engine import simulate
+
+        pool = job.deployment.pool
+        result = simulate(
+            self.plan(pool),
+            self.slice(job.slice_fraction),
+            replicas=pool.replicas,
+            router=job.deployment.router,
+            seed=self._world.seed,
+            load=self._world.load * job.load,
+        )
+        score = evaluate(result, self._world.slo, usd_per_hour=self.usd_per_hour(job.deployment))
+        return Evaluation(score.metrics, score.slo, score.feasible, warnings=tuple(result.warnings))
+
+    def slice(self, fraction: float) -> CompiledTrace:
+        """The trace's first ``fraction`` of requests, at least one; the trace itself for 1.0."""
+        if fraction == 1.0:
+            return self._world.trace
+        return self._slices.get(repr(fraction), lambda: self._cut(fraction))
+
+    def _cut(self, fraction: float) -> CompiledTrace:
+        from hisearch.traces.compiler import head
+
+        return head(self._world.trace, max(round(len(self._world.trace) * fraction), 1))
+
+    def _compile(self, pool: PoolSpec) -> WorkerPlan:
+        tier = pool.host_tier
+        if tier.gib_per_worker > 0 and tier.medium not in self._world.media:
+            known = ", ".join(sorted(self._world.media)) or "none"
+            raise ValueError(f"no medium named '{tier.medium}'; known: {known}")
+        return plan_worker(
+            pool,
+            model=self._world.model,
+            accelerator=self._accelerator(pool),
+            medium=self._world.media.get(tier.medium),
+            profile=self._world.profile,
+            profile_name=self._world.profile_name,
+        )
+
+    def _accelerator(self, pool: PoolSpec) -> AcceleratorSpec:
+        try:
+            return self._world.accelerators[pool.accelerator]
+        except KeyError:
+            known = ", ".join(sorted(self._world.accelerators))
+            raise ValueError(f"no accelerator named '{pool.accelerator}'; known: {known}") from None
+
+
+class _Memo(Generic[_Value]):
+    """Values by key, each made once even when several threads ask at the same time."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, _Value] = {}
+        self._lock = threading.Lock()
+        self._making: dict[str, threading.Lock] = {}
+
+    def get(self, key: str, make: Callable[[], _Value]) -> _Value:
+        """The value of ``key``, from ``make`` at first use; a ``make`` that raises is tried again the next time."""
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            if key not in self._values:
+                self._values[key] = make()
+            return self._values[key]

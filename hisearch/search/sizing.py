@@ -1,0 +1,70 @@
+"""The fewest replicas that meet the SLO, by trial."""
+
+from __future__ import annotations
+
+#: Doubling the replicas must take off at least this share of the worst miss, else more of them will not help.
+LEAST_GAIN = 0.02
+
+
+class Sizing:
+    """Asks for replica counts and narrows them down to the fewest that are feasible.
+
+    Grows by doubling from a first guess until one count is feasible, then bisects; shrinks in growing steps while
+    counts stay feasible. More replicas are taken to help, as they nearly always do; where doubling no longer lessens
+    the worst miss the search gives up, because what is missed (a long prompt's prefill, say) is not a matter of load.
+    Every count that it believes in was simulated.
+    """
+
+    def __init__(self, guess: int, most: int) -> None:
+        """Start at ``guess``, in [1, ``most``]."""
+        self._most = most
+        self._next: int | None = min(max(guess, 1), most)
+        self._feasible: int | None = None
+        self._infeasible = 0
+        self._step = 1
+        self._miss: float | None = None
+
+    @property
+    def next(self) -> int | None:
+        """Replica count to simulate now; None when done."""
+        return self._next
+
+    @property
+    def fewest(self) -> int | None:
+        """Fewest replicas seen to meet the SLO, or None."""
+        return self._feasible
+
+    @property
+    def best_guess(self) -> int:
+        """The fewest feasible count, else the largest that was tried."""
+        return self._feasible if self._feasible is not None else max(self._infeasible, 1)
+
+    def tell(self, replicas: int, feasible: bool, worst_margin: float) -> None:
+        """Report the count that was asked for; ``worst_margin`` is negative where a term is missed."""
+        if feasible:
+            self._feasible = replicas
+            self._next = self._below(replicas)
+        elif self._feasible is not None:
+            self._infeasible = max(self._infeasible, replicas)
+            self._next = self._below(self._feasible)
+        else:
+            self._next = self._above(replicas, -worst_margin)
+
+    def stop(self) -> None:
+        """Ask for no more, because the budget is spent or the deployment cannot be simulated."""
+        self._next = None
+
+    def _below(self, feasible: int) -> int | None:
+        if feasible - self._infeasible <= 1:
+            return None
+        if self._infeasible:
+            return (feasible + self._infeasible) // 2
+        step, self._step = self._step, self._step * 2
+        return max(feasible - step, 1)
+
+    def _above(self, infeasible: int, miss: float) -> int | None:
+        stalled = self._miss is not None and miss >= self._miss * (1 - LEAST_GAIN)
+        self._infeasible, self._miss = infeasible, miss
+        if stalled or infeasible >= self._most:
+            return None
+        return min(infeasible * 2, self._most)

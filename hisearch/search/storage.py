@@ -1,0 +1,133 @@
+"""Trials in an Optuna database, so that ``optuna-dashboard sqlite:///study.db`` opens a study.
+
+Three Optuna studies are kept in a run's file. ``<name>`` holds the deployments simulated on the whole trace with the
+study's objectives. ``<name>/slices`` holds those simulated on a slice of it, and ``<name>/other-loads`` those at
+another load: their figures compare with each other only. Trials are written in bulk, at the ends of stages: writing one
+by one as they finish would cost more than simulating them. The journal, not this file, is what a killed study resumes
+from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hisearch.search.deployments import OWN_WEIGHT_DTYPE, describe, starting_host_tier, starting_memory_fraction
+from hisearch.search.notices import quiet_optuna
+from hisearch.search.pareto import INFINITE_OBJECTIVE
+from hisearch.search.problem import Problem
+from hisearch.search.trial import Trial, is_maximised
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+
+class StudyDatabase:
+    """An SQLite file of Optuna studies. An existing file is replaced: it is written anew from the journal's replay."""
+
+    def __init__(self, path: Path, name: str, problem: Problem) -> None:
+        """Prepare the file at ``path``; its folder must exist."""
+        path.unlink(missing_ok=True)
+        self._path = path
+        self._name = name
+        self._objectives = problem.objectives
+        self._distributions = _distributions(problem)
+        self._studies: dict[str, optuna.Study] = {}
+        self._written = 0
+
+    def write(self, trials: Sequence[Trial]) -> None:
+        """Add those of ``trials`` (the whole study so far, in order) that are not in the file yet."""
+        by_study: dict[str, list[optuna.trial.FrozenTrial]] = {self._name: []}
+        for trial in trials[self._written :]:
+            by_study.setdefault(self._study_name(trial), []).append(self._frozen(trial))
+        with quiet_optuna():
+            for name, rows in by_study.items():
+                self._study(name).add_trials(rows)
+        self._written = len(trials)
+
+    def _study_name(self, trial: Trial) -> str:
+        if trial.slice_fraction < 1.0:
+            return f"{self._name}/slices"
+        return self._name if trial.load == 1.0 else f"{self._name}/other-loads"
+
+    def _study(self, name: str) -> optuna.Study:
+        import optuna
+        from optuna.study import StudyDirection
+
+        if name not in self._studies:
+            directions = [
+                StudyDirection.MAXIMIZE if is_maximised(objective) else StudyDirection.MINIMIZE
+                for objective in self._objectives
+            ]
+            study = optuna.create_study(
+                storage=f"sqlite:///{self._path}", study_name=name, directions=directions, load_if_exists=True
+            )
+            study.set_metric_names(list(self._objectives))
+            self._studies[name] = study
+        return self._studies[name]
+
+    def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
+        import optuna
+        from optuna.trial import TrialState
+
+        params = {key: value for key, value in trial.parameters.items() if key in self._distributions}
+        distributions = {key: self._distributions[key] for key in params}
+        attributes = {
+            "number": trial.number,
+            "stage": trial.stage,
+            "deployment": describe(trial.deployment),
+            "feasible": trial.feasible,
+            "slice_fraction": trial.slice_fraction,
+            "load": trial.load,
+        }
+        if trial.error:
+            attributes["error"] = trial.error
+            return optuna.trial.create_trial(
+                state=TrialState.FAIL, params=params, distributions=distributions, user_attrs=attributes
+            )
+        attributes["metrics"] = {key: _finite(value) for key, value in trial.metrics.items()}
+        return optuna.trial.create_trial(
+            values=[_finite(trial.objective(name)) for name in self._objectives],
+            params=params,
+            distributions=distributions,
+            user_attrs=attributes,
+            constraints={check.label: _finite(-check.margin) for check in trial.slo},
+        )
+
+
+def _finite(value: float) -> float:
+    """SQLite and JSON know no infinity."""
+    return min(max(value, -INFINITE_OBJECTIVE), INFINITE_OBJECTIVE)
+
+
+def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
+    """Every searched dimension with its whole range, by the names of ``parameters_of``."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    execution, routing, cache = problem.space.execution, problem.space.routing, problem.space.cache
+    low, high = cache.memory_fraction
+    start = starting_memory_fraction(cache)
+    hosts = sorted({starting_host_tier(cache).gib_per_worker, *cache.host_gib_per_worker})
+    categories: dict[str, Sequence[str | int | float]] = {
+        "accelerator": execution.accelerators,
+        "engine": execution.engines,
+        "tensor_parallel": execution.tensor_parallel,
+        "weight_dtype": list(execution.weight_dtypes) or [OWN_WEIGHT_DTYPE],
+        "kv_dtype": execution.kv_dtypes,
+        "chunk_tokens": execution.chunk_tokens,
+        "max_running_requests": execution.max_running_requests,
+        "router": routing.policies,
+        "cache_threshold": routing.cache_threshold,
+        "balance_abs_threshold": routing.balance_abs_threshold,
+        "balance_rel_threshold": routing.balance_rel_threshold,
+        "host_gib_per_worker": hosts,
+        "eviction": sorted({"lru", *cache.eviction}),
+    }
+    found: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(tuple(dict.fromkeys(choices))) for name, choices in categories.items()
+    }
+    found["replicas"] = IntDistribution(1, execution.max_replicas)
+    found["memory_fraction"] = FloatDistribution(min(low, start), max(high, start))
+    return found

@@ -1,0 +1,72 @@
+"""Trials as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hisearch.search.deployments import describe
+from hisearch.search.execution import ExecutionReport
+from hisearch.search.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
+    """One row per trial, in order: what was simulated, its parameters, its metrics, a margin per SLO term.
+
+    ``deployment`` holds the whole deployment as JSON. Parameters that do not apply and metrics of failed trials are
+    missing.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_row(trial) for trial in trials])
+
+
+def _row(trial: Trial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "stage": trial.stage,
+        "slice_fraction": trial.slice_fraction,
+        "load": trial.load,
+        "feasible": trial.feasible,
+        "error": trial.error,
+        "description": describe(trial.deployment),
+        **trial.parameters,
+        **trial.metrics,
+        **{f"margin_{check.label}": check.margin for check in trial.slo},
+        "warnings": "; ".join(trial.warnings),
+        "deployment": json.dumps(trial.deployment.model_dump(mode="json"), sort_keys=True),
+    }
+
+
+def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
+    """Stage 1's estimates, one row per worker that can be built; ``rank``: place among those kept, or -1."""
+    import pandas as pd
+
+    ranks = {id(candidate): rank for rank, candidate in enumerate(report.kept)}
+    rows = [
+        {
+            "rank": ranks.get(id(candidate), -1),
+            "accelerator": candidate.pool.accelerator,
+            "engine": candidate.pool.engine.name,
+            "tensor_parallel": candidate.pool.tensor_parallel,
+            "weight_dtype": candidate.pool.weight_dtype or "model",
+            "kv_dtype": candidate.pool.kv_dtype,
+            "chunk_tokens": candidate.pool.engine.chunk_tokens,
+            "max_running_requests": candidate.pool.engine.max_running_requests,
+            "estimated_replicas": candidate.replicas,
+            "estimated_usd_per_hour": candidate.usd_per_hour,
+            "estimated_ttft_s": candidate.estimate.ttft_s,
+            "estimated_tpot_s": candidate.estimate.tpot_s,
+            "estimated_capacity_rps": candidate.estimate.capacity_rps,
+            "estimated_hit_rate": candidate.estimate.hit_rate,
+            "batch": candidate.estimate.batch,
+            "batch_limit": candidate.estimate.limit,
+            "doubt": candidate.doubt,
+        }
+        for candidate in report.sized
+    ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,391 @@
+"""Studies from Python: ``hisearch.load_study(path).run()``, all that ``hisearch run`` does.
+
+Example::
+
+    result = hisearch.load_study("studies/quickstart.yaml", ["spec.budget.simulations=100"]).run()
+    print(result.recommendation.reason)
+    result.to_pandas().sort_values("usd_per_hour")
+    result.figure.pareto().show()
+    result.export("vllm")
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.provenance import hisearch_version, price_notes, profile_note, provenance
+from hisearch.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
+from hisearch.specs.resolve import load_study as resolve_study
+from hisearch.specs.resolved import ResolvedStudy
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from hisearch.report.data import LoadPoint, ReportInput
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.problem import Problem
+    from hisearch.search.progress import Progress
+    from hisearch.search.simulation import Simulation, World
+    from hisearch.search.trial import Recommendation, Trial
+    from hisearch.traces.compiled import CompiledTrace
+
+_ENGINES = ("sglang", "vllm")
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
+    """Load a study and all it names; its trace is read when it is first needed.
+
+    Args:
+        path: a catalogue name or a path.
+        overrides: ``key.path=value`` settings, as of ``--set``.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    return Study(resolve_study(path, tuple(overrides)))
+
+
+class Study:
+    """A question that can be run. ``trace`` is compiled at first use."""
+
+    def __init__(self, resolved: ResolvedStudy, trace: CompiledTrace | None = None) -> None:
+        """Wrap a resolved study; ``trace`` replaces the workload that it names."""
+        self.resolved = resolved
+        self._given_trace = trace
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.resolved.name
+
+    @cached_property
+    def trace(self) -> CompiledTrace:
+        """The compiled workload.
+
+        Raises:
+            SpecError, TraceError: the workload cannot be read.
+        """
+        if self._given_trace is not None:
+            return self._given_trace
+        from hisearch.traces.load import load_trace_file, load_workload
+
+        study, workload = self.resolved.study, self.resolved.workload
+        limit, skip_bad = study.workload.limit, study.workload.skip_bad
+        if isinstance(workload, Path):
+            return load_trace_file(workload, seed=study.seed, limit=limit, skip_bad=skip_bad)
+        return load_workload(
+            workload.spec,
+            workload.path.parent,
+            seed=study.seed,
+            limit=limit,
+            skip_bad=skip_bad,
+            name=workload.name,
+        )
+
+    def world(self) -> World:
+        """All that decides the outcome of the study's simulations."""
+        from hisearch.search.simulation import World
+
+        resolved = self.resolved
+        return World(
+            model=resolved.model.spec,
+            slo=resolved.slo.spec,
+            profile_name=resolved.profile.name,
+            profile=resolved.profile.spec,
+            accelerators={name: document.spec for name, document in resolved.accelerators.items()},
+            hosts={name: document.spec for name, document in resolved.hosts.items()},
+            media={name: document.spec for name, document in resolved.media.items()},
+            trace=self.trace,
+            load=resolved.study.workload.load,
+            seed=resolved.study.seed,
+        )
+
+    def problem(self, simulation: Simulation) -> Problem:
+        """The question in the search's terms."""
+        from hisearch.search.demand import measure_demand
+        from hisearch.search.problem import Problem
+
+        study, slo = self.resolved.study, self.resolved.slo.spec
+        return Problem(
+            model=self.resolved.model.name,
+            slo=slo,
+            space=self.resolved.space.spec,
+            objectives=tuple(study.objectives),
+            budget=study.budget,
+            seed=study.seed,
+            demand=measure_demand(self.trace, slo, study.workload.load),
+            planner=simulation,
+        )
+
+    def run(
+        self,
+        workers: int | None = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> StudyResult:
+        """Search, and write the run folder.
+
+        An interrupt from the keyboard ends the search at once; what has finished is scored, written and returned, and
+        ``StudyResult.stopped`` says "interrupted".
+
+        Args:
+            workers: threads; all cores where absent. The result does not depend on it.
+            run_dir: the run folder; ``runs/<study>-<UTC time>`` where absent.
+            resume: go on with the run in ``run_dir``: what has finished there is not simulated again.
+            progress: who is told how far the search is; nobody where absent.
+
+        Raises:
+            ValueError: ``resume`` without ``run_dir``, or ``workers`` below 1.
+            JournalError: ``run_dir`` holds a run and ``resume`` is not asked for, or it is another study's.
+            NothingFitsError: no deployment of the space can be built.
+        """
+        from hisearch.search.simulation import Simulation
+
+        if resume and run_dir is None:
+            raise ValueError("resume needs the run folder to go on with: run_dir")
+        started = time.monotonic()
+        folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
+        world = self.world()
+        simulation = Simulation(world)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome, run = self._search(simulation, folder, world.digest(hisearch_version()), workers, resume, progress)
+        run["wall_time_s"] = round(time.monotonic() - started, 3)
+        facts = provenance(self.resolved, outcome, self._trace_facts(), run)
+        result = StudyResult(self.resolved, outcome, simulation, facts, folder)
+        result.write(folder)
+        return result
+
+    def _search(
+        self,
+        simulation: Simulation,
+        folder: Path,
+        inputs: str,
+        workers: int | None,
+        resume: bool,
+        progress: Progress | None,
+    ) -> tuple[SearchOutcome, dict[str, Any]]:
+        """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
+        from hisearch.search.driver import search
+        from hisearch.search.journal import Journal
+        from hisearch.search.ledger import Ledger
+        from hisearch.search.storage import StudyDatabase
+
+        problem = self.problem(simulation)
+        with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
+            write_text(folder / "study.yaml", self.resolved.to_yaml())
+            ledger = Ledger(
+                simulation.evaluate,
+                problem.budget,
+                inputs=inputs,
+                workers=workers,
+                journal=journal,
+                progress=progress,
+            )
+            outcome = search(problem, ledger, StudyDatabase(folder / DATABASE, self.name, problem).write)
+        return outcome, {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
+
+    def _trace_facts(self) -> dict[str, Any]:
+        trace = self.trace
+        return {
+            "name": trace.name,
+            "digest": trace.digest,
+            "requests": len(trace),
+            "skipped_rows": trace.skipped_rows,
+            "warnings": list(trace.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study came to.
+
+    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written.
+    """
+
+    resolved: ResolvedStudy
+    outcome: SearchOutcome
+    simulation: Simulation
+    provenance: dict[str, Any]
+    run_dir: Path
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Every simulation, slices and other loads included, in order."""
+        return self.outcome.trials
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """The Pareto front of feasible deployments on the whole trace (of all, if none is feasible)."""
+        return self.outcome.front
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """The deployment to buy; None where nothing meets the SLO."""
+        return self.outcome.recommendation
+
+    def recommend(self) -> Recommendation | None:
+        """Same as ``recommendation``."""
+        return self.outcome.recommendation
+
+    @property
+    def nearest_miss(self) -> Trial | None:
+        """Where nothing meets the SLO, the deployment whose worst miss is smallest."""
+        return self.outcome.nearest_miss
+
+    @property
+    def stopped(self) -> str:
+        """What ended the search early: "simulations", "seconds" or "interrupted"; empty where it came to its end."""
+        return self.outcome.stopped
+
+    @property
+    def figure(self) -> Figures:
+        """The report's figures, as plotly figures."""
+        return Figures(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per trial, as in ``trials.parquet``."""
+        from hisearch.search.tables import trials_frame
+
+        return trials_frame(self.trials)
+
+    def write(self, run_dir: str | Path) -> None:
+        """Write the run folder's documents (not the journal and the database, which belong to the run)."""
+        write_run_folder(self, Path(run_dir))
+
+    def export(self, target: str | Path) -> list[Path]:
+        """Write launch scripts.
+
+        Args:
+            target: an engine (``sglang`` or ``vllm``): the best feasible deployment on it, into
+            ``recommended-<engine>``
+                of the run folder; anything else is a folder for the recommendation's scripts.
+
+        Raises:
+            ValueError: there is no feasible deployment (on that engine).
+            ExportError: the deployment cannot be expressed as launch commands.
+        """
+        from hisearch.search.recommend import recommend
+
+        if str(target) not in _ENGINES:
+            if self.recommendation is None:
+                raise ValueError("nothing to export: no deployment meets the SLO")
+            return self.export_trial(self.recommendation.trial, Path(target))
+        found = recommend([t for t in self.trials if t.deployment.pool.engine.name == target])
+        if found is None:
+            raise ValueError(f"nothing to export: no deployment on {target} meets the SLO")
+        return self.export_trial(found.trial, self.run_dir / f"recommended-{target}")
+
+    def export_trial(self, trial: Trial, folder: Path) -> list[Path]:
+        """Write the launch scripts of any trial's deployment into ``folder``.
+
+        Raises:
+            ExportError: the deployment cannot be expressed as launch commands.
+        """
+        from hisearch.export.deployment import export_deployment
+
+        pool = trial.deployment.pool
+        accelerator = self.resolved.accelerators[pool.accelerator].spec
+        host_name = pool.host or accelerator.host
+        slots = self.resolved.hosts[host_name].spec.accelerators if host_name is not None else 8
+        return export_deployment(
+            trial.deployment,
+            self.resolved.model.spec,
+            accelerator,
+            self.simulation.kv_capacity_tokens(pool),
+            folder,
+            accelerators_per_host=slots,
+        )
+
+    def report_input(self) -> ReportInput:
+        """What the report is drawn from."""
+        from hisearch.report.data import ReportInput, RunRecord
+        from hisearch.search.pareto import hypervolume_progress
+
+        study, facts = self.resolved.study, self.provenance
+        budget = facts["budget"]
+        return ReportInput(
+            title=f"{self.resolved.name}: which deployment to buy",
+            study=self.resolved.name,
+            workload=facts["trace"]["name"],
+            model_id=self.resolved.model.spec.huggingface_id,
+            objectives=tuple(study.objectives),
+            slo=tuple(self.resolved.slo.spec.terms),
+            max_rejected_fraction=self.resolved.slo.spec.max_rejected_fraction,
+            trials=self.trials,
+            front=self.front,
+            recommendation=self.recommendation,
+            nearest_miss=self.nearest_miss,
+            capacity=self._load_points(),
+            progress=hypervolume_progress(self.trials, study.objectives),
+            provenance=RunRecord(
+                profile=profile_note(self.resolved),
+                versions=facts["versions"],
+                seeds=facts["seeds"],
+                inputs=facts["inputs"],
+                wall_time_s=facts["run"]["wall_time_s"],
+                cpu_cores=facts["cpu_cores"],
+                prices=price_notes(self.resolved),
+                warnings=self._warnings(),
+                settings={
+                    "Requests": f"{facts['trace']['requests']:,}",
+                    "Load": f"{study.workload.load:g}",
+                    "Simulations": f"{budget['simulations_used']} ({budget['whole_trace']} on the whole trace)",
+                    "Stage 1": self.outcome.execution.summary(),
+                    "Ended": budget["stopped"],
+                },
+            ),
+        )
+
+    def _load_points(self) -> tuple[LoadPoint, ...]:
+        """The recommendation at every load that it was simulated at, in order of load."""
+        from hisearch.report.data import LoadPoint
+
+        if self.recommendation is None:
+            return ()
+        chosen = self.recommendation.trial.deployment
+        same = [t for t in self.trials if t.deployment == chosen and t.slice_fraction == 1.0 and not t.error]
+        points = [LoadPoint(t.load, t.metrics["attainment"], t.metrics["goodput_rps"]) for t in same]
+        return tuple(sorted(points, key=lambda point: point.load))
+
+    def _warnings(self) -> tuple[str, ...]:
+        """Warnings of the trace and of the highlighted deployment."""
+        chosen = self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+        return (*self.provenance["trace"]["warnings"], *(chosen.warnings if chosen is not None else ()))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A result's figures."""
+
+    result: StudyResult
+
+    def pareto(self) -> go.Figure:
+        """The front in the study's objectives."""
+        from hisearch.report.figures import figure_pareto
+
+        return figure_pareto(self.result.report_input())
+
+    def parallel(self) -> go.Figure:
+        """Parallel coordinates of settings and objectives."""
+        from hisearch.report.figures import figure_parallel
+
+        return figure_parallel(self.result.report_input())
+
+    def progress(self) -> go.Figure:
+        """Hypervolume of the front against simulations."""
+        from hisearch.report.figures import figure_progress
+
+        return figure_progress(self.result.report_input())
+
+    def capacity(self) -> go.Figure:
+        """Share of good requests of the recommendation against load."""
+        from hisearch.report.figures import figure_capacity
+
+        return figure_capacity(self.result.report_input())

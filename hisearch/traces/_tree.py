@@ -1,0 +1,301 @@
+# mypy: ignore-errors
+"""Jitted loops over a trace's prefix tree. Self-contained: no function here calls one of another file.
+
+Notation
+    N   requests; M nodes, node 0 is the root; v, u nodes; d a depth in tokens
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def resolve_blocks(ptr, ids, block_tokens, known_tokens):
+    """Which earlier sequence each sequence begins with, and for how many tokens, from lists of block ids.
+
+    Block k of a sequence covers its tokens from k * block_tokens, up to the next block or to ``known_tokens``. Two
+    sequences share the tokens of their leading blocks with equal ids; of the last equal one, as many as both cover.
+
+    Args:
+        ptr: int64 (N + 1,), request i's ids are ``ids[ptr[i]:ptr[i + 1]]``.
+        ids: int64, non-negative or not. They need not be chained.
+        block_tokens: tokens per block.
+        known_tokens: int64 (N,), tokens that the ids of a request cover.
+
+    Returns:
+        shares_with int32 (N,), shared_tokens int64 (N,).
+    """
+    count = len(ptr) - 1
+    size = 16
+    while size < 2 * (len(ids) + 1):
+        size *= 2
+    table = np.full(size, -1, dtype=np.int32)
+    parent = np.empty(len(ids), dtype=np.int32)
+    key = np.empty(len(ids), dtype=np.int64)
+    owner = np.empty(len(ids), dtype=np.int32)
+    cover = np.empty(len(ids), dtype=np.int64)
+    used = 0
+    shares_with = np.full(count, -1, dtype=np.int32)
+    shared_tokens = np.zeros(count, dtype=np.int64)
+    for i in range(count):
+        above = -1
+        known = True
+        for k in range(ptr[i + 1] - ptr[i]):
+            block = ids[ptr[i] + k]
+            tokens = min(block_tokens, known_tokens[i] - k * block_tokens)
+            mixed = np.uint64(block) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(above + 1) * np.uint64(
+                0xC2B2AE3D27D4EB4F
+            )
+            slot = np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(size - 1))
+            entry = table[slot]
+            while entry >= 0 and not (parent[entry] == above and key[entry] == block):
+                slot = (slot + 1) & (size - 1)
+                entry = table[slot]
+            if entry < 0:
+                entry = used
+                used += 1
+                table[slot] = entry
+                parent[entry] = above
+                key[entry] = block
+                owner[entry] = i
+                cover[entry] = tokens
+                known = False
+            else:
+                if known:
+                    shares_with[i] = owner[entry]
+                    shared_tokens[i] = k * block_tokens + min(tokens, cover[entry])
+                if tokens > cover[entry]:
+                    owner[entry] = i
+                    cover[entry] = tokens
+            above = entry
+    return shares_with, shared_tokens
+
+
+@kernel
+def arrival_keys(arrival_s, previous, think_s):
+    """Earliest time at which each request can arrive: its recorded time, not before its predecessor's; shape (N,)."""
+    key = np.empty(len(arrival_s), dtype=np.float64)
+    for i in range(len(arrival_s)):
+        if previous[i] < 0:
+            key[i] = arrival_s[i]
+        elif np.isnan(arrival_s[i]):
+            key[i] = key[previous[i]] + think_s[i]
+        else:
+            key[i] = max(arrival_s[i], key[previous[i]])
+    return key
+
+
+@kernel
+def _node_ending_at(parent, start, end, counters, v, d):
+    """The node of the path to v's end that ends at depth d (0 < d <= end[v]), split off where there is none."""
+    while start[v] >= d:
+        v = parent[v]
+    if end[v] == d:
+        return v
+    u = counters[0]
+    counters[0] += 1
+    parent[u] = parent[v]
+    start[u] = start[v]
+    end[u] = d
+    parent[v] = u
+    start[v] = d
+    return u
+
+
+@kernel
+def _append(parent, start, end, counters, above, depth, stop):
+    """A new node from ``depth`` to ``stop`` below ``above``; ``above`` itself where that is empty."""
+    if stop == depth:
+        return above
+    u = counters[0]
+    counters[0] += 1
+    parent[u] = above
+    start[u] = depth
+    end[u] = stop
+    return u
+
+
+@kernel
+def build_tree(input_tokens, output_tokens, shares_with, shared_tokens):
+    """The path-compressed tree of all sequences, nodes in no particular order.
+
+    Splitting keeps the lower part under the old number, so that a request's end nodes stay valid.
+
+    Returns:
+        parent int32 (M,), start int64 (M,), end int64 (M,), prompt_node int32 (N,), output_node int32 (N,).
+    """
+    count = len(input_tokens)
+    parent = np.full(1 + 4 * count, -1, dtype=np.int32)
+    start = np.zeros(1 + 4 * count, dtype=np.int64)
+    end = np.zeros(1 + 4 * count, dtype=np.int64)
+    prompt_node = np.zeros(count, dtype=np.int32)
+    output_node = np.zeros(count, dtype=np.int32)
+    counters = np.ones(1, dtype=np.int64)
+    for i in range(count):
+        prompt = input_tokens[i]
+        whole = prompt + output_tokens[i]
+        depth = shared_tokens[i]
+        v = 0
+        if depth > 0:
+            other = shares_with[i]
+            v = prompt_node[other] if depth <= input_tokens[other] else output_node[other]
+            v = _node_ending_at(parent, start, end, counters, v, depth)
+        if depth > prompt:
+            prompt_node[i] = _node_ending_at(parent, start, end, counters, v, prompt)
+        else:
+            v = _append(parent, start, end, counters, v, depth, prompt)
+            prompt_node[i] = v
+            depth = prompt
+        output_node[i] = _append(parent, start, end, counters, v, depth, whole)
+    used = counters[0]
+    return parent[:used].copy(), start[:used].copy(), end[:used].copy(), prompt_node, output_node
+
+
+@kernel
+def finish_tree(parent, start, end, prompt_node, output_node):
+    """The same tree without nodes that no request needs, numbered by first use: parents before children.
+
+    Nodes on the paths of requests 0 … i come before those that request i + 1 is the first to use. A node with one child
+    at whose end no sequence and no prompt ends is merged with its child.
+
+    Returns:
+        parent int32 (M,), start int64 (M,), end int64 (M,), prompt_node int32 (N,), output_node int32 (N,).
+    """
+    total = len(parent)
+    children = np.zeros(total, dtype=np.int32)
+    seen = np.zeros(total, dtype=np.bool_)
+    ends = np.zeros(total, dtype=np.bool_)
+    seen[0] = True
+    ends[0] = True
+    for i in range(len(output_node)):
+        ends[prompt_node[i]] = True
+        ends[output_node[i]] = True
+        v = output_node[i]
+        while not seen[v]:
+            seen[v] = True
+            v = parent[v]
+            children[v] += 1
+    number = np.full(total, -1, dtype=np.int32)
+    number[0] = 0
+    new_parent = np.full(total, -1, dtype=np.int32)
+    new_end = np.zeros(total, dtype=np.int64)
+    path = np.empty(total, dtype=np.int32)
+    used = 1
+    for i in range(len(output_node)):
+        length = 0
+        v = output_node[i]
+        while number[v] < 0:
+            if ends[v] or children[v] > 1:
+                path[length] = v
+                length += 1
+            v = parent[v]
+        above = number[v]
+        for k in range(length - 1, -1, -1):
+            number[path[k]] = used
+            new_parent[used] = above
+            new_end[used] = end[path[k]]
+            above = used
+            used += 1
+    new_start = np.zeros(used, dtype=np.int64)
+    for v in range(1, used):
+        new_start[v] = new_end[new_parent[v]]
+    return new_parent[:used].copy(), new_start, new_end[:used].copy(), number[prompt_node], number[output_node]
+
+
+@kernel
+def ideal_hits(parent, end, prompt_node, output_node, include_outputs):
+    """Tokens of each prompt that an unlimited cache holds when requests come in index order; int64 (N,).
+
+    The cache holds every earlier prompt, and every earlier output where ``include_outputs``.
+    """
+    hits = np.zeros(len(prompt_node), dtype=np.int64)
+    seen = np.zeros(len(parent), dtype=np.bool_)
+    seen[0] = True
+    for i in range(len(prompt_node)):
+        v = prompt_node[i]
+        while not seen[v]:
+            v = parent[v]
+        hits[i] = end[v]
+        v = output_node[i] if include_outputs else prompt_node[i]
+        while not seen[v]:
+            seen[v] = True
+            v = parent[v]
+    return hits
+
+
+@kernel
+def block_layout(parent, start, end, prompt_node, block_tokens):
+    """Numbers for all blocks of all prompts, and how many there are.
+
+    A whole block belongs to the node of its last token; a prompt's partial last block to the prompt's end node, as one
+    more block of that node.
+
+    Returns:
+        first int64 (M,), number of each node's first block; then the number of blocks.
+    """
+    partial = np.zeros(len(parent), dtype=np.bool_)
+    for i in range(len(prompt_node)):
+        partial[prompt_node[i]] = end[prompt_node[i]] % block_tokens != 0
+    first = np.zeros(len(parent), dtype=np.int64)
+    total = 0
+    for v in range(len(parent)):
+        first[v] = total
+        total += end[v] // block_tokens - start[v] // block_tokens + partial[v]
+    return first, total
+
+
+@kernel
+def lru_hits(parent, start, end, prompt_node, first, total, block_tokens, capacity_blocks):
+    """Prompt tokens hit in an LRU cache of ``capacity_blocks`` blocks (at least 1); int64 (N,).
+
+    Each request first looks up its leading blocks, then touches all of its blocks from last to first, so that a chain
+    loses its tail before its head, and a block is never cached without its predecessors.
+    """
+    # A ring in order of use: slot ``total`` lies between the newest block and the oldest.
+    newer = np.full(total + 1, -1, dtype=np.int64)
+    older = np.full(total + 1, -1, dtype=np.int64)
+    cached = np.zeros(total + 1, dtype=np.bool_)
+    newer[total] = total
+    older[total] = total
+    held = 0
+    hits = np.zeros(len(prompt_node), dtype=np.int64)
+    for i in range(len(prompt_node)):
+        leaf = prompt_node[i]
+        for touching in range(2):
+            v = leaf
+            found = False
+            while v > 0 and not found:
+                low = start[v] // block_tokens
+                high = end[v] // block_tokens
+                if v == leaf and end[v] % block_tokens != 0:
+                    high += 1
+                for k in range(high - 1, low - 1, -1):
+                    b = first[v] + k - low
+                    if touching == 0:
+                        if cached[b]:
+                            hits[i] = min((k + 1) * block_tokens, end[leaf])
+                            found = True
+                            break
+                        continue
+                    if cached[b]:
+                        newer[older[b]] = newer[b]
+                        older[newer[b]] = older[b]
+                    else:
+                        cached[b] = True
+                        held += 1
+                    newest = older[total]
+                    older[b] = newest
+                    newer[newest] = b
+                    newer[b] = total
+                    older[total] = b
+                    if held > capacity_blocks:
+                        oldest = newer[total]
+                        newer[total] = newer[oldest]
+                        older[newer[oldest]] = total
+                        cached[oldest] = False
+                        held -= 1
+                v = parent[v]
+    return hits

@@ -1,0 +1,101 @@
+"""Compiled traces on disk, by the hash of everything that they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.compiler import digest_of, freeze
+
+_LOG = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 1 << 20
+
+
+def cache_folder() -> Path:
+    """``$HISEARCH_CACHE_DIR/traces``, else ``$XDG_CACHE_HOME/hisearch/traces``, else ``~/.cache/hisearch/traces``."""
+    own = os.environ.get("HISEARCH_CACHE_DIR")
+    if own:
+        return Path(own) / "traces"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisearch" / "traces"
+
+
+@cache
+def _source_hash() -> str:
+    """Hash of this package's code: whatever it would do differently, it does not find in the cache."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def cache_key(options: dict[str, object], file: Path | None = None) -> str:
+    """Hash of a file's bytes, the options that it is read with and the code that reads it.
+
+    Args:
+        options: JSON values, among them the generator where there is no file.
+        file: the trace file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    digest = hashlib.sha256(f"{_source_hash()}{np.__version__}".encode())
+    digest.update(json.dumps(options, sort_keys=True).encode())
+    if file is not None:
+        with file.open("rb") as raw:
+            while chunk := raw.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def load_cached(key: str, name: str) -> CompiledTrace | None:
+    """The compiled trace stored under ``key``, or None; a damaged entry is reported and counts as absent."""
+    path = cache_folder() / f"{key}.npz"
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
+            meta = json.loads(bytes(stored["meta"]).decode())
+        if digest_of(arrays) != meta["digest"]:
+            raise ValueError("its digest does not match its content")
+        return freeze(name, arrays, meta["request_ids"], meta["skipped_rows"], tuple(meta["warnings"]))
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
+        return None
+
+
+def store_cached(key: str, trace: CompiledTrace) -> None:
+    """Store a compiled trace under ``key``: written beside its place, then renamed.
+
+    A cache folder that cannot be written to is reported, and is no error.
+    """
+    meta = {
+        "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
+        "warnings": trace.warnings,
+    }  # fmt: skip
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as raw:
+            temporary = Path(raw.name)
+            try:
+                blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+                np.savez(raw, meta=blob, **trace.arrays._asdict())
+                raw.close()
+                temporary.replace(folder / f"{key}.npz")
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        _LOG.warning("the compiled trace could not be kept in %s: %s", folder, error)

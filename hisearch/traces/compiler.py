@@ -1,0 +1,151 @@
+"""From a ``Trace`` to a ``CompiledTrace``: order, tree, digest; and what can be derived from a compiled one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from hisearch.specs.workload import FollowUps
+from hisearch.traces.compiled import F8, CompiledTrace, TraceArrays
+from hisearch.traces.trace import Trace, roots_of
+
+#: Types of the compiled arrays, as ``TraceArrays`` documents them.
+DTYPES: dict[str, type] = dict.fromkeys(TraceArrays._fields, np.int32) | {
+    "arrival_s": np.float64, "think_s": np.float64, "input_tokens": np.int64, "output_tokens": np.int64,
+    "max_output_tokens": np.int64, "start_tokens": np.int64, "end_tokens": np.int64,
+}  # fmt: skip
+
+
+def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> CompiledTrace:
+    """Order the requests, build the prefix tree, freeze the arrays.
+
+    Requests are ordered by the earliest time they can arrive (recorded; for follow-ups of unknown time the
+    predecessor's plus ``think_s``), equal times in the trace's order, so that a predecessor has the smaller index.
+
+    Args:
+        trace: the requests.
+        name: what reports call it.
+        follow_ups: ``closed_loop``: follow-ups wait for their predecessor, then ``think_s`` (the recorded time between
+            the two arrivals where it is unknown); ``open_loop``: they arrive at their recorded times; ``auto``: what
+            ``trace.open_loop`` says.
+
+    Raises:
+        ValueError: the times that the chosen replay needs were not recorded.
+    """
+    from hisearch.traces import _tree
+
+    opened = trace.open_loop if follow_ups == "auto" else follow_ups == "open_loop"
+    if opened:
+        if np.isnan(trace.arrival_s).any():
+            raise ValueError("follow_ups: open_loop needs the arrival time of every request; some are not recorded")
+        order = np.argsort(trace.arrival_s, kind="stable")
+        previous, think, warnings = np.full(len(order), -1), np.zeros(len(order)), trace.warnings
+    else:
+        unordered, warnings = _think_times(trace)
+        order = np.argsort(_tree.arrival_keys(trace.arrival_s, trace.previous, unordered), kind="stable")
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        before = trace.previous[order]
+        previous, think = np.where(before >= 0, rank[np.maximum(before, 0)], -1), unordered[order]
+    parent, start, end, prompt_node, output_node = _tree.build_tree(
+        trace.input_tokens, trace.output_tokens, trace.shares_with, trace.shared_tokens
+    )
+    tree = _tree.finish_tree(parent, start, end, prompt_node[order], output_node[order])
+    arrays = TraceArrays(
+        arrival_s=trace.arrival_s[order],
+        input_tokens=trace.input_tokens[order],
+        output_tokens=trace.output_tokens[order],
+        max_output_tokens=trace.max_output_tokens[order],
+        previous=previous,
+        think_s=think,
+        session=trace.session[order],
+        tenant=trace.tenant[order],
+        priority=trace.priority[order],
+        prompt_node=tree[3],
+        output_node=tree[4],
+        parent=tree[0],
+        start_tokens=tree[1],
+        end_tokens=tree[2],
+    )
+    ids = [trace.request_ids[i] for i in order.tolist()]
+    return freeze(name, arrays, ids, trace.skipped_rows, warnings)
+
+
+def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
+    """Think times with unknown ones taken from the recorded arrivals, and the trace's warnings with a word on that."""
+    unknown = np.isnan(trace.think_s)
+    if not unknown.any():
+        return trace.think_s, trace.warnings
+    gap = trace.arrival_s - trace.arrival_s[np.maximum(trace.previous, 0)]
+    if np.isnan(gap[unknown]).any():
+        raise ValueError("follow_ups: closed_loop needs think times, or the arrival times that they lie between")
+    note = (
+        f"{int(unknown.sum())} think times are not recorded: the whole time between the two arrivals was taken, "
+        "which includes the answer's own"
+    )
+    return np.where(unknown, np.maximum(gap, 0.0), trace.think_s), (*trace.warnings, note)
+
+
+def freeze(
+    name: str, arrays: TraceArrays, request_ids: list[str], skipped_rows: int = 0, warnings: tuple[str, ...] = ()
+) -> CompiledTrace:
+    """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
+    frozen: dict[str, Any] = {}
+    for column, values in arrays._asdict().items():
+        frozen[column] = np.array(values, dtype=DTYPES[column])
+        frozen[column].flags.writeable = False
+    result = TraceArrays(**frozen)
+    return CompiledTrace(name, result, request_ids, digest_of(result), skipped_rows, warnings)
+
+
+def digest_of(arrays: TraceArrays) -> str:
+    """SHA-256 over names, types, lengths and bytes of the arrays, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for column, values in arrays._asdict().items():
+        digest.update(f"{column}:{values.dtype.str}:{len(values)};".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def head(trace: CompiledTrace, count: int) -> CompiledTrace:
+    """The first ``count`` requests, with the tree that they need; the trace itself where it has no more.
+
+    Raises:
+        ValueError: ``count`` is less than 1.
+    """
+    from hisearch.traces import _tree
+
+    if count < 1:
+        raise ValueError(f"a trace needs at least 1 request, not {count}")
+    if count >= len(trace):
+        return trace
+    arrays = trace.arrays
+    tree = _tree.finish_tree(
+        arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node[:count], arrays.output_node[:count]
+    )
+    kept = {column: getattr(arrays, column)[:count] for column in TraceArrays._fields[:9]}
+    short = TraceArrays(
+        **kept, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
+    )
+    return freeze(trace.name, short, trace.request_ids[:count], trace.skipped_rows, trace.warnings)
+
+
+def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
+    """The trace at ``factor`` times its arrival rate: open-loop arrivals divided by it, think times as they were.
+
+    A follow-up's recorded arrival moves with the first request of its chain.
+
+    Raises:
+        ValueError: ``factor`` is not a positive number.
+    """
+    if not (np.isfinite(factor) and factor > 0):
+        raise ValueError(f"load must be a positive number, not {factor}")
+    if factor == 1.0:
+        return trace
+    arrival = trace.arrays.arrival_s
+    first = arrival[roots_of(trace.arrays.previous)]
+    scaled = np.where(trace.arrays.previous < 0, arrival / factor, arrival + (first / factor - first))
+    arrays = trace.arrays._replace(arrival_s=scaled)
+    return freeze(trace.name, arrays, trace.request_ids, trace.skipped_rows, trace.warnings)

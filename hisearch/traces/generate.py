@@ -1,0 +1,209 @@
+"""Synthetic workloads: seeded, vectorised, made of sessions.
+
+Notation
+    S   sessions; N requests (turns) of all sessions, session by session, turn by turn; slices of them where cut
+    nominal time: a session's start plus the think times before the turn, as if answers took no time
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.specs.workload import GeneratorSpec
+from hisearch.traces.compiled import F8, I4, I8
+from hisearch.traces.sampling import arrival_times_s, draw_lengths, draw_think_s, stream
+from hisearch.traces.sessions import close_loop
+from hisearch.traces.trace import Trace, declare_limit, make_trace
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """All turns of all sessions, before anything is cut; arrays of length N but for ``starts_s`` (S).
+
+    ``turn`` counts from 0; ``prefix`` is the index of the session's shared prefix, or -1.
+    """
+
+    starts_s: F8
+    session: I8
+    turn: I8
+    nominal_s: F8
+    think_s: F8
+    input_tokens: I8
+    output_tokens: I8
+    prefix: I4
+
+
+def generate_trace(spec: GeneratorSpec, *, seed: int = 0) -> Trace:
+    """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
+
+    A follow-up waits for its predecessor, thinks, and its prompt is the predecessor's prompt and output followed by new
+    tokens. Its ``arrival_s`` is its nominal time (NaN in a closed loop of users).
+    """
+    closed = spec.arrivals.process == "closed_loop"
+    sessions = _sessions_to_try(spec)
+    while True:
+        turns = _draw(spec, sessions, (spec.seed, seed))
+        kept = _cut_closed(spec, turns) if closed else _cut_open(spec, turns)
+        if kept is not None:
+            break
+        sessions *= 2
+    return declare_limit(_assemble(spec, turns, kept, closed), spec.max_output_tokens)
+
+
+def _mean_turns(spec: GeneratorSpec) -> float:
+    """Expected turns of a session, before context limits."""
+    chances = np.ones(spec.sessions.max_turns)
+    listed = spec.sessions.continue_probability or [0.0]
+    steps = min(len(listed), spec.sessions.max_turns - 1)
+    chances[1:] = listed[-1]
+    chances[1 : steps + 1] = listed[:steps]
+    return float(np.cumprod(chances).sum())
+
+
+def _sessions_to_try(spec: GeneratorSpec) -> int:
+    """A first guess at the number of sessions that fill the trace."""
+    if spec.arrivals.process == "closed_loop":
+        return max(spec.arrivals.users or 1, int(1.1 * (spec.requests or 0) / _mean_turns(spec)) + 16)
+    rate = spec.arrivals.rate_rps or 0.0
+    span = spec.duration_s if spec.duration_s is not None else (spec.requests or 0) / (rate * _mean_turns(spec))
+    expected = rate * (span + spec.warm_up_s)
+    return int(expected * 1.1 + 4 * np.sqrt(expected) * max(1.0, spec.arrivals.cv)) + 16
+
+
+def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, int]) -> _Turns:
+    """Draw ``sessions`` sessions in full, context limits applied."""
+    counts = _turn_counts(spec, sessions, stream("turns", *seeds))
+    first = np.cumsum(counts) - counts
+    total = int(counts.sum())
+    session = np.repeat(np.arange(sessions), counts)
+    turn = np.arange(total) - first[session]
+    prefix = _draw_prefixes(spec, sessions, stream("shared prefixes", *seeds))
+    prefix_tokens = np.array([p.tokens for p in spec.shared_prefixes] + [0])[prefix]
+
+    output = draw_lengths(spec.output, total, stream("outputs", *seeds))
+    user = draw_lengths(spec.sessions.new_input or spec.first_input, total, stream("follow-up inputs", *seeds))
+    user[first] = draw_lengths(spec.first_input, sessions, stream("first inputs", *seeds))
+    room = spec.max_context_tokens - prefix_tokens
+    output[first] = np.minimum(output[first], room - 1)
+    longest_prompt = spec.max_input_tokens or spec.max_context_tokens
+    user[first] = np.minimum(user[first], np.minimum(room - output[first], longest_prompt - prefix_tokens))
+    said = np.cumsum(user + output)
+    before_session = (said - user - output)[first]
+    prompt = prefix_tokens[session] + said - output - before_session[session]
+
+    think = draw_think_s(spec.sessions.think, total, stream("think", *seeds))
+    think[first] = 0.0
+    if spec.arrivals.process == "closed_loop":
+        starts = np.zeros(sessions)
+    else:
+        starts = arrival_times_s(spec.arrivals, sessions, -spec.warm_up_s, stream("arrivals", *seeds))
+    elapsed = np.cumsum(think)
+    nominal = starts[session] + elapsed - elapsed[first][session]
+    fits = (prompt <= longest_prompt) & (prompt + output <= spec.max_context_tokens)
+    keep = ~_ended(fits, first, session)
+    return _Turns(
+        starts, session[keep], turn[keep], nominal[keep], think[keep], prompt[keep], output[keep], prefix[session][keep]
+    )
+
+
+def _ended(fits: np.ndarray, first: I8, session: I8) -> np.ndarray:
+    """True from a session's first turn that does not fit on; shape (N,)."""
+    misses = np.cumsum(~fits)
+    before_session = (misses - ~fits)[first]
+    return np.asarray(misses - before_session[session] > 0)
+
+
+def _turn_counts(spec: GeneratorSpec, sessions: int, rng: np.random.Generator) -> I8:
+    """Turns of each session; shape (S,)."""
+    counts = np.ones(sessions, dtype=np.int64)
+    listed = spec.sessions.continue_probability
+    going = np.arange(sessions)
+    for turn in range(1, spec.sessions.max_turns if listed else 1):
+        chance = listed[min(turn - 1, len(listed) - 1)]
+        going = going[rng.random(len(going)) < chance]
+        if not len(going):
+            break
+        counts[going] += 1
+    return counts
+
+
+def _draw_prefixes(spec: GeneratorSpec, sessions: int, rng: np.random.Generator) -> I4:
+    """Index of each session's shared prefix, or -1; shape (S,)."""
+    edges = np.cumsum([p.share for p in spec.shared_prefixes])
+    drawn = np.searchsorted(edges, rng.random(sessions), side="right")
+    return np.where(drawn < len(edges), drawn, -1).astype(np.int32)
+
+
+def _cut_open(spec: GeneratorSpec, turns: _Turns) -> I8 | None:
+    """Turns inside the trace, by nominal time, as indices in order of session; None where more sessions are needed."""
+    horizon = turns.starts_s[-1]
+    inside = turns.nominal_s >= 0
+    if spec.duration_s is not None:
+        if horizon < spec.duration_s:
+            return None
+        return np.flatnonzero(inside & (turns.nominal_s < spec.duration_s))
+    wanted = spec.requests or 0
+    candidates = np.flatnonzero(inside)
+    order = candidates[np.argsort(turns.nominal_s[candidates], kind="stable")][:wanted]
+    if len(order) < wanted or turns.nominal_s[order[-1]] > horizon:
+        return None
+    return np.sort(order)
+
+
+def _cut_closed(spec: GeneratorSpec, turns: _Turns) -> I8 | None:
+    """The first turns of all users' chains, longest chains cut first; None where more sessions are needed."""
+    wanted, users = spec.requests or 0, spec.arrivals.users or 1
+    user = turns.session % users
+    order = np.argsort(user, kind="stable")
+    lengths = np.bincount(user, minlength=users)
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    chosen = np.lexsort((user, position))[:wanted]
+    if len(chosen) < wanted or (lengths <= position[chosen[-1]]).any():
+        return None
+    return np.sort(chosen)
+
+
+def _assemble(spec: GeneratorSpec, turns: _Turns, kept: I8, closed: bool) -> Trace:
+    """The trace of the kept turns: links to predecessors, shared content, arrivals."""
+    session, turn, inputs = turns.session[kept], turns.turn[kept], turns.input_tokens[kept]
+    count = len(kept)
+    if not count:
+        raise ValueError("the generator made no request: duration_s is too short for its rate")
+    before = np.arange(count) - 1
+    follows = np.zeros(count, dtype=bool)
+    follows[1:] = (session[1:] == session[:-1]) & (turn[1:] == turn[:-1] + 1)
+    previous = np.where(follows, before, -1).astype(np.int32)
+    think = np.where(follows, turns.think_s[kept], 0.0)
+    total = inputs + turns.output_tokens[kept]
+    shares_with, shared = _share_prefixes(spec, turns.prefix[kept])
+    shares_with = np.where(follows, before, shares_with)
+    shared = np.where(follows, total[np.maximum(before, 0)], shared)
+    arrival = turns.nominal_s[kept]
+    if closed:
+        previous, think, arrival = close_loop(previous, think, session % (spec.arrivals.users or 1))
+    return make_trace(
+        arrival_s=arrival,
+        input_tokens=inputs,
+        output_tokens=turns.output_tokens[kept],
+        previous=previous,
+        think_s=think,
+        session=np.unique(session, return_inverse=True)[1],
+        shares_with=shares_with,
+        shared_tokens=shared,
+        open_loop=False,
+    )
+
+
+def _share_prefixes(spec: GeneratorSpec, prefix: I4) -> tuple[I8, I8]:
+    """What a first turn shares through its shared prefix: the earliest request that has it, and its length."""
+    shares_with = np.full(len(prefix), -1, dtype=np.int64)
+    shared = np.zeros(len(prefix), dtype=np.int64)
+    for index, shared_prefix in enumerate(spec.shared_prefixes):
+        having = np.flatnonzero(prefix == index)
+        if len(having):
+            shares_with[having[1:]] = having[0]
+            shared[having[1:]] = shared_prefix.tokens
+    return shares_with, shared

@@ -1,0 +1,143 @@
+"""Trace formats in: one reader per format, and the detection of a file's format by its content.
+
+To add a format: write ``read_x(source) -> Trace``, list it in ``_READERS``, recognise its fields in ``detect_format``,
+add its name to ``hisearch.specs.workload.TraceFormat`` and a section to docs/traces.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.specs.workload import TraceFileSpec
+from hisearch.traces.canonical import PARQUET_MAGIC, is_header, read_canonical
+from hisearch.traces.errors import TraceError
+from hisearch.traces.importers.agents import read_llmservingsim, read_lmcache, read_weka
+from hisearch.traces.importers.blocks import read_bailian, read_mooncake
+from hisearch.traces.importers.tables import read_azure, read_burstgpt, read_csv, read_sharegpt_lengths
+from hisearch.traces.rows import BadRows, open_text
+from hisearch.traces.sampling import stream
+from hisearch.traces.sessions import start_sessions
+from hisearch.traces.source import Source, with_warnings
+from hisearch.traces.spreading import MOONCAKE_QUANTUM_S, spread_arrivals, starts_on_quantum
+from hisearch.traces.trace import Trace, declare_limit
+
+_READERS: dict[str, Callable[[Source], Trace]] = {
+    "hisearch": read_canonical,
+    "mooncake": read_mooncake,
+    "azure": read_azure,
+    "burstgpt": read_burstgpt,
+    "bailian": read_bailian,
+    "sharegpt_lengths": read_sharegpt_lengths,
+    "weka": read_weka,
+    "lmcache": read_lmcache,
+    "llmservingsim": read_llmservingsim,
+    "csv": read_csv,
+}
+
+#: Formats that do not record when sessions start.
+_WITHOUT_STARTS = frozenset({"sharegpt_lengths", "weka", "lmcache"})
+
+#: Fields that give a format away, most telling first.
+_JSON_FIELDS: list[tuple[str, frozenset[str]]] = [
+    ("bailian", frozenset({"chat_id", "timestamp", "input_length", "output_length"})),
+    ("mooncake", frozenset({"timestamp", "input_length", "output_length"})),
+    ("weka", frozenset({"block_size", "requests"})),
+    ("lmcache", frozenset({"block_bytes", "requests"})),
+    ("llmservingsim", frozenset({"arrival_time_ns", "input_toks", "output_toks"})),
+    ("llmservingsim", frozenset({"arrival_time_ns", "sub_requests"})),
+]
+_CSV_FIELDS: list[tuple[str, frozenset[str]]] = [
+    ("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})),
+    ("burstgpt", frozenset({"Timestamp", "Request tokens", "Response tokens"})),
+    ("sharegpt_lengths", frozenset({"num_prefill_tokens", "num_decode_tokens"})),
+]
+
+
+def detect_format(path: Path, *, has_columns: bool = False) -> str:
+    """The format of a file by its content: its magic number, or the fields of its first row.
+
+    Args:
+        path: the file.
+        has_columns: a mapping of columns is given, so a table of no known format is ``csv``.
+
+    Raises:
+        TraceError: the file cannot be read, is empty, or is of no known format.
+    """
+    if path.is_file():
+        with path.open("rb") as raw:
+            if raw.read(4) == PARQUET_MAGIC:
+                return "hisearch"
+    with open_text(path) as text:
+        first = next((line for line in text if line.strip()), None)
+    if first is None:
+        raise TraceError.at("no requests: the file is empty", path=path)
+    if first.lstrip().startswith("{"):
+        return _detect_json(path, first)
+    names = frozenset(name.strip() for name in next(csv.reader([first])))
+    found = next((name for name, fields in _CSV_FIELDS if fields <= names), "csv" if has_columns else None)
+    if found is None:
+        raise TraceError.at(
+            f"format not recognised by its columns ({', '.join(sorted(names))[:80]}); give file.format, one of "
+            f"{', '.join(_READERS)}, or file.columns for a table of your own", path=path, line=1,
+        )  # fmt: skip
+    return found
+
+
+def _detect_json(path: Path, first: str) -> str:
+    try:
+        row = json.loads(first)
+    except json.JSONDecodeError as error:
+        message = f"expected a JSON object on every line: {error.msg} at column {error.colno}"
+        raise TraceError.at(message, path=path, line=1) from error
+    if is_header(row):
+        return "hisearch"
+    for name, fields in _JSON_FIELDS:
+        if fields <= row.keys():
+            return name
+    raise TraceError.at(
+        f"format not recognised by its fields ({', '.join(sorted(row))[:80]}); give file.format, one of "
+        f"{', '.join(_READERS)}", path=path, line=1,
+    )  # fmt: skip
+
+
+def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
+    """Read a trace file as ``spec`` says; ``path`` is where ``spec.path`` was found.
+
+    Broken rows are refused beyond ``spec.skip_bad``. ``spec.limit`` is not applied here, because it counts requests in
+    the compiled trace's order.
+
+    Raises:
+        TraceError: the file is missing, of no known format, or has broken rows; or an option does not fit the format.
+    """
+    name = spec.format if spec.format != "auto" else detect_format(path, has_columns=bool(spec.columns))
+    if spec.columns and name != "csv":
+        raise TraceError.at(f"columns are for format csv; this file is {name}", path=path, key="columns")
+    if spec.arrivals is not None and name not in _WITHOUT_STARTS and "arrival_s" in spec.columns:
+        raise TraceError.at("the table's arrival_s and arrivals exclude each other", path=path, key="arrivals")
+    if spec.arrivals is not None and name not in _WITHOUT_STARTS | {"csv"}:
+        raise TraceError.at(f"format {name} records its arrivals; arrivals does not apply", path=path, key="arrivals")
+    if spec.think is not None and name != "sharegpt_lengths":
+        raise TraceError.at(f"format {name} records its own times; think does not apply", path=path, key="think")
+    source = Source(path, spec, seed, BadRows(path, spec.skip_bad))
+    trace = _READERS[name](source)
+    if spec.arrivals is not None:
+        trace = start_sessions(trace, spec.arrivals, stream("session starts", seed))
+    trace = _spread(trace, spec.spread_arrivals_s, name, stream("spread arrivals", seed))
+    return declare_limit(trace, spec.max_output_tokens)
+
+
+def _spread(trace: Trace, quantum_s: float | None, name: str, rng: np.random.Generator) -> Trace:
+    """Spread quantised arrivals as asked, or Mooncake's where they are found to be quantised."""
+    if quantum_s is None:
+        if name != "mooncake" or not starts_on_quantum(trace.arrival_s, MOONCAKE_QUANTUM_S):
+            return trace
+        quantum_s = MOONCAKE_QUANTUM_S
+    if quantum_s == 0:
+        return trace
+    note = f"arrivals are quantised to {quantum_s:g} s; they were spread evenly over it, seeded"
+    return with_warnings(spread_arrivals(trace, quantum_s, rng), note)

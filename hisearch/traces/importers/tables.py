@@ -1,0 +1,147 @@
+"""CSV recordings: Azure, BurstGPT, ShareGPT lengths, and any table by a mapping of columns."""
+
+from __future__ import annotations
+
+import math
+
+from hisearch.traces.errors import TraceError
+from hisearch.traces.rows import Fields, Order, RowError, csv_rows
+from hisearch.traces.sampling import draw_think_s, stream
+from hisearch.traces.source import Codes, Requests, Source
+from hisearch.traces.trace import Trace
+
+#: Fields of ours that ``columns`` may map to a table's.
+CSV_FIELDS = (
+    "id", "arrival_s", "input_tokens", "output_tokens", "session", "tenant", "think_s",
+)  # fmt: skip
+
+
+def read_azure(source: Source) -> Trace:
+    """Azure LLM inference traces (github.com/Azure/AzurePublicDataset): ``TIMESTAMP,ContextTokens,GeneratedTokens``."""
+    requests = Requests()
+    order = Order("TIMESTAMP")
+    for line, row in csv_rows(source.path, source.bad):
+        with source.bad.row(line):
+            inputs, outputs = row.count("ContextTokens"), row.count("GeneratedTokens")
+            requests.add(order.check(row.seconds("TIMESTAMP")), inputs, outputs)
+    return requests.build(source)
+
+
+def read_burstgpt(source: Source) -> Trace:
+    """BurstGPT (github.com/HPMLL/BurstGPT): seconds, token counts; releases from 2.0 with sessions and elapsed times.
+
+    Requests of one ``Session ID`` follow each other up; the think time is what the gap leaves beyond ``Elapsed time``.
+    Recorded arrivals are replayed unless a closed loop is asked for. Prompts' contents are not recorded: nothing is
+    shared. ``Model`` becomes the tenant. Failed requests (``Response tokens`` 0) are broken rows.
+    """
+    requests = Requests()
+    order, models, sessions = Order("Timestamp"), Codes(), Codes()
+    last: dict[int, tuple[int, float]] = {}
+    for line, row in csv_rows(source.path, source.bad):
+        with source.bad.row(line):
+            inputs, outputs = row.count("Request tokens"), row.count("Response tokens")
+            arrival = row.number("Timestamp")
+            elapsed = row.number("Elapsed time") if row.filled("Elapsed time") else math.nan
+            tenant = models[row.label("Model")] if "Model" in row else 0
+            named = str(row.raw("Session ID")) if row.filled("Session ID") else None
+            order.check(arrival)
+            session = sessions[named if named is not None else ("row", line)]
+            previous, finish = last.get(session, (-1, arrival))
+            index = requests.add(
+                arrival,
+                inputs,
+                outputs,
+                previous=previous,
+                think_s=max(0.0, arrival - finish) if not math.isnan(finish) else math.nan,
+                session=session,
+                tenant=tenant,
+            )
+            last[session] = (index, arrival + elapsed)
+    return requests.build(source)
+
+
+def read_sharegpt_lengths(source: Source) -> Trace:
+    """ShareGPT lengths (github.com/microsoft/sarathi-serve): ``num_prefill_tokens,num_decode_tokens``, with history.
+
+    The rows of a conversation follow each other, each prompt holding all that was said before. Where one ends is not
+    marked: a row continues the one before it if its prompt is at least as long as that one's prompt and output.
+    """
+    requests = Requests()
+    shares_with: list[int] = []
+    shared_tokens: list[int] = []
+    for line, row in csv_rows(source.path, source.bad):
+        with source.bad.row(line):
+            inputs, outputs = row.count("num_prefill_tokens"), row.count("num_decode_tokens")
+            before = len(requests) - 1
+            said = requests.input_tokens[-1] + requests.output_tokens[-1] if before >= 0 else math.inf
+            follows = inputs >= said
+            shares_with.append(before if follows else -1)
+            shared_tokens.append(int(said) if follows else 0)
+            requests.add(
+                math.nan if follows else 0.0,
+                inputs,
+                outputs,
+                previous=before if follows else -1,
+                session=requests.session[-1] if follows else None,
+            )
+    warnings = ["conversations are not marked in the file: they were told apart by their lengths"]
+    think = draw_think_s(source.spec.think, len(requests), stream("think", source.seed))
+    requests.think_s = [think[i] if requests.previous[i] >= 0 else 0.0 for i in range(len(requests))]
+    if source.spec.think is None:
+        warnings.append("think times are not recorded: 0 s was taken; give file.think to set them")
+    return requests.build(source, shares=(shares_with, shared_tokens), open_loop=False, warnings=warnings)
+
+
+def read_csv(source: Source) -> Trace:
+    """Any CSV table, by ``columns``: our field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
+
+    ``arrival_s`` may be seconds or dates; without it ``arrivals`` must say when sessions start. Rows of one ``session``
+    follow each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
+    """
+    columns = source.spec.columns
+    for field, column in columns.items():
+        if field not in CSV_FIELDS:
+            message = f"expected fields among {', '.join(CSV_FIELDS)}, got {field!r}: {column!r}"
+            raise TraceError.at(message, path=source.path, key="columns")
+    timed = "arrival_s" in columns
+    if not timed and source.spec.arrivals is None:
+        message = "map arrival_s, or give file.arrivals for sessions' starts"
+        raise TraceError.at(message, path=source.path, key="columns")
+    requests = Requests()
+    order, tenants, sessions = Order(columns.get("arrival_s", "")), Codes(), Codes()
+    last: dict[int, int] = {}
+    for line, row in csv_rows(source.path, source.bad):
+        with source.bad.row(line):
+            inputs = row.count(_column(row, columns, "input_tokens"))
+            outputs = row.count(_column(row, columns, "output_tokens"))
+            arrival = row.seconds(_column(row, columns, "arrival_s")) if timed else math.nan
+            named = row.raw(_column(row, columns, "session")) if "session" in columns else ("row", line)
+            tenant = tenants[row.raw(_column(row, columns, "tenant"))] if "tenant" in columns else 0
+            name = str(row.raw(_column(row, columns, "id"))) if "id" in columns else None
+            think = row.number(columns["think_s"]) if row.filled(columns.get("think_s", "")) else math.nan
+            if timed:
+                order.check(arrival)
+            session = sessions[named]
+            previous = last.get(session, -1)
+            last[session] = requests.add(
+                arrival if timed or previous >= 0 else 0.0,
+                inputs,
+                outputs,
+                previous=previous,
+                think_s=think if previous >= 0 else 0.0,
+                session=session,
+                tenant=tenant,
+                request_id=name,
+            )
+    if not timed and any(math.isnan(think) for think in requests.think_s):
+        message = "without arrival_s every follow-up of a session needs a think_s"
+        raise TraceError.at(message, path=source.path, key="columns")
+    return requests.build(source, open_loop=timed and "think_s" not in columns)
+
+
+def _column(row: Fields, columns: dict[str, str], field: str) -> str:
+    """The table's column for a field of ours: as mapped, else of the same name."""
+    column = columns.get(field, field)
+    if not row.has(column):
+        raise RowError(column, f"no such column (for {field}); the file has {', '.join(row.names())}")
+    return column

@@ -1,0 +1,109 @@
+"""From a workload's spec, or a trace file, to a compiled trace; the disk cache in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hisearch.specs.workload import TraceFileSpec, WorkloadSpec
+from hisearch.traces.cache import cache_key, load_cached, store_cached
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace, head
+from hisearch.traces.errors import TraceError
+from hisearch.traces.generate import generate_trace
+from hisearch.traces.importers import read_trace
+from hisearch.traces.trace import Trace
+
+
+def load_workload(
+    spec: WorkloadSpec,
+    base_dir: Path,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    skip_bad: int = 0,
+    name: str = "workload",
+) -> CompiledTrace:
+    """Compile the workload that ``spec`` describes, or take it from the cache.
+
+    Args:
+        spec: a trace file or a generator.
+        base_dir: folder that a relative ``file.path`` is looked for in, after the working directory.
+        seed: of everything random in it, beside the generator's own.
+        limit: keep the first requests only (as ``file.limit``; the smaller counts).
+        skip_bad: broken rows to tolerate (as ``file.skip_bad``; the larger counts).
+        name: what reports call the trace.
+
+    Raises:
+        TraceError: the file is missing or cannot be used, see ``read_trace``; or it cannot be replayed as asked.
+    """
+    if spec.file is not None:
+        path = find_trace_file(spec.file.path, base_dir)
+        file = spec.file.model_copy(update={"skip_bad": max(skip_bad, spec.file.skip_bad)})
+        compiled = _compiled_file(path, file, seed, name)
+        limits = [bound for bound in (limit, file.limit) if bound is not None]
+    else:
+        assert spec.generator is not None  # the spec's own check
+        generator = spec.generator
+        key = cache_key({"generator": generator.model_dump(mode="json"), "seed": seed})
+        compiled = load_cached(key, name) or _store(key, generate_trace(generator, seed=seed), name)
+        limits = [] if limit is None else [limit]
+    return head(compiled, min(limits)) if limits else compiled
+
+
+def load_trace_file(path: str | Path, *, name: str | None = None, seed: int = 0, **options: Any) -> CompiledTrace:
+    """Compile one trace file; ``options`` are the fields of ``TraceFileSpec`` but ``path``.
+
+    Raises:
+        TraceError: see ``load_workload``.
+        pydantic.ValidationError: an option that ``TraceFileSpec`` does not know or allow.
+    """
+    spec = WorkloadSpec(file=TraceFileSpec(path=str(path), **options))
+    return load_workload(spec, Path.cwd(), seed=seed, name=name or trace_name(Path(path)))
+
+
+def trace_name(path: Path) -> str:
+    """A trace file's name without its endings."""
+    return path.name.split(".")[0] or path.name
+
+
+def find_trace_file(path: str, base_dir: Path) -> Path:
+    """The file at ``path``: as it is, or relative to the working directory, else to ``base_dir``.
+
+    Raises:
+        TraceError: there is none.
+    """
+    tried = list(dict.fromkeys([Path.cwd() / path, base_dir / path]))
+    for candidate in tried:
+        if candidate.is_file():
+            return candidate
+    places = " or ".join(str(candidate.parent) for candidate in tried)
+    known = _DOWNLOADS.get(tried[0].name.removesuffix(".gz"), "")
+    raise TraceError.at(f"no trace file {tried[0].name} in {places}{known}", path=Path(path), key="spec.file.path")
+
+
+#: Where published traces come from, by file name.
+_DOWNLOADS = {
+    "conversation_trace.jsonl": "; download it from https://github.com/kvcache-ai/Mooncake "
+    "(FAST25-release/traces/conversation_trace.jsonl), or name yours with --set spec.workload.trace=PATH",
+}
+
+
+def _compiled_file(path: Path, spec: TraceFileSpec, seed: int, name: str) -> CompiledTrace:
+    # Where the file lies and how many requests are kept does not change what is compiled.
+    options = spec.model_dump(mode="json", exclude={"path", "limit"})
+    key = cache_key({"file": options, "seed": seed}, path)
+    cached = load_cached(key, name)
+    if cached is not None:
+        return cached
+    trace = read_trace(path, spec, seed=seed)
+    try:
+        return _store(key, trace, name, spec)
+    except ValueError as error:
+        raise TraceError.at(str(error), path=path) from error
+
+
+def _store(key: str, trace: Trace, name: str, spec: TraceFileSpec | None = None) -> CompiledTrace:
+    compiled = compile_trace(trace, name, spec.follow_ups if spec is not None else "auto")
+    store_cached(key, compiled)
+    return compiled

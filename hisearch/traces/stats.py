@@ -1,0 +1,214 @@
+"""Statistics of a compiled trace: rates, burstiness, lengths, sessions, and what a prefix cache could hit.
+
+Hit rates count prompt tokens alone, of prompts taken in the trace's order, against what earlier *prompts* left in the
+cache; a prompt may hit all of its tokens, its last ones included. (That is how published figures count. An engine
+computes at least one token of every prompt, and caches outputs too: its figures differ.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hisearch.traces.compiled import F8, I8, CompiledTrace
+
+#: Cache sizes at which the curve of ``trace_stats`` is taken, as shares of the tokens of all distinct prompts.
+CURVE_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Mean, extremes and percentiles of a sample."""
+
+    mean: float
+    min: float
+    p10: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Distribution | None:
+        """Of a sample; None where it is empty."""
+        if not len(values):
+            return None
+        low, p10, p50, p90, p95, p99, high = np.percentile(values, [0, 10, 50, 90, 95, 99, 100]).tolist()
+        return cls(float(values.mean()), low, p10, p50, p90, p95, p99, high)
+
+
+@dataclass(frozen=True)
+class CachePoint:
+    """Hit rate of an LRU cache of ``capacity_tokens``."""
+
+    capacity_tokens: int
+    hit_tokens: int
+    hit_rate: float
+
+
+@dataclass(frozen=True)
+class TraceStats:
+    """Statistics of a trace.
+
+    Attributes:
+        requests, follow_ups: counts; a follow-up waits for its predecessor.
+        known_arrivals: requests with a recorded (or nominal) arrival; span, rate and burstiness are theirs.
+        span_s: from the first to the last of them. rate_rps: their number less one over the span; 0 without a span.
+        interarrival_cv: coefficient of variation of the gaps between them.
+        fano_10s, fano_60s: variance / mean of counts in windows of that length (1 for a Poisson process); None where
+            fewer than two whole windows fit.
+        input_tokens, output_tokens, think_s: distributions (think times of follow-ups).
+        sessions, turns: number of sessions, distribution of requests in them. single_turn_fraction: sessions of one.
+        unique_prompt_tokens: tokens of all distinct prompts, shared ones counted once.
+        ideal_hit_tokens, ideal_hit_rate: of an unlimited cache.
+        lru: hit rates against size, of blocks of ``block_tokens``.
+    """
+
+    name: str
+    digest: str
+    requests: int
+    follow_ups: int
+    known_arrivals: int
+    span_s: float
+    rate_rps: float
+    interarrival_cv: float | None
+    fano_10s: float | None
+    fano_60s: float | None
+    input_tokens: Distribution
+    output_tokens: Distribution
+    think_s: Distribution | None
+    sessions: int
+    turns: Distribution
+    single_turn_fraction: float
+    prompt_tokens: int
+    unique_prompt_tokens: int
+    ideal_hit_tokens: int
+    ideal_hit_rate: float
+    block_tokens: int
+    lru: tuple[CachePoint, ...]
+    skipped_rows: int
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def trace_stats(
+    trace: CompiledTrace, *, capacities_tokens: Sequence[int] | None = None, block_tokens: int = 16
+) -> TraceStats:
+    """All statistics of a trace.
+
+    Args:
+        trace: the trace.
+        capacities_tokens: cache sizes for the curve; by default shares of the distinct prompts' tokens.
+        block_tokens: block size of the cache.
+
+    Raises:
+        ValueError: see ``lru_hit_curve``.
+    """
+    arrays = trace.arrays
+    times = np.sort(arrays.arrival_s[np.isfinite(arrays.arrival_s)])
+    gaps = np.diff(times)
+    span = trace.span_s
+    turns = np.bincount(np.unique(arrays.session, return_inverse=True)[1])
+    ideal = int(ideal_hit_tokens(trace).sum())
+    unique = unique_prompt_tokens(trace)
+    if capacities_tokens is None:
+        sizes = (int(fraction * unique) // block_tokens * block_tokens for fraction in CURVE_FRACTIONS)
+        capacities_tokens = sorted({max(block_tokens, size) for size in sizes})
+    inputs, outputs = Distribution.of(arrays.input_tokens), Distribution.of(arrays.output_tokens)
+    turns_of = Distribution.of(turns)
+    if inputs is None or outputs is None or turns_of is None:
+        raise ValueError("the trace has no requests")
+    return TraceStats(
+        name=trace.name,
+        digest=trace.digest,
+        requests=len(trace),
+        follow_ups=int((arrays.previous >= 0).sum()),
+        known_arrivals=len(times),
+        span_s=span,
+        rate_rps=(len(times) - 1) / span if span > 0 else 0.0,
+        interarrival_cv=float(gaps.std() / gaps.mean()) if len(gaps) > 1 and span > 0 else None,
+        fano_10s=fano_factor(times, 10.0),
+        fano_60s=fano_factor(times, 60.0),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        think_s=Distribution.of(arrays.think_s[arrays.previous >= 0]),
+        sessions=len(turns),
+        turns=turns_of,
+        single_turn_fraction=float((turns == 1).mean()),
+        prompt_tokens=trace.prompt_tokens,
+        unique_prompt_tokens=unique,
+        ideal_hit_tokens=ideal,
+        ideal_hit_rate=ideal / trace.prompt_tokens,
+        block_tokens=block_tokens,
+        lru=tuple(lru_hit_curve(trace, capacities_tokens, block_tokens=block_tokens)),
+        skipped_rows=trace.skipped_rows,
+        warnings=trace.warnings,
+    )
+
+
+def fano_factor(times_s: F8, window_s: float) -> float | None:
+    """Variance over mean of arrivals per window, whole windows from the first arrival; None for fewer than two."""
+    if not len(times_s):
+        return None
+    windows = int((times_s[-1] - times_s[0]) // window_s)
+    if windows < 2:
+        return None
+    counts = np.bincount(((times_s - times_s[0]) // window_s).astype(np.int64), minlength=windows)[:windows]
+    return float(counts.var() / counts.mean())
+
+
+def ideal_hit_tokens(trace: CompiledTrace, *, include_outputs: bool = False) -> I8:
+    """Tokens of each prompt that an unlimited cache holds, requests taken one after another in order; shape (N,).
+
+    Args:
+        trace: the trace.
+        include_outputs: earlier outputs are in the cache too (as they are in an engine's).
+    """
+    from hisearch.traces import _tree
+
+    arrays = trace.arrays
+    hits: I8 = _tree.ideal_hits(
+        arrays.parent, arrays.end_tokens, arrays.prompt_node, arrays.output_node, include_outputs
+    )
+    return hits
+
+
+def unique_prompt_tokens(trace: CompiledTrace) -> int:
+    """Tokens of all distinct prompts, shared ones counted once: what an unlimited cache ends up holding."""
+    return trace.prompt_tokens - int(ideal_hit_tokens(trace).sum())
+
+
+def lru_hit_curve(
+    trace: CompiledTrace, capacities_tokens: Sequence[int], *, block_tokens: int = 16
+) -> list[CachePoint]:
+    """Hit rates of LRU caches of whole blocks, requests taken one after another in order.
+
+    A cache of C tokens holds C // block_tokens blocks. A prompt's partial last block takes a block too, and is hit by
+    a prompt that ends with it. A request first looks up its leading blocks, then uses all of its blocks from last to
+    first, so that a chain loses its tail before its head.
+
+    Raises:
+        ValueError: a capacity below 0, or blocks of less than 1 token.
+    """
+    from hisearch.traces import _tree
+
+    if block_tokens < 1:
+        raise ValueError(f"block_tokens must be at least 1, not {block_tokens}")
+    arrays = trace.arrays
+    tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node)
+    first, total = _tree.block_layout(*tree, block_tokens)
+    points = []
+    for capacity in capacities_tokens:
+        if capacity < 0:
+            raise ValueError(f"a cache cannot hold {capacity} tokens")
+        blocks = capacity // block_tokens
+        hits = int(_tree.lru_hits(*tree, first, total, block_tokens, blocks).sum()) if blocks else 0
+        points.append(CachePoint(int(capacity), hits, hits / trace.prompt_tokens))
+    return points

@@ -1,0 +1,167 @@
+"""A trace in memory, as read or generated, before it is compiled.
+
+Notation
+    N   requests; one that another refers to (``previous``, ``shares_with``) comes before it
+
+What prompts and outputs contain is known only as far as they share it. Taken in order, every sequence (prompt followed
+by output) begins with ``shared_tokens`` tokens of one earlier sequence, ``shares_with``, and has nothing more in common
+with any earlier one. Any set of sequences can be written so, whether it was given by block hashes, token ids or the
+structure of sessions; and two columns hold it, however long the prompts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.traces.compiled import F8, I4, I8
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Columns of length N.
+
+    Attributes:
+        request_ids: names, for people.
+        arrival_s: seconds from the trace's start; NaN where unknown, which only a follow-up's may be.
+        input_tokens, output_tokens: lengths, at least 1.
+        max_output_tokens: limit that the client declares, at least ``output_tokens``.
+        previous: index of the request that this one follows up, or -1.
+        think_s: seconds from the predecessor's last token to this arrival; NaN where unknown, 0 without a predecessor.
+        session, tenant, priority: small integers, at least 0; lower priority value goes first.
+        shares_with: index of the earlier request whose sequence this one begins with, or -1.
+        shared_tokens: for how many tokens.
+        open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
+        skipped_rows: broken rows that were left out. warnings: what a reader of results should know.
+    """
+
+    request_ids: list[str]
+    arrival_s: F8
+    input_tokens: I8
+    output_tokens: I8
+    max_output_tokens: I8
+    previous: I4
+    think_s: F8
+    session: I4
+    tenant: I4
+    priority: I4
+    shares_with: I4
+    shared_tokens: I8
+    open_loop: bool = True
+    skipped_rows: int = 0
+    warnings: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def __post_init__(self) -> None:
+        """Check what everything downstream relies on.
+
+        Raises:
+            ValueError: columns of different lengths, no requests, or a broken rule of the class's documentation.
+        """
+        count = len(self.arrival_s)
+        for column in fields(self)[:12]:
+            if len(getattr(self, column.name)) != count:
+                raise ValueError(f"column {column.name} has {len(getattr(self, column.name))} rows, not {count}")
+        if not count:
+            raise ValueError("the trace has no requests")
+        index = np.arange(count)
+        follow_up = self.previous >= 0
+        total = self.input_tokens + self.output_tokens
+        shared_from = np.where(self.shares_with >= 0, total[np.maximum(self.shares_with, 0)], 0)
+        rules = {
+            "previous: a request may only follow an earlier one": self.previous < index,
+            "shares_with: a request may only share with an earlier one": self.shares_with < index,
+            "shared_tokens: at most both sequences' lengths, 0 without shares_with": (self.shared_tokens >= 0)
+            & (self.shared_tokens <= np.minimum(total, shared_from)),
+            "input_tokens: at least 1": self.input_tokens >= 1,
+            "output_tokens: at least 1": self.output_tokens >= 1,
+            "max_output_tokens: at least output_tokens": self.max_output_tokens >= self.output_tokens,
+            "arrival_s: finite, at least 0; unknown (NaN) for follow-ups only": (
+                (self.arrival_s >= 0) & np.isfinite(self.arrival_s)
+            )
+            | (np.isnan(self.arrival_s) & follow_up),
+            "think_s: at least 0; unknown (NaN) for follow-ups only": ((self.think_s >= 0) & np.isfinite(self.think_s))
+            | (np.isnan(self.think_s) & follow_up),
+            "session, tenant, priority: at least 0": (self.session >= 0) & (self.tenant >= 0) & (self.priority >= 0),
+        }
+        for rule, holds in rules.items():
+            if not holds.all():
+                raise ValueError(f"request {int(np.argmin(holds))}: {rule}")
+
+
+def make_trace(
+    *,
+    arrival_s: npt.ArrayLike,
+    input_tokens: npt.ArrayLike,
+    output_tokens: npt.ArrayLike,
+    request_ids: Sequence[str] | None = None,
+    max_output_tokens: npt.ArrayLike | None = None,
+    previous: npt.ArrayLike | None = None,
+    think_s: npt.ArrayLike | None = None,
+    session: npt.ArrayLike | None = None,
+    tenant: npt.ArrayLike | None = None,
+    priority: npt.ArrayLike | None = None,
+    shares_with: npt.ArrayLike | None = None,
+    shared_tokens: npt.ArrayLike | None = None,
+    open_loop: bool = True,
+    skipped_rows: int = 0,
+    warnings: Sequence[str] = (),
+) -> Trace:
+    """A :class:`Trace` from any array-likes, with defaults.
+
+    Defaults: ids "0", "1", …; a declared limit equal to the output; no predecessors; one session for each chain of
+    predecessors; tenant and priority 0; nothing shared.
+
+    Raises:
+        ValueError: see :class:`Trace`.
+    """
+    arrival = np.asarray(arrival_s, dtype=np.float64)
+    count = len(arrival)
+    none = np.full(count, -1, dtype=np.int32)
+    zeros = np.zeros(count, dtype=np.int32)
+    before = none if previous is None else np.asarray(previous, dtype=np.int32)
+    outputs = np.asarray(output_tokens, dtype=np.int64)
+    return Trace(
+        request_ids=[str(i) for i in range(count)] if request_ids is None else list(request_ids),
+        arrival_s=arrival,
+        input_tokens=np.asarray(input_tokens, dtype=np.int64),
+        output_tokens=outputs,
+        max_output_tokens=outputs if max_output_tokens is None else np.asarray(max_output_tokens, dtype=np.int64),
+        previous=before,
+        think_s=np.zeros(count) if think_s is None else np.asarray(think_s, dtype=np.float64),
+        session=sessions_of(before) if session is None else np.asarray(session, dtype=np.int32),
+        tenant=zeros if tenant is None else np.asarray(tenant, dtype=np.int32),
+        priority=zeros if priority is None else np.asarray(priority, dtype=np.int32),
+        shares_with=none if shares_with is None else np.asarray(shares_with, dtype=np.int32),
+        shared_tokens=zeros.astype(np.int64) if shared_tokens is None else np.asarray(shared_tokens, dtype=np.int64),
+        open_loop=open_loop,
+        skipped_rows=skipped_rows,
+        warnings=tuple(warnings),
+    )
+
+
+def roots_of(previous: I4) -> I4:
+    """Index of the first request of each request's chain of predecessors, by pointer doubling; shape (N,)."""
+    root = np.where(previous < 0, np.arange(len(previous), dtype=np.int32), previous).astype(np.int32)
+    while True:
+        further = root[root]
+        if np.array_equal(further, root):
+            return root
+        root = further
+
+
+def sessions_of(previous: I4) -> I4:
+    """Session numbers 0, 1, … by chain of predecessors, in order of first appearance; shape (N,)."""
+    return np.unique(roots_of(previous), return_inverse=True)[1].astype(np.int32)
+
+
+def declare_limit(trace: Trace, limit_tokens: int | None) -> Trace:
+    """The trace with clients declaring ``limit_tokens`` at most; longer outputs keep their own length as limit."""
+    if limit_tokens is None:
+        return trace
+    return replace(trace, max_output_tokens=np.maximum(trace.output_tokens, limit_tokens))

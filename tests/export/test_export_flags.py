@@ -1,0 +1,152 @@
+"""Every flag that is written exists in the engine, and carries the deployment's value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisearch.export.flags import (
+    TABLES,
+    ExportError,
+    Launch,
+    engine_flags,
+    needs_checkpoint,
+    other_engine,
+    router_flags,
+)
+from hisearch.export.placement import place
+
+FLAGS = Path(__file__).parent / "flags"
+FILES = {"sglang": "sglang-0.5.9.txt", "vllm": "vllm-0.19.0.txt", "router": "sglang-router-0.3.2.txt"}
+
+
+def known_flags(engine: str) -> set[str]:
+    lines = (FLAGS / FILES[engine]).read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+@pytest.fixture
+def launch(build_deployment: Any, build_model: Any, build_accelerator: Any) -> Any:
+    def build(*, fp8: bool = True, model: dict[str, Any] | None = None, **changes: Any) -> Launch:
+        return Launch(
+            build_deployment(**changes).pool, build_model(**(model or {})), build_accelerator(fp8=fp8), 400_000
+        )
+
+    return build
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_every_flag_of_the_table_exists(engine: str) -> None:
+    assert {flag for flag, _ in TABLES[engine]} <= known_flags(engine)
+    assert {"--host", "--port"} <= known_flags(engine)
+
+
+def test_every_router_flag_exists(build_deployment: Any) -> None:
+    known = known_flags("router")
+    for policy in ("random", "round_robin", "power_of_two", "cache_aware"):
+        flags = router_flags(build_deployment(router={"policy": policy}).router)
+        assert {flag[0] for flag in flags} <= known
+        assert ("--policy", policy) in flags
+        assert (("--cache-threshold", "0.3") in flags) == (policy == "cache_aware")
+    assert {"--worker-urls", "--host", "--port"} <= known
+
+
+def test_sglang_settings(launch: Any) -> None:
+    flags = dict(
+        flag if len(flag) == 2 else (flag[0], "")
+        for flag in engine_flags(
+            launch(
+                engine={
+                    "name": "sglang",
+                    "chunk_tokens": 4096,
+                    "max_running_requests": 96,
+                    "eviction": "lfu",
+                    "memory_fraction": 0.88,
+                    "schedule_conservativeness": 0.5,
+                },
+                pool={"host_tier": {"gib_per_worker": 256}, "tensor_parallel": 4, "kv_dtype": "fp8"},
+            )
+        )
+    )
+    assert flags == {
+        "--tp-size": "4",
+        "--dtype": "bfloat16",
+        "--kv-cache-dtype": "fp8_e4m3",
+        "--mem-fraction-static": "0.88",
+        "--max-total-tokens": "400000",
+        "--page-size": "1",
+        "--chunked-prefill-size": "4096",
+        "--max-prefill-tokens": "16384",
+        "--max-running-requests": "96",
+        "--schedule-policy": "fcfs",
+        "--schedule-conservativeness": "0.5",
+        "--radix-eviction-policy": "lfu",
+        "--enable-hierarchical-cache": "",
+        "--hicache-size": "68",  # 256 GiB = 274.9 GB, over 4 ranks
+        "--hicache-write-policy": "write_through",
+    }
+
+
+def test_vllm_settings(launch: Any) -> None:
+    flags = engine_flags(launch(engine={"name": "vllm", "prefix_caching": False}, pool={"weight_dtype": "fp8"}))
+    assert ("--quantization", "fp8") in flags
+    assert ("--no-enable-prefix-caching",) in flags
+    assert ("--enable-prefix-caching",) not in flags
+    assert ("--block-size", "16") in flags
+    assert ("--max-num-batched-tokens", "8192") in flags
+
+
+def test_host_tier_is_left_out_without_a_prefix_cache(launch: Any) -> None:
+    flags = engine_flags(launch(engine={"prefix_caching": False}, pool={"host_tier": {"gib_per_worker": 64}}))
+    assert ("--disable-radix-cache",) in flags
+    assert ("--enable-hierarchical-cache",) not in flags
+
+
+def test_fp8_kv_without_fp8_arithmetic_is_e5m2(launch: Any) -> None:
+    assert ("--kv-cache-dtype", "fp8_e5m2") in engine_flags(launch(fp8=False, pool={"kv_dtype": "fp8"}))
+
+
+@pytest.mark.parametrize(("engine", "dtype"), [("sglang", "int8"), ("vllm", "fp4"), ("vllm", "int4")])
+def test_unknown_kv_format_is_refused(launch: Any, engine: str, dtype: str) -> None:
+    with pytest.raises(ExportError, match=f"{engine} .* no KV cache format {dtype}"):
+        engine_flags(launch(engine={"name": engine}, pool={"kv_dtype": dtype}))
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "checkpoint"),
+    [
+        ("bf16", None, None),
+        ("bf16", "fp8", None),
+        ("fp8", "fp8", None),
+        ("bf16", "int4", "int4"),
+        ("fp8", "bf16", "bf16"),
+    ],
+)
+def test_which_formats_need_other_weights(launch: Any, stored: str, wanted: str | None, checkpoint: str | None) -> None:
+    built = launch(model={"weight_dtype": stored}, pool={"weight_dtype": wanted})
+    assert needs_checkpoint(built.pool, built.model) == checkpoint
+
+
+def test_the_other_engine_is_valid_and_says_what_changed(build_deployment: Any) -> None:
+    engine = build_deployment(engine={"eviction": "lfu", "chunk_tokens": 128, "max_running_requests": 256}).pool.engine
+    other, notes = other_engine(engine)
+    assert (other.name, other.eviction, other.chunk_tokens, other.page_size) == ("vllm", "lru", 256, 16)
+    assert len(notes) == 4
+    back, _ = other_engine(other)
+    assert (back.name, back.page_size, back.chunk_tokens) == ("sglang", 16, 256)
+
+
+def test_placement_gives_disjoint_devices_and_distinct_ports(build_deployment: Any) -> None:
+    placements = place(build_deployment(pool={"replicas": 7, "tensor_parallel": 2}).pool, 5)
+    assert len({p.port for p in placements}) == 7
+    assert [p.host for p in placements] == [0, 0, 1, 1, 2, 2, 3]
+    used = [(p.host, device) for p in placements for device in p.devices]
+    assert len(set(used)) == len(used) == 14
+    assert max(device for _, device in used) < 5
+
+
+def test_a_replica_wider_than_a_host_is_refused(build_deployment: Any) -> None:
+    with pytest.raises(ExportError, match="tensor_parallel 8 does not fit a host with 4"):
+        place(build_deployment(pool={"tensor_parallel": 8}).pool, 4)

@@ -1,0 +1,153 @@
+"""The exported folder: scripts that bash accepts and that start what the README says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hisearch.export.deployment import export_deployment
+from hisearch.specs.deployment import DeploymentSpec
+
+STUB = """#!/bin/bash
+printf '%s|%s|' "$(basename "$0")" "${CUDA_VISIBLE_DEVICES:-}"
+printf '<%s>' "$@"
+printf '\\n'
+"""
+
+
+@pytest.fixture
+def export(build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path) -> Any:
+    def run(*, model: dict[str, Any] | None = None, accelerators_per_host: int = 8, **changes: Any) -> Path:
+        out = tmp_path / "out" / "recommended"
+        export_deployment(
+            build_deployment(**changes),
+            build_model(**(model or {})),
+            build_accelerator(),
+            400_000,
+            out,
+            accelerators_per_host=accelerators_per_host,
+        )
+        return out
+
+    return run
+
+
+def call(script: Path, *arguments: str, stubs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with ``python`` and ``vllm`` replaced by a program that prints its arguments."""
+    stubs.mkdir(exist_ok=True)
+    for name in ("python", "vllm"):
+        (stubs / name).write_text(STUB)
+        (stubs / name).chmod(0o755)
+    kept = {"PATH": f"{stubs}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        [str(script), *arguments],
+        capture_output=True,
+        text=True,
+        env=kept | environment,
+        cwd=stubs,
+        timeout=20,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_files_and_their_syntax(export: Any, tmp_path: Path, engine: str, replicas: int) -> None:
+    out = export(engine={"name": engine}, pool={"replicas": replicas})
+    other = {"sglang": "vllm", "vllm": "sglang"}[engine]
+    everything = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert everything == {
+        "out/recommended/README.md",
+        "out/recommended/deployment.yaml",
+        f"out/recommended/{engine}/run.sh",
+        f"out/recommended/alternatives/{other}/run.sh",
+    }
+    for script in out.rglob("run.sh"):
+        subprocess.run(["bash", "-n", str(script)], check=True)
+        assert os.access(script, os.X_OK)
+        assert "set -euo pipefail" in script.read_text()
+    assert "NOT SIMULATED" in (out / "alternatives" / other / "run.sh").read_text()
+    assert "NOT SIMULATED" not in (out / engine / "run.sh").read_text()
+    assert "not simulated" in (out / "README.md").read_text()
+
+
+def test_yaml_is_the_deployment(export: Any, build_deployment: Any) -> None:
+    document = yaml.safe_load((export() / "deployment.yaml").read_text())
+    assert document["kind"] == "Deployment"
+    assert DeploymentSpec.model_validate(document["spec"]) == build_deployment()
+
+
+def test_a_replica_starts_with_its_devices_port_and_flags(export: Any, tmp_path: Path) -> None:
+    script = export(pool={"tensor_parallel": 4}) / "sglang" / "run.sh"
+    done = call(script, "replica", "1", stubs=tmp_path / "stubs")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("python|4,5,6,7|<-m><sglang.launch_server><--model-path><Qwen/Qwen3-32B>")
+    assert done.stdout.endswith("<--host><0.0.0.0><--port><30002>\n")
+    assert "<--max-total-tokens><400000>" in done.stdout
+
+
+def test_a_host_starts_all_of_its_replicas(export: Any, tmp_path: Path) -> None:
+    script = export(engine={"name": "vllm"}, pool={"tensor_parallel": 4}) / "vllm" / "run.sh"
+    done = call(script, "host", "1", stubs=tmp_path / "stubs", MODEL="/models/mine")
+    assert done.stdout.startswith("vllm|0,1,2,3|<serve></models/mine>")
+    assert done.stdout.count("\n") == 1
+    refused = call(script, "host", "2", stubs=tmp_path / "stubs")
+    assert refused.returncode == 2
+    assert "no host 2" in refused.stderr
+
+
+def test_the_router_reaches_every_replica(export: Any, tmp_path: Path) -> None:
+    script = export(pool={"tensor_parallel": 4}) / "sglang" / "run.sh"
+    missing = call(script, "router", stubs=tmp_path / "stubs", HOST_0="10.0.0.1")
+    assert missing.returncode != 0
+    assert "set HOST_1" in missing.stderr
+    done = call(script, "router", stubs=tmp_path / "stubs", HOST_0="10.0.0.1", HOST_1="10.0.0.2")
+    assert "<http://10.0.0.1:30001><http://10.0.0.1:30002><http://10.0.0.2:30003>" in done.stdout
+    assert "<--policy><cache_aware><--cache-threshold><0.3>" in done.stdout
+    assert done.stdout.endswith("<--port><30000>\n")
+
+
+def test_one_replica_has_no_router(export: Any, tmp_path: Path) -> None:
+    out = export(pool={"replicas": 1})
+    assert "sglang_router" not in (out / "sglang" / "run.sh").read_text()
+    assert call(out / "sglang" / "run.sh", "router", stubs=tmp_path / "stubs").returncode == 2
+    assert call(out / "sglang" / "run.sh", "replica", "0", stubs=tmp_path / "stubs").stdout.endswith("<30000>\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["$(touch owned)", "a b'c\"d`e`", "x;touch owned", "x}\ntouch owned\n#", "--flag", "€{"]
+)
+def test_hostile_names_stay_words(export: Any, tmp_path: Path, name: str) -> None:
+    out = export(model={"huggingface_id": name}, pool={"accelerator": name})
+    done = call(out / "sglang" / "run.sh", "replica", "0", stubs=tmp_path / "stubs")
+    assert f"<--model-path><{name}>" in done.stdout, done.stderr
+    assert not list(tmp_path.rglob("owned"))
+    for script in out.rglob("run.sh"):
+        subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_other_weights_are_asked_for(export: Any, tmp_path: Path) -> None:
+    out = export(pool={"weight_dtype": "int4"})
+    refused = call(out / "sglang" / "run.sh", "replica", "0", stubs=tmp_path / "stubs")
+    assert refused.returncode != 0
+    assert "checkpoint with int4 weights" in refused.stderr
+    assert "checkpoint with int4 weights" in (out / "README.md").read_text()
+
+
+def test_a_host_tier_that_sglang_refuses_is_named(export: Any) -> None:
+    # 8 kv heads x 128 x 2 x 64 layers x 2 bytes / 2 ranks = 131,072 bytes a token; 34 GB hold 259,399 tokens.
+    small = (export(pool={"host_tier": {"gib_per_worker": 64}}) / "README.md").read_text()
+    assert "34 GB per rank hold about 259,399 tokens" in small
+    large = (export(pool={"host_tier": {"gib_per_worker": 256}}) / "README.md").read_text()
+    assert "GB per rank" not in large
+
+
+def test_an_alternative_that_cannot_be_written_is_explained(export: Any) -> None:
+    out = export(pool={"kv_dtype": "fp4"})
+    assert not (out / "alternatives").exists()
+    assert "No script was written: vllm 0.19.0 has no KV cache format fp4." in (out / "README.md").read_text()

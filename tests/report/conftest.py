@@ -1,0 +1,176 @@
+"""A synthetic study whose trials look like what a search finds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hisearch.report.data import LoadPoint, PriceNote, ProfileNote, ReportInput, RunRecord
+from hisearch.search.trial import Recommendation, TermCheck, Trial
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.slo import SloTerm
+
+OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
+SLO = (
+    SloTerm(metric="ttft_s", percentile=99, at_most_s=2.0),
+    SloTerm(metric="tpot_s", percentile=99, at_most_s=0.05),
+)
+PRICES = {"h100-sxm": 2.49, "h200": 3.29, "l40s": 0.99}
+SPEED = {"h100-sxm": 1.0, "h200": 1.3, "l40s": 0.35}
+
+
+def make_deployment(rng: random.Random, stage: int, accelerator: str | None = None) -> DeploymentSpec:
+    """A random deployment; later stages also choose a router and a host tier."""
+    engine = rng.choice(["sglang", "vllm"])
+    return DeploymentSpec.model_validate(
+        {
+            "model": "qwen3-32b",
+            "pools": [
+                {
+                    "accelerator": accelerator or rng.choice(list(PRICES)),
+                    "tensor_parallel": rng.choice([1, 2, 4]),
+                    "replicas": rng.randint(1, 8),
+                    "engine": {
+                        "name": engine,
+                        "chunk_tokens": rng.choice([2048, 8192]),
+                        "max_running_requests": rng.choice([64, 256]),
+                        "memory_fraction": round(rng.uniform(0.85, 0.92), 4) if stage == 3 else 0.9,
+                    },
+                    "host_tier": {"gib_per_worker": rng.choice([0.0, 128.0, 256.0]) if stage == 3 else 0.0},
+                }
+            ],
+            "router": {
+                "policy": rng.choice(["round_robin", "power_of_two", "cache_aware"]) if stage > 1 else "round_robin"
+            },
+        }
+    )
+
+
+def make_trial(number: int, stage: int, rng: random.Random, accelerator: str | None = None) -> Trial:
+    """A trial whose latency falls and whose cost rises with the hardware."""
+    deployment = make_deployment(rng, stage, accelerator)
+    pool = deployment.pool
+    count = pool.replicas * pool.tensor_parallel
+    power = count * SPEED.get(pool.accelerator, 1.0) * (1.0 + 0.08 * stage) * rng.uniform(0.85, 1.15)
+    ttft, tpot = 0.25 + 9.0 / power**1.4, 0.012 + 0.14 / power
+    usd = count * PRICES.get(pool.accelerator, 2.0) * 1.05
+    terms = (TermCheck("ttft_p99", ttft, 2.0), TermCheck("tpot_p99", tpot, 0.05))
+    feasible = all(term.holds for term in terms)
+    good = min(9.4, 0.75 * power) if feasible else min(9.4, 0.4 * power)
+    metrics = {
+        "ttft_p99_s": ttft,
+        "tpot_p99_s": tpot,
+        "e2e_p99_s": ttft + 400 * tpot,
+        "goodput_rps": good,
+        "attainment": good / 9.5,
+        "throughput_rps": min(9.5, good * 1.02),
+        "hit_rate": 0.31 + 0.05 * stage,
+        "host_hit_rate": 0.04,
+        "rejected_fraction": 0.0,
+        "preemptions": 0.02,
+        "utilisation": min(0.97, 7.0 / power),
+        "usd_per_hour": usd,
+        "usd_per_million_tokens": usd / (3.6 * good * 2.1),
+        "makespan_s": 1800.0,
+    }
+    return Trial(number, stage, deployment, {}, metrics, terms, feasible)
+
+
+def front_of(trials: list[Trial]) -> tuple[Trial, ...]:
+    """Feasible trials that none of the others dominates (minimised: TTFT and cost; maximised: goodput)."""
+    feasible = [t for t in trials if t.feasible and t.comparable]
+
+    def vector(trial: Trial) -> tuple[float, float, float]:
+        return trial.metrics["ttft_p99_s"], -trial.metrics["goodput_rps"], trial.metrics["usd_per_hour"]
+
+    def dominated(trial: Trial) -> bool:
+        mine = vector(trial)
+        return any(o is not trial and all(a <= b for a, b in zip(vector(o), mine, strict=True)) for o in feasible)
+
+    return tuple(t for t in feasible if not dominated(t))
+
+
+def make_record(**changes: Any) -> RunRecord:
+    """A record with an assumed profile and assumed prices."""
+    values: dict[str, Any] = {
+        "profile": ProfileNote("roofline", "assumed", 0.2, "data sheets, stated efficiencies"),
+        "versions": {"hisearch": "0.1.0", "python": "3.11.2", "numba": "0.68.0"},
+        "seeds": {"study": 0},
+        "inputs": {"studies/quickstart.yaml": "sha256:5f1d…", "traces/chat-multiturn.yaml": "sha256:a77c…"},
+        "wall_time_s": 48.2,
+        "cpu_cores": 2,
+        "prices": (
+            PriceNote("h100-sxm", 2.49, "USD/hour", "assumed", "typical on-demand list price", "2026-01-15"),
+            PriceNote("ddr5", 0.004, "USD/GiB/hour", "assumed", "amortised over three years", "2026-01-15"),
+            PriceNote("l40s", 0.99, "USD/hour", "published", "provider price list", "2026-01-15"),
+        ),
+        "warnings": ("12 prompts are longer than the profile was fitted for (16,384 tokens).",),
+        "settings": {"load": "1.0 × the trace's arrival rate", "simulations": "300"},
+    }
+    return RunRecord(**(values | changes))
+
+
+def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **changes: Any) -> ReportInput:
+    """A study of ``count`` trials; with ``feasible`` False no trial meets the SLO."""
+    rng = random.Random(seed)
+    stages = [1 + (3 * i) // count for i in range(count)]
+    trials = [make_trial(i, stage, rng) for i, stage in enumerate(stages)]
+    if not feasible:
+        trials = [_worse(trial) for trial in trials]
+    front = front_of(trials)
+    values: dict[str, Any] = {
+        "title": "Quickstart: chat on Qwen3-32B",
+        "study": "quickstart",
+        "workload": "chat-multiturn",
+        "model_id": "Qwen/Qwen3-32B",
+        "objectives": OBJECTIVES,
+        "slo": SLO,
+        "max_rejected_fraction": 0.0,
+        "trials": tuple(trials),
+        "front": front,
+        "recommendation": _recommend(front) if front else None,
+        "nearest_miss": None if front else min(trials, key=lambda t: -t.worst_margin),
+        "capacity": tuple(
+            LoadPoint(load, 1 / (1 + (load / 1.6) ** 8), 6.1 * load / (1 + (load / 1.6) ** 8))
+            for load in (0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0)
+        ),
+        "progress": {n: 1.0 - 0.9 ** (1 + n / 8) for n in range(count)},
+        "provenance": make_record(),
+    }
+    return ReportInput(**(values | changes))
+
+
+def _worse(trial: Trial) -> Trial:
+    terms = tuple(TermCheck(t.label, t.value_s * 1.5 + t.bound_s, t.bound_s) for t in trial.slo)
+    return Trial(trial.number, trial.stage, trial.deployment, {}, trial.metrics, terms, False)
+
+
+def _recommend(front: tuple[Trial, ...]) -> Recommendation:
+    by_cost = sorted(front, key=lambda t: t.metrics["usd_per_hour"])
+    chosen = by_cost[min(2, len(by_cost) - 1)]
+    others = [t for t in by_cost if t is not chosen][:3]
+    return Recommendation(
+        chosen,
+        "Cheapest deployment whose goodput is within 2 % of the best that meets the SLO.",
+        tuple((t, "Cheaper, but with less head-room under the TTFT bound.") for t in others),
+    )
+
+
+@pytest.fixture
+def build_input() -> Any:
+    """``make_input``."""
+    return make_input
+
+
+@pytest.fixture
+def build_record() -> Any:
+    """``make_record``."""
+    return make_record
+
+
+@pytest.fixture
+def build_trial() -> Any:
+    """``make_trial``."""
+    return make_trial

@@ -1,0 +1,196 @@
+"""The written report: self-contained, escaped, small enough, and drawn by a real browser."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisearch.report.html import render, write_report
+from hisearch.search.trial import Recommendation
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tags with their attributes, and the text of scripts with an id."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.scripts: dict[str, str] = {}
+        self._inside = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        self._inside = self.tags[-1][1].get("id", "") if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts[self._inside] = self.scripts.get(self._inside, "") + data
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def without_plotly(source: str) -> str:
+    """The page without the library's own code, which mentions tags and addresses of its own."""
+    return re.sub(r"<script>/\*\*.*?</script>", "<script></script>", source, flags=re.DOTALL)
+
+
+def test_file_is_whole_offline_and_at_most_6_mb(build_input: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(build_input(5000, progress={n: float(n) for n in range(5000)}), path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_size <= 6_000_000
+    source = path.read_text(encoding="utf-8")
+    assert source.count("plotly.js v") == 1
+    page = Page(without_plotly(source))
+    assert not page.all("link")
+    assert not [a for _, a in page.tags if "src" in a]
+    assert not [a["href"] for _, a in page.tags if not a.get("href", "#").startswith("#")]
+    assert "http:" not in without_plotly(source)
+    assert "https:" not in without_plotly(source)
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
+
+
+def test_content_in_order(build_input: Any) -> None:
+    data = build_input()
+    source = without_plotly(render(data))
+    headings = re.findall(r"<h2[^>]*>([^<]+)</h2>", source)
+    assert headings == [
+        "Recommendation",
+        "SLO, term by term",
+        "Key figures",
+        "Runner-ups",
+        "Figures",
+        "The front",
+        "Provenance",
+    ]
+    assert "✓ met" in source
+    assert source.count("⚠ assumed") == 2
+    assert data.provenance.warnings[0] in source
+    assert len(re.findall(r"<tr[^>]*><td data-key", source)) == len(data.front)
+    assert source.count('class="chosen"') == 1
+
+
+def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
+    page = Page(without_plotly(render(build_input())))
+    drawn = [a for a in page.all("div") if "data-figure" in a]
+    assert [a["data-figure"] for a in drawn] == [
+        "pareto",
+        "plane-ttft_p99-goodput",
+        "plane-ttft_p99-usd_per_hour",
+        "plane-goodput-usd_per_hour",
+        "parallel",
+        "capacity",
+        "progress",
+    ]
+    assert all(len(a["aria-label"]) > 40 for a in drawn)
+    assert set(json.loads(page.scripts["plots"])["figures"]) == {a["data-figure"] for a in drawn}
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert len(page.all("main")) == len(page.all("header")) == len(page.all("nav")) == 1
+    assert all(a.get("aria-label") for a in page.all("div") if a.get("role") == "region")
+
+
+def test_nothing_feasible_names_the_nearest_miss(build_input: Any) -> None:
+    data = build_input(feasible=False)
+    source = without_plotly(render(data))
+    assert "Nothing in this search space meets the SLO. The nearest miss is" in source
+    assert source.count("✗ missed") == 2
+    assert "exceeds by" in source
+    assert "Runner-ups" not in source
+
+
+def test_no_trial_at_all_still_makes_a_report(build_input: Any) -> None:
+    empty = build_input(trials=(), front=(), recommendation=None, nearest_miss=None, capacity=(), progress={})
+    source = without_plotly(render(empty))
+    assert "Nothing was found that meets the SLO" in source
+    assert not [a for a in Page(source).all("div") if "data-figure" in a]
+
+
+def hostile_input(build_input: Any, build_record: Any, build_trial: Any) -> Any:
+    data = build_input(60)
+    built = (build_trial(60, 1, random.Random(seed), accelerator=HOSTILE) for seed in range(100))
+    trial = next(trial for trial in built if trial.feasible)
+    return build_input(
+        60,
+        title=HOSTILE,
+        study=HOSTILE,
+        workload=HOSTILE,
+        model_id=HOSTILE,
+        trials=(*data.trials, trial),
+        front=(*data.front, trial),
+        recommendation=Recommendation(trial, HOSTILE, ((data.front[0], HOSTILE),)),
+        provenance=build_record(warnings=(HOSTILE,), versions={HOSTILE: HOSTILE}, inputs={HOSTILE: HOSTILE}),
+    )
+
+
+def test_names_are_escaped_in_the_page_and_in_the_figures(
+    build_input: Any, build_record: Any, build_trial: Any
+) -> None:
+    source = without_plotly(render(hostile_input(build_input, build_record, build_trial)))
+    assert "alert(1)" in source
+    assert "<script>alert" not in source
+    page = Page(source)
+    assert not page.all("img")
+    assert len(page.all("script")) == 4
+    plots = json.loads(page.scripts["plots"])
+    assert any("&lt;/script&gt;" in text for text in plots["texts"])
+    assert "<" not in page.scripts["plots"]
+
+
+def browse(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Load a file in headless Chromium with a profile of its own; figures in space need its software WebGL."""
+    assert CHROMIUM is not None
+    command = [
+        CHROMIUM,
+        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+        *("--disable-component-update", "--disable-sync", f"--user-data-dir={path.parent / 'profile'}"),
+        *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--window-size=1280,5000"),
+        *("--virtual-time-budget=20000", "--enable-logging=stderr", *arguments, path.as_uri()),
+    ]
+    environment = {"HOME": str(path.parent), "PATH": os.environ["PATH"]}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+
+
+def console_errors(stderr: str) -> list[str]:
+    """What the page wrote to the console, but for the drivers' performance hints."""
+    lines = [line for line in stderr.splitlines() if ":CONSOLE" in line]
+    return [line for line in lines if "willReadFrequently" not in line and "GL Driver Message" not in line]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: the report was NOT looked at by a browser")
+def test_a_browser_draws_every_figure_without_errors(
+    build_input: Any, build_record: Any, build_trial: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    write_report(hostile_input(build_input, build_record, build_trial), path)
+    done = browse(path, "--dump-dom")
+    assert console_errors(done.stderr) == []
+    page = Page(without_plotly(done.stdout))
+    drawn = [a for a in page.all("div") if "data-figure" in a]
+    assert len(drawn) == 7
+    assert all("js-plotly-plot" in a["class"] for a in drawn)
+    assert len([a for a in page.all("svg") if "main-svg" in a.get("class", "")]) >= 2 * 7
+    assert page.all("canvas")
+    assert done.stdout.count('class="point') > 3 * 60
+    main = done.stdout.split("</main>")[0]
+    assert "could not be drawn" not in main
+    assert "WebGL is not supported" not in main

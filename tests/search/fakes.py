@@ -1,0 +1,163 @@
+"""A world without a simulator: workers whose speed is a formula, so that searches take milliseconds."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import numpy as np
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.step_cost import law_costs
+from hisearch.score.terms import TermCheck
+from hisearch.search.demand import Demand
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.problem import Problem
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.slo import SloSpec, SloTerm
+from hisearch.specs.study import BudgetSpec, CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec
+
+#: Requests per second of one accelerator, and its price.
+SPEED = {"slow": 1.0, "fast": 4.0, "dear": 5.0}
+PRICE = {"slow": 1.0, "fast": 3.0, "dear": 9.0}
+TTFT_BOUND_S = 2.0
+OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
+
+
+class FakePlanner:
+    """``tiny`` accelerators hold nothing, the others 100,000 tokens per rank."""
+
+    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
+        if pool.accelerator == "tiny":
+            raise DoesNotFit("the model does not fit: 3.00 GiB short on each rank", 3.0 * 2**30)
+        return 100_000 * pool.tensor_parallel
+
+    def costs(self, pool: PoolSpec) -> CompiledCosts:
+        speed = SPEED[pool.accelerator] * pool.tensor_parallel**0.8
+        seconds = law_costs(0.02 / speed, 4e-4 / speed, 1e-9)
+        return CompiledCosts(seconds, law_costs(0.0, 0.0, 0.0), 70.0, "law", "assumed", 0.2)
+
+    def usd_per_hour(self, deployment: DeploymentSpec) -> float:
+        pool = deployment.pool
+        memory = 0.001 * pool.host_tier.gib_per_worker * pool.replicas
+        return PRICE[pool.accelerator] * pool.tensor_parallel * pool.replicas + memory
+
+
+class FakeEvaluator:
+    """TTFT of a queue: it grows with the load per worker, falls with cache; counts its calls."""
+
+    def __init__(self, demand_rps: float = 20.0, base_ttft_s: float = 0.2, fail: str = "") -> None:
+        self.calls: Counter[str] = Counter()
+        self._demand_rps, self._base_ttft_s, self._fail = demand_rps, base_ttft_s, fail
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job) -> Evaluation:
+        pool = job.deployment.pool
+        with self._lock:
+            self.calls[job.digest("")] += 1
+        if pool.engine.name == self._fail:
+            raise ValueError("this engine breaks")
+        hit_rate = min(0.5, 0.1 + 0.001 * pool.host_tier.gib_per_worker + 0.2 * (pool.engine.memory_fraction - 0.85))
+        if job.deployment.router.policy == "cache_aware":
+            hit_rate += 0.1
+        speed = SPEED[pool.accelerator] * pool.tensor_parallel**0.8 * pool.replicas / (1 - 0.5 * hit_rate)
+        use = self._demand_rps * job.load / speed
+        ttft_s = self._base_ttft_s / speed * pool.replicas / max(1 - use, 1e-3)
+        tpot_s = 0.01 + 0.02 * min(use, 2.0)
+        usd = FakePlanner().usd_per_hour(job.deployment)
+        checks = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S), TermCheck("tpot_p99", tpot_s, 0.05))
+        good = 1.0 if use < 1 else 1 / use
+        metrics = {
+            "ttft_p99_s": ttft_s,
+            "tpot_p99_s": tpot_s,
+            "goodput_rps": self._demand_rps * job.load * good,
+            "attainment": good,
+            "rejected_fraction": 0.0,
+            "usd_per_hour": usd,
+        }
+        return Evaluation(metrics, checks, all(check.holds for check in checks))
+
+
+def make_problem(
+    *,
+    simulations: int = 200,
+    requests: int = 9000,
+    seconds: float = 1e6,
+    accelerators: tuple[str, ...] = ("slow", "fast", "dear"),
+) -> Problem:
+    """A problem over the fake world."""
+    lengths = np.full(requests, 1000, dtype=np.int64)
+    demand = Demand(
+        requests=requests,
+        mean_rps=20.0,
+        peak_rps=25.0,
+        input_tokens=lengths,
+        new_tokens=lengths - 300,
+        output_tokens=np.full(requests, 100, dtype=np.int64),
+        mean_context_tokens=1050.0,
+        unique_tokens=1_000_000,
+    )
+    space = SearchSpaceSpec(
+        execution=ExecutionSpace(
+            accelerators=list(accelerators),
+            engines=["sglang", "vllm"],
+            tensor_parallel=[1, 2],
+            chunk_tokens=[128, 2048],
+            max_running_requests=[64, 256],
+            max_replicas=64,
+            max_accelerators=128,
+        ),
+        routing=RoutingSpace(balance_abs_threshold=[16], extra_replicas=[0, 1]),
+        cache=CacheSpace(host_gib_per_worker=[0.0, 64.0, 256.0]),
+    )
+    slo = SloSpec(
+        terms=[
+            SloTerm(metric="ttft_s", percentile=99, at_most_s=TTFT_BOUND_S),
+            SloTerm(metric="tpot_s", percentile=99, at_most_s=0.05),
+        ]
+    )
+    budget = BudgetSpec(simulations=simulations, seconds=seconds)
+    return Problem("toy-model", slo, space, OBJECTIVES, budget, 0, demand, FakePlanner())
+
+
+def make_deployment(accelerator: str = "fast", replicas: int = 2, engine: str = "sglang") -> DeploymentSpec:
+    """Some deployment of the fake world."""
+    settings = EngineSpec.model_validate({"name": engine})
+    pool = PoolSpec(accelerator=accelerator, engine=settings, replicas=replicas)
+    return DeploymentSpec(model="toy-model", pools=[pool], router=RouterSpec())
+
+
+def make_trial(
+    number: int,
+    ttft_s: float,
+    goodput_rps: float,
+    usd: float,
+    *,
+    feasible: bool = True,
+    slice_fraction: float = 1.0,
+    error: str = "",
+    accelerator: str = "fast",
+    engine: str = "sglang",
+) -> Trial:
+    """A trial with given objectives; its only SLO term is TTFT."""
+    metrics = {
+        "ttft_p99_s": ttft_s,
+        "tpot_p99_s": 0.03,
+        "goodput_rps": goodput_rps,
+        "usd_per_hour": usd,
+        "attainment": 0.9,
+        "rejected_fraction": 0.0,
+    }
+    return Trial(
+        number=number,
+        stage=2,
+        deployment=make_deployment(accelerator, engine=engine),
+        parameters={"accelerator": accelerator},
+        metrics={} if error else metrics,
+        slo=() if error else (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S),),
+        feasible=feasible and not error,
+        error=error,
+        slice_fraction=slice_fraction,
+    )

@@ -1,0 +1,125 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.journal import Journal
+from hisearch.search.ledger import BATCH, Ledger
+from hisearch.specs.study import BudgetSpec
+from tests.search.fakes import FakeEvaluator, make_deployment
+
+
+def jobs(count: int) -> list[Job]:
+    return [Job(2, make_deployment(replicas=1 + n)) for n in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_trials_are_numbered_in_the_order_asked(workers: int) -> None:
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(), workers=workers)
+    trials = ledger.run(jobs(40))
+    assert [t.number for t in trials if t is not None] == list(range(40))
+    assert [t.deployment.pool.replicas for t in ledger.trials] == list(range(1, 41))
+
+
+def test_equal_jobs_are_simulated_once_and_cost_once() -> None:
+    evaluate = FakeEvaluator()
+    ledger = Ledger(evaluate, BudgetSpec(simulations=5), workers=2)
+    first = ledger.run(jobs(3))
+    again = ledger.run([*jobs(3), *jobs(5)])
+    assert again[:3] == first
+    assert ledger.simulations == 5
+    assert set(evaluate.calls.values()) == {1}
+
+
+def test_the_budget_cuts_and_says_so() -> None:
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=4), workers=1)
+    assert ledger.run(jobs(6), until=2).count(None) == 4
+    assert ledger.stopped == ""
+    assert ledger.run(jobs(6)).count(None) == 2
+    assert ledger.stopped == "simulations"
+
+
+def test_time_is_looked_at_between_batches_of_fixed_size() -> None:
+    now = iter(range(0, 1000, 10))
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(seconds=15.0), workers=1, clock=lambda: float(next(now)))
+    trials = ledger.run(jobs(3 * BATCH))
+    assert ledger.stopped == "seconds"
+    assert sum(t is not None for t in trials) == BATCH
+    assert ledger.run(jobs(3 * BATCH)).count(None) == 2 * BATCH
+
+
+def test_one_bad_deployment_is_recorded_and_the_rest_goes_on() -> None:
+    ledger = Ledger(FakeEvaluator(fail="vllm"), BudgetSpec(), workers=2)
+    bad, good = ledger.run([Job(2, make_deployment(engine="vllm")), Job(2, make_deployment())])
+    assert bad is not None
+    assert good is not None
+    assert bad.error == "ValueError: this engine breaks"
+    assert not bad.feasible
+    assert not good.error
+
+
+def test_a_defect_of_the_program_is_not_hidden() -> None:
+    def broken(job: Job) -> Evaluation:
+        raise AttributeError("a bug")
+
+    with pytest.raises(AttributeError, match="a bug"):
+        Ledger(broken, BudgetSpec(), workers=1).run(jobs(1))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupt_keeps_what_had_finished(tmp_path: Path, workers: int) -> None:
+    fake = FakeEvaluator()
+    lock, count = threading.Lock(), 0
+
+    def evaluate(job: Job) -> Evaluation:
+        nonlocal count
+        with lock:
+            count += 1
+            if count == 6:
+                raise KeyboardInterrupt
+        return fake(job)
+
+    with Journal(tmp_path / "journal.jsonl", "i") as journal:
+        ledger = Ledger(evaluate, BudgetSpec(), inputs="i", workers=workers, journal=journal)
+        done = [t for t in ledger.run(jobs(12)) if t is not None]
+        assert ledger.stopped == "interrupted"
+        assert ledger.run(jobs(20)).count(None) == 20 - len(done)
+    assert len(done) <= 11
+    with Journal(tmp_path / "journal.jsonl", "i", resume=True) as journal:
+        assert len(journal) >= len(done)
+        resumed = Ledger(fake, BudgetSpec(), inputs="i", workers=1, journal=journal)
+        assert len(resumed.run(jobs(12))) == 12
+        assert resumed.replayed == len(journal)
+
+
+def test_a_batch_may_be_empty() -> None:
+    def never(job: Job) -> Evaluation:
+        raise AssertionError
+
+    assert Ledger(never, BudgetSpec()).run([]) == []
+
+
+def test_progress_hears_of_every_simulation() -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.done, self.feasible = 0, 0
+
+        def started(self, stage: str, total: int) -> None: ...
+
+        def advanced(self, done: int, feasible: int, best: str, message: str = "") -> None:
+            self.done += done
+            self.feasible = feasible
+
+        def finished(self) -> None: ...
+
+    listener = Listener()
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(), workers=1, progress=listener)
+    ledger.run(jobs(10))
+    assert listener.done == 10
+    assert listener.feasible == sum(t.feasible for t in ledger.trials) > 0
+
+
+def test_workers_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="workers"):
+        Ledger(FakeEvaluator(), BudgetSpec(), workers=0)

@@ -1,0 +1,149 @@
+"""A study on the real simulator, small enough for a test."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from hisearch.run_folder import replace_with
+from hisearch.search.journal import JournalError
+from hisearch.study import StudyResult, load_study
+
+STUDY = """\
+apiVersion: hisearch/v1
+kind: Study
+metadata: {name: small}
+spec:
+  model: llama-3.1-8b
+  workload:
+    trace:
+      generator:
+        requests: 200
+        arrivals: {process: poisson, rate_rps: 20.0}
+        first_input: {distribution: lognormal, mean_log: 6.0, sigma_log: 0.5, max_tokens: 4000}
+        output: {distribution: constant, scale_tokens: 40}
+  slo:
+    terms:
+      - {metric: ttft_s, percentile: 99, at_most_s: 1.0}
+      - {metric: tpot_s, percentile: 99, at_most_s: 0.1}
+  space:
+    execution:
+      accelerators: [h100-sxm, l40s]
+      engines: [sglang, vllm]
+      tensor_parallel: [1]
+      chunk_tokens: [2048]
+      max_running_requests: [128]
+      max_replicas: 8
+    cache: {host_gib_per_worker: [0, 64]}
+  budget: {simulations: 40, seconds: 300}
+"""
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "small.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(study_file: Path) -> StudyResult:
+    return load_study(study_file).run(workers=1, run_dir=study_file.parent / "run")
+
+
+def test_the_run_folder_holds_everything(result: StudyResult) -> None:
+    names = {path.name for path in result.run_dir.iterdir()}
+    assert names == {
+        "study.yaml", "provenance.json", "journal.jsonl", "study.db", "trials.parquet", "candidates.csv", "front.csv",
+        "report.html", "recommended",
+    }  # fmt: skip
+    facts = json.loads((result.run_dir / "provenance.json").read_text())
+    assert facts["budget"]["simulations_used"] == len(result.trials)
+    assert facts["seeds"] == {"study": 0}
+    assert {"hisearch", "numpy", "numba", "optuna", "python"} <= set(facts["versions"])
+    assert len(facts["trace"]["digest"]) == 64
+    frame = pd.read_parquet(result.run_dir / "trials.parquet")
+    pd.testing.assert_frame_equal(frame, result.to_pandas())
+    assert len(pd.read_csv(result.run_dir / "front.csv")) == len(result.front) > 0
+    scripts = list((result.run_dir / "recommended").rglob("run.sh"))
+    assert scripts
+    assert all(os.access(script, os.X_OK) for script in scripts)
+
+
+def test_the_recommendation_meets_the_slo(result: StudyResult) -> None:
+    found = result.recommend()
+    assert found is not None
+    assert found == result.recommendation
+    assert all(check.holds for check in found.trial.slo)
+    assert found.trial.metrics["ttft_p99_s"] <= 1.0
+
+
+def test_l6_two_workers_write_the_same_trials(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
+    other = load_study(study_file).run(workers=2, run_dir=tmp_path / "run")
+    assert (other.run_dir / "trials.parquet").read_bytes() == (result.run_dir / "trials.parquet").read_bytes()
+
+
+def test_l9_a_torn_run_resumes_to_the_same_trials(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    journal = (result.run_dir / "journal.jsonl").read_bytes()
+    (folder / "journal.jsonl").write_bytes(journal[: len(journal) // 2])
+    resumed = load_study(study_file).run(run_dir=folder, resume=True)
+    assert resumed.trials == result.trials
+    assert 0 < resumed.provenance["run"]["replayed"] < len(result.trials)
+    assert (folder / "trials.parquet").read_bytes() == (result.run_dir / "trials.parquet").read_bytes()
+
+
+def test_a_run_folder_is_not_overwritten(result: StudyResult, study_file: Path) -> None:
+    with pytest.raises(JournalError, match="resume"):
+        load_study(study_file).run(run_dir=result.run_dir)
+    with pytest.raises(JournalError, match="another model"):
+        load_study(study_file, ["spec.seed=1"]).run(run_dir=result.run_dir, resume=True)
+    with pytest.raises(ValueError, match="run_dir"):
+        load_study(study_file).run(resume=True)
+
+
+def test_exports_by_engine_and_into_a_folder(result: StudyResult, tmp_path: Path) -> None:
+    for engine in ("sglang", "vllm"):
+        files = result.export(engine)
+        assert any(f"{engine}/run.sh" in str(path) for path in files)
+        assert all(path.is_relative_to(result.run_dir / f"recommended-{engine}") for path in files)
+    assert all(path.is_relative_to(tmp_path / "out") for path in result.export(tmp_path / "out"))
+
+
+def test_figures_are_drawn(result: StudyResult) -> None:
+    for figure in (
+        result.figure.pareto(),
+        result.figure.parallel(),
+        result.figure.progress(),
+        result.figure.capacity(),
+    ):
+        assert len(figure.data) > 0
+
+
+def test_an_slo_that_nothing_meets_leaves_a_nearest_miss(study_file: Path, tmp_path: Path) -> None:
+    impossible = ["spec.slo.terms.0.at_most_s=0.0001", "spec.budget.simulations=12"]
+    outcome = load_study(study_file, impossible).run(run_dir=tmp_path / "run")
+    assert outcome.recommendation is None
+    assert outcome.nearest_miss is not None
+    assert outcome.nearest_miss.worst_margin < 0
+    assert not (outcome.run_dir / "recommended").exists()
+    assert (outcome.run_dir / "report.html").stat().st_size > 0
+    with pytest.raises(ValueError, match="no deployment meets the SLO"):
+        outcome.export(tmp_path / "out")
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "front.csv"
+    path.write_text("old")
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        replace_with(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
