@@ -1,0 +1,1 @@
+"""The command line: every verb parses, calls the library, prints. Nothing heavy is imported before a verb needs it."""

@@ -90,5 +90,4 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
         "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
         "host tier (GiB)": pool.host_tier.gib_per_worker,
         "host medium": pool.host_tier.medium if pool.host_tier.gib_per_worker > 0 else NOT_USED,
-        "host eviction": pool.host_tier.eviction if pool.host_tier.gib_per_worker > 0 else NOT_USED,
     }

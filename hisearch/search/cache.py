@@ -95,11 +95,13 @@ def _study(problem: Problem, trials: int) -> optuna.Study:
 
 
 def _run_batch(study: optuna.Study, problem: Problem, found: Sequence[Trial], ledger: Ledger, until: int) -> None:
-    """Ask for a batch, simulate it, tell it in order."""
+    """Ask for a batch, simulate what of it can be built, tell it in order."""
     asked = [study.ask() for _ in range(ASK_BATCH)]
     jobs = [_job(_suggest(trial, problem, found), found) for trial in asked]
-    for trial, done in zip(asked, ledger.run(jobs, until), strict=True):
-        _tell(study, trial, done, problem.objectives)
+    built = [job for job in jobs if problem.planner.can_build(job.deployment.pool)]
+    done = {id(job): trial for job, trial in zip(built, ledger.run(built, until), strict=True)}
+    for trial, job in zip(asked, jobs, strict=True):
+        _tell(study, trial, done.get(id(job)), problem.objectives)
 
 
 def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> dict[str, Any]:

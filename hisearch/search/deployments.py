@@ -57,7 +57,7 @@ def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, route
 def with_cache(
     deployment: DeploymentSpec, *, memory_fraction: float, host_gib: float, host_medium: str, eviction: str
 ) -> DeploymentSpec:
-    """The same deployment with other memory settings; ``eviction`` holds for the device's and the host's cache.
+    """The same deployment with other memory settings; ``eviction`` is the device cache's.
 
     Raises:
         pydantic.ValidationError: the engine does not know the eviction policy.
@@ -65,7 +65,7 @@ def with_cache(
     pool = deployment.pool
     data = pool.model_dump()
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": eviction}
-    data["host_tier"] = {"medium": host_medium, "gib_per_worker": host_gib, "eviction": eviction}
+    data["host_tier"] = {"medium": host_medium, "gib_per_worker": host_gib}
     return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
 
 

@@ -22,6 +22,9 @@ class Planner(Protocol):
             ValueError: the model does not fit, or cannot be split so (``DoesNotFit``, ``InvalidParallelism``).
         """
 
+    def can_build(self, pool: PoolSpec) -> bool:
+        """True where the worker fits its accelerator, and its host tier suits the engine."""
+
     def costs(self, pool: PoolSpec) -> CompiledCosts:
         """Step costs of one worker; tens of milliseconds where they are not yet known."""
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hisearch.hardware.prices import deployment_cost
-from hisearch.latency.memory import plan_memory
+from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
-from hisearch.simulate.plan import WorkerPlan, plan_worker
+from hisearch.simulate.plan import HostTierTooSmall, WorkerPlan, plan_worker
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -87,6 +87,14 @@ class Simulation:
             accelerator_name=pool.accelerator,
         )
         return plan.kv_capacity_tokens
+
+    def can_build(self, pool: PoolSpec) -> bool:
+        """True where ``plan`` would succeed."""
+        try:
+            self.plan(pool)
+        except (DoesNotFit, HostTierTooSmall):
+            return False
+        return True
 
     def costs(self, pool: PoolSpec) -> CompiledCosts:
         """Step costs of one worker."""

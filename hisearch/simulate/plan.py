@@ -15,6 +15,10 @@ from hisearch.specs.profile import LatencyProfileSpec
 _GIB = float(2**30)
 
 
+class HostTierTooSmall(ValueError):  # noqa: N818
+    """A host tier that its engine cannot use."""
+
+
 @dataclass(frozen=True)
 class WorkerPlan:
     """Everything a simulation needs to know about a worker.
@@ -54,7 +58,8 @@ def plan_worker(
     Raises:
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
-        ValueError: a host tier without a medium, or smaller than one page.
+        HostTierTooSmall: less than one page; for SGLang, no more than the device pool (it refuses to start then).
+        ValueError: a host tier without a medium.
     """
     engine = pool.engine
     memory = plan_memory(
@@ -83,12 +88,18 @@ def plan_worker(
         return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens)
     if medium is None:
         raise ValueError(f"pool {pool.name}: a host tier needs its medium")
+    host_tokens = _host_tokens(pool, memory)
+    if engine.name == "sglang" and host_tokens <= memory.kv_capacity_tokens:
+        raise HostTierTooSmall(
+            f"pool {pool.name}: host_tier.gib_per_worker {pool.host_tier.gib_per_worker:g} holds {host_tokens} tokens; "
+            f"SGLang's host pool must exceed its device pool of {memory.kv_capacity_tokens}"
+        )
     return WorkerPlan(
         engine,
         costs,
         memory,
         memory.kv_capacity_tokens,
-        _host_tokens(pool, memory),
+        host_tokens,
         accelerator.host_link.latency_s + medium.latency_s,
         _host_seconds_per_token(pool, memory, accelerator, medium),
     )
@@ -100,7 +111,7 @@ def _host_tokens(pool: PoolSpec, memory: MemoryPlan) -> int:
     page = pool.engine.page_size
     pages = int(pool.host_tier.gib_per_worker * _GIB / (per_token * page))
     if pages < 1:
-        raise ValueError(
+        raise HostTierTooSmall(
             f"pool {pool.name}: host_tier.gib_per_worker {pool.host_tier.gib_per_worker:g} is less than one page of "
             f"{page} tokens ({per_token * page / _GIB:.4g} GiB)"
         )

@@ -43,11 +43,10 @@ class EngineSpec(Strict):
 
 
 class HostTierSpec(Strict):
-    """Host-memory KV tier (L2) of each worker; 0 GiB switches it off."""
+    """Host-memory KV tier (L2) of each worker, evicting by lru; 0 GiB switches it off."""
 
     medium: str = "ddr5"
     gib_per_worker: NonNegative = 0.0
-    eviction: EvictionName = "lru"
 
 
 class PoolSpec(Strict):

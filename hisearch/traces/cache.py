@@ -64,7 +64,7 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as stored:
             arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
             meta = json.loads(bytes(stored["meta"]).decode())
         if digest_of(arrays) != meta["digest"]:

@@ -5,8 +5,8 @@ Notation
     M   nodes of the prefix tree, node 0 is the root (no tokens); a parent has a smaller index than its children
 
 The prefix tree holds every sequence of the trace, prompt followed by output, path-compressed: a node is a run of tokens
-that the same set of sequences shares. Each request's prompt ends exactly at the end of one node, and so does its output.
-A cache is then only a few numbers per node, and simulation cost does not grow with prompt length.
+that the same set of sequences shares. Each request's prompt ends exactly at the end of one node, and so does its
+output. A cache is then only a few numbers per node, and simulation cost does not grow with prompt length.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TraceArrays(NamedTuple):
     """The arrays handed to kernels; all read-only and contiguous.
 
     Requests (length N):
-        arrival_s: seconds from the trace's start at which the request arrives; for a follow-up (``previous >= 0``) it is
-            not used by the simulation (kept as recorded, for statistics; NaN where unknown).
+        arrival_s: seconds from the trace's start at which the request arrives; for a follow-up (``previous >= 0``) it
+            is not used by the simulation (kept as recorded, for statistics; NaN where unknown).
         input_tokens, output_tokens: prompt length and true output length, both >= 1.
         max_output_tokens: the declared limit the engine knows (``max_new_tokens``), >= output_tokens.
         previous: index of the request whose completion this one waits for, or -1.

@@ -79,7 +79,7 @@ def find_trace_file(path: str, base_dir: Path) -> Path:
             return candidate
     places = " or ".join(str(candidate.parent) for candidate in tried)
     known = _DOWNLOADS.get(tried[0].name.removesuffix(".gz"), "")
-    raise TraceError.at(f"no trace file {tried[0].name} in {places}{known}", path=Path(path), key="spec.file.path")
+    raise TraceError.at(f"no trace file {tried[0].name} in {places}{known}", path=Path(path), key="path")
 
 
 #: Where published traces come from, by file name.

@@ -85,8 +85,9 @@ class Trace:
                 (self.arrival_s >= 0) & np.isfinite(self.arrival_s)
             )
             | (np.isnan(self.arrival_s) & follow_up),
-            "think_s: at least 0; unknown (NaN) for follow-ups only": ((self.think_s >= 0) & np.isfinite(self.think_s))
-            | (np.isnan(self.think_s) & follow_up),
+            "think_s: at least 0, unknown (NaN) or not; 0 without a predecessor": np.where(
+                follow_up, ~(self.think_s < 0) & ~np.isinf(self.think_s), self.think_s == 0
+            ),
             "session, tenant, priority: at least 0": (self.session >= 0) & (self.tenant >= 0) & (self.priority >= 0),
         }
         for rule, holds in rules.items():

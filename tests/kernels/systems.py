@@ -1,138 +1,268 @@
-"""Small random systems: traces, plans, and the same deployment in the kernels and in the slow reference."""
+"""Small random deployments, run by the kernels and by the slow reference."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
-from hisearch.simulate.plan import WorkerPlan
-from hisearch.specs.deployment import EngineSpec
+from hisearch.latency.step_cost import law_costs, step_seconds
+from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.specs.deployment import EngineSpec, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from tests.reference import sglang, sglang_admission, vllm
+from tests.reference.cluster import Cluster, ClusterOutcome, Worker
+from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.recording import Request
+from tests.reference.router import RouterConfig
+from tests.reference.sglang_state import SglangConfig
 
-STEP_S, TOKEN_S, ATTENTION_S = 0.005, 2e-5, 1e-9
+POLICIES = ["random", "round_robin", "power_of_two", "cache_aware"]
+ENGINES = ["vllm", "sglang"]
+
+#: 5 ms a step, 20 us a token, 1 ns per unit of attention; in joules 300 times as much.
+LAW = law_costs(0.005, 2e-5, 1e-9)
+LAW_JOULES = law_costs(1.5, 6e-3, 3e-7)
+
+#: What the kernels' property tests replay: a few thousand tokens, outputs that span several pages.
+KERNEL_SHAPE = TraceShape(requests=30, rate_rps=20.0, prompt_tokens=150, output_tokens=60, shared_prefixes=3)
 
 
-def law_costs(max_tokens: int = 8192, max_sequences: int = 64, max_context: int = 1 << 20) -> CompiledCosts:
-    """``0.005 + 2e-5 * new + 1e-9 * attention`` seconds, tabulated; no energy."""
-    new, context, sequences = knots_up_to(1024), knots_up_to(max_context), knots_up_to(max_sequences)
-    decode = np.tile(ATTENTION_S * context, (len(sequences), 1))
-    decode[0] = 0.0
-    seconds = StepCosts(
-        STEP_S, 0.0, TOKEN_S * np.arange(max_tokens + 1), np.zeros(2), np.full((len(new), 2), ATTENTION_S), decode
+def examples(count: int) -> Any:
+    """Hypothesis settings: ``count`` fixed examples, or ``$HISEARCH_EXAMPLES`` fresh ones."""
+    fresh = os.environ.get("HISEARCH_EXAMPLES")
+    return settings(
+        max_examples=int(fresh) if fresh else count,
+        derandomize=fresh is None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
-    return CompiledCosts(seconds, seconds, 0.0, "law", "assumed", 0.0)
 
 
-def tree_from_sequences(prompts: list[list[int]], outputs: list[list[int]]) -> tuple[np.ndarray, ...]:
-    """The trace tree of token sequences by the book: a trie of tokens, then path compression.
-
-    Returns (parent, start, end, prompt node per request, output node per request).
-    """
-    children: list[dict[int, int]] = [{}]
-    depth = [0]
-    above = [-1]
-    ends: list[tuple[int, int]] = []
-    for prompt, output in zip(prompts, outputs, strict=True):
-        at = 0
-        stops = []
-        for sequence in (prompt, output):
-            for token in sequence:
-                if token not in children[at]:
-                    children[at][token] = len(children)
-                    children.append({})
-                    depth.append(depth[at] + 1)
-                    above.append(at)
-                at = children[at][token]
-            stops.append(at)
-        ends.append((stops[0], stops[1]))
-    marked = {node for pair in ends for node in pair}
-    kept = [n for n in range(len(children)) if n == 0 or n in marked or len(children[n]) != 1]
-    number = {node: k for k, node in enumerate(kept)}
-    parent, start, end = [-1], [0], [0]
-    for node in kept[1:]:
-        up = above[node]
-        while up not in number:
-            up = above[up]
-        parent.append(number[up])
-        start.append(depth[up])
-        end.append(depth[node])
-    nodes = [(number[p], number[o]) for p, o in ends]
-    return (
-        np.array(parent, np.int32), np.array(start, np.int64), np.array(end, np.int64),
-        np.array([p for p, _ in nodes], np.int32), np.array([o for _, o in nodes], np.int32),
-    )  # fmt: skip
+def compiled_costs(seconds: StepCosts = LAW, joules: StepCosts = LAW_JOULES) -> CompiledCosts:
+    """Costs as a plan carries them."""
+    return CompiledCosts(seconds, joules, 0.0, "law", "assumed", 0.0)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a random trace looks like."""
-
-    requests: int = 30
-    rate_rps: float = 20.0
-    max_prompt: int = 300
-    max_output: int = 60
-    prefixes: int = 3
-    follow_up: float = 0.3
-    same_time: float = 0.1
-    repeat: float = 0.1
-    slack: float = 1.0
-
-
-def random_trace(seed: int, shape: Shape) -> CompiledTrace:
-    """Shared prefixes, exact repeats, follow-ups that contain earlier outputs, equal arrival times, think times of 0."""
+def rugged_costs(seed: int) -> StepCosts:
+    """Tables without any law in them, small enough that look-ups leave them at times."""
     rng = np.random.default_rng(seed)
-    token = iter(range(10**9))
-    prefixes = [[next(token) for _ in range(rng.integers(1, shape.max_prompt // 2))] for _ in range(shape.prefixes)]
-    prompts: list[list[int]] = []
-    outputs: list[list[int]] = []
-    arrival, previous, think = [], [], []
-    now = 0.0
-    taken: set[int] = set()
-    for k in range(shape.requests):
-        outputs.append([next(token) for _ in range(rng.integers(1, shape.max_output + 1))])
-        parents = [j for j in range(k) if j not in taken and len(prompts[j]) + len(outputs[j]) < 4 * shape.max_prompt]
-        if parents and rng.random() < shape.follow_up:
-            before = int(rng.choice(parents))
-            taken.add(before)
-            fresh = [next(token) for _ in range(rng.integers(1, shape.max_prompt // 3))]
-            prompts.append(prompts[before] + outputs[before] + fresh)
-            previous.append(before)
-            think.append(0.0 if rng.random() < 0.3 else float(rng.exponential(0.5)))
-            arrival.append(np.nan)
-            continue
-        if rng.random() > shape.same_time:
-            now += float(rng.exponential(1.0 / shape.rate_rps))
-        if prompts and rng.random() < shape.repeat:
-            prompts.append(list(prompts[int(rng.integers(k))]))
-        else:
-            head = prefixes[int(rng.integers(shape.prefixes))] if rng.random() < 0.7 else []
-            cut = int(rng.integers(0, len(head) + 1)) if rng.random() < 0.3 else len(head)
-            prompts.append(head[:cut] + [next(token) for _ in range(rng.integers(1, shape.max_prompt // 2))])
-        previous.append(-1)
-        think.append(0.0)
-        arrival.append(now)
-    parent, start, end, prompt_node, output_node = tree_from_sequences(prompts, outputs)
-    produced = np.array([len(o) for o in outputs], np.int64)
-    declared = np.ceil(produced * shape.slack).astype(np.int64)
-    zeros = np.zeros(shape.requests, np.int32)
-    arrays = TraceArrays(
-        np.array(arrival), np.array([len(p) for p in prompts], np.int64), produced, declared,
-        np.array(previous, np.int32), np.array(think), zeros, zeros, zeros, prompt_node, output_node, parent, start, end,
-    )  # fmt: skip
-    return CompiledTrace(f"random-{seed}", arrays, [str(k) for k in range(shape.requests)], f"random-{seed}")
+    new, context, sequences = (len(knots_up_to(limit)) for limit in (64, 2000, 6))
+    token_s, sequence_s = (np.cumsum(rng.uniform(0, scale, length)) for scale, length in ((5e-5, 200), (1e-4, 12)))
+    decode_s = np.cumsum(np.cumsum(rng.uniform(0, 1e-5, (sequences, context)), axis=0), axis=1)
+    token_s[0], sequence_s[0], decode_s[0] = 0.0, 0.0, 0.0
+    return StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
 
 
-def plan(engine: EngineSpec, capacity_tokens: int, host_tokens: int = 0) -> WorkerPlan:
-    """A worker with the law's costs and the given room."""
+def plan(
+    engine: EngineSpec,
+    capacity_tokens: int,
+    host_tokens: int = 0,
+    costs: CompiledCosts | None = None,
+    host_latency_s: float = 1e-5,
+    host_s_per_token: float = 1e-7,
+) -> WorkerPlan:
+    """A worker with the given room, in whole pages."""
     page = engine.page_size
     return WorkerPlan(
         engine,
-        law_costs(max(8192, engine.chunk_tokens), max(64, engine.max_running_requests)),
-        None,  # type: ignore[arg-type]  # memory is not looked at by the simulation
+        compiled_costs() if costs is None else costs,
+        None,  # type: ignore[arg-type]  # how its memory was planned is not looked at by the simulation
         capacity_tokens // page * page,
         host_tokens // page * page,
-        1e-5,
-        1e-7,
+        host_latency_s,
+        host_s_per_token,
+    )
+
+
+def compiled(arrays: TraceArrays, name: str = "random") -> CompiledTrace:
+    """Arrays as a trace."""
+    return CompiledTrace(name, arrays, [str(k) for k in range(len(arrays.arrival_s))], name)
+
+
+@dataclass(frozen=True)
+class System:
+    """A deployment, its trace and everything else that a run depends on."""
+
+    seed: int
+    engine: EngineSpec
+    capacity_tokens: int
+    workers: int = 1
+    router: RouterSpec = RouterSpec()
+    shape: TraceShape = KERNEL_SHAPE
+    host_tokens: int = 0
+    rugged: bool = False
+    trace: CompiledTrace = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trace", compiled(random_trace(self.seed, self.shape)))
+
+    @property
+    def costs(self) -> CompiledCosts:
+        """Linear costs, or rugged ones by seed."""
+        return compiled_costs(rugged_costs(self.seed)) if self.rugged else compiled_costs()
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """One worker."""
+        return plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs)
+
+    def simulate(self, **options: Any) -> Result:
+        """Run the kernels."""
+        return simulate(
+            self.plan, self.trace, replicas=self.workers, router=self.router, seed=self.seed, **options
+        )  # fmt: skip
+
+    def reference(self) -> ClusterOutcome:
+        """Run the slow reference (it knows no host tier)."""
+        assert self.host_tokens == 0
+        router = RouterConfig(
+            self.router.policy,
+            self.seed,
+            self.router.cache_threshold,
+            self.router.balance_abs_threshold,
+            self.router.balance_rel_threshold,
+        )
+        return Cluster(self.trace.arrays, self._reference_worker, self.workers, router).run()
+
+    def _reference_worker(self) -> Worker:
+        seconds = self.costs.seconds
+
+        def cost(chunks: Any, decodes: Any, sampling: int) -> float:
+            # A recorded decode's context leaves the token itself out.
+            return step_seconds(seconds, chunks, [context + 1 for context in decodes], sampling)
+
+        if self.engine.name == "vllm":
+            return _DeclaredVllm(vllm_config(self.engine, self.capacity_tokens), cost)
+        return _UnpinnedSglang(sglang_config(self.engine, self.capacity_tokens), cost)
+
+
+def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
+    """The reference's settings; its pool has a null block beside the usable ones."""
+    return vllm.VllmConfig(
+        max_num_seqs=engine.max_running_requests,
+        max_tokens=engine.chunk_tokens,
+        num_blocks=capacity_tokens // engine.page_size + 1,
+        block_size=engine.page_size,
+        prefix=engine.prefix_caching,
+    )
+
+
+def sglang_config(engine: EngineSpec, capacity_tokens: int) -> SglangConfig:
+    """The reference's settings."""
+    return SglangConfig(
+        max_running_requests=engine.max_running_requests,
+        max_total_tokens=capacity_tokens,
+        page_size=engine.page_size,
+        chunked_prefill_size=engine.chunk_tokens,
+        max_prefill_tokens=engine.max_prefill_tokens,
+        schedule_conservativeness=engine.schedule_conservativeness,
+        radix_eviction_policy=engine.eviction,
+        disable_radix_cache=not engine.prefix_caching,
+    )
+
+
+class _DeclaredVllm(vllm.VllmWorker):
+    """Rejects by the declared output limit, all that a simulation may know (L5); recordings are never rejected."""
+
+    def rejection(self, request: Request) -> str | None:
+        total = request.input_tokens + request.max_output_tokens
+        return f"{total} tokens exceed the pool's" if total > self.kv_capacity_tokens else None
+
+
+class _UnpinnedSglang(sglang.SglangWorker):
+    """With the radix cache off, the recordings' requests have pinned lengths, for which the engine has an admission of its own.
+
+    A workload's requests have not: they are admitted as with the cache on.
+    """
+
+    @property
+    def longest_tokens(self) -> int:
+        return self.config.capacity_tokens - 2
+
+    def _form_prefill(self) -> Any:
+        pinned = sglang.Admission
+        sglang.Admission = _UnpinnedAdmission  # type: ignore[misc]
+        try:
+            return super()._form_prefill()
+        finally:
+            sglang.Admission = pinned  # type: ignore[misc]
+
+
+class _UnpinnedAdmission(sglang_admission.Admission):
+    def try_admit(self, live: Any) -> sglang_admission.Verdict:
+        return self._try_with_radix(live)
+
+
+def routers() -> st.SearchStrategy[RouterSpec]:
+    """Every policy, with thresholds that matter at this size."""
+    return st.builds(
+        RouterSpec,
+        policy=st.sampled_from(POLICIES),
+        cache_threshold=st.sampled_from([0.0, 0.3, 0.8]),
+        balance_abs_threshold=st.sampled_from([1, 8]),
+        balance_rel_threshold=st.sampled_from([1.0, 1.5]),
+    )
+
+
+def vllm_engines() -> st.SearchStrategy[EngineSpec]:
+    """vLLM's settings."""
+    return st.builds(
+        EngineSpec,
+        name=st.just("vllm"),
+        page_tokens=st.sampled_from([1, 4, 16]),
+        max_running_requests=st.sampled_from([1, 2, 4, 16]),
+        chunk_tokens=st.sampled_from([16, 64, 256]),
+        prefix_caching=st.sampled_from([True, True, True, False]),
+    )
+
+
+def sglang_engines() -> st.SearchStrategy[EngineSpec]:
+    """SGLang's settings; the engine wants chunks of whole pages."""
+    return st.builds(
+        EngineSpec,
+        name=st.just("sglang"),
+        page_tokens=st.sampled_from([1, 4, 16]),
+        max_running_requests=st.sampled_from([1, 2, 4, 16]),
+        chunk_tokens=st.sampled_from([16, 64, 256]),
+        max_prefill_tokens=st.sampled_from([64, 16384]),
+        schedule_conservativeness=st.sampled_from([1.0, 0.2]),
+        prefix_caching=st.sampled_from([True, True, True, False]),
+        eviction=st.sampled_from(["lru", "lfu"]),
+    )
+
+
+def shapes(repeats: bool) -> st.SearchStrategy[TraceShape]:
+    """Traces of one request to a few dozen, from calm to crowded."""
+    return st.builds(
+        TraceShape,
+        requests=st.integers(1, 40),
+        rate_rps=st.sampled_from([5.0, 20.0, 100.0]),
+        prompt_tokens=st.just(150),
+        output_tokens=st.sampled_from([8, 60]),
+        shared_prefixes=st.just(3),
+        follow_up=st.sampled_from([0.3, 0.6]),
+        same_time=st.sampled_from([0.1, 0.5]),
+        repeat=st.sampled_from([0.0, 0.1, 0.3]) if repeats else st.just(0.0),
+        slack=st.sampled_from([1.0, 3.0]),
+    )
+
+
+def systems(engines: st.SearchStrategy[EngineSpec], *, repeats: bool, host: bool = False) -> st.SearchStrategy[System]:
+    """Deployments from starved to ample; ``repeats``: with prompts that repeat exactly; ``host``: with a host tier."""
+    return st.builds(
+        System,
+        seed=st.integers(0, 1 << 32),
+        engine=engines,
+        capacity_tokens=st.sampled_from([300, 600, 1300, 4000]),
+        workers=st.integers(1, 3),
+        router=routers(),
+        shape=shapes(repeats),
+        host_tokens=st.sampled_from([64, 500, 3000, 100_000]) if host else st.just(0),
+        rugged=st.booleans(),
     )

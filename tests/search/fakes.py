@@ -29,6 +29,9 @@ OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
 class FakePlanner:
     """``tiny`` accelerators hold nothing, the others 100,000 tokens per rank."""
 
+    def can_build(self, pool: PoolSpec) -> bool:
+        return True
+
     def kv_capacity_tokens(self, pool: PoolSpec) -> int:
         if pool.accelerator == "tiny":
             raise DoesNotFit("the model does not fit: 3.00 GiB short on each rank", 3.0 * 2**30)

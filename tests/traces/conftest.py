@@ -10,7 +10,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Compiled traces of a test stay in its own folder; jitted code stays where it was compiled."""
-    monkeypatch.setattr("hisearch.traces.cache.cache_folder", lambda folder=tmp_path_factory.mktemp("cache"): folder)
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("hisearch.traces.cache.cache_folder", lambda: folder)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,9 @@ def test_azure(write):
 
 
 def test_burstgpt(write):
-    old = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n"
+    old = (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n"
+    )
     path = write("t.csv", old + "45,GPT-4,1087,230,1317,API log\n")
     assert detect_format(path) == "burstgpt"
     trace = read(path)
@@ -318,9 +320,7 @@ def test_unreadable_files(tmp_path, write):
     latin = tmp_path / "latin.csv"
     latin.write_bytes("número,tokens\n".encode("latin-1"))
     assert "expected UTF-8 text" in refused(latin)
-    assert "expected 3 columns, got 2" in refused(
-        write("short.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2\n")
-    )
+    assert "expected 3 columns, got 2" in refused(write("short.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2\n"))
 
 
 @pytest.mark.parametrize(

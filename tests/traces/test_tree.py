@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import trace_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-import numpy as np
-import pytest
 
 from hisearch.traces import _tree
 from hisearch.traces.compiler import compile_trace, digest_of, head, scale_load
@@ -235,6 +235,8 @@ def test_digest_covers_every_array():
         ({"shared_tokens": [0, 1]}, "request 1: shared_tokens"),
         ({"max_output_tokens": [1, 9]}, "request 0: max_output_tokens"),
         ({"think_s": [np.nan, 0.0]}, "request 0: think_s"),
+        ({"think_s": [0.0, 1.0]}, "request 1: think_s"),
+        ({"previous": [-1, 0], "think_s": [0.0, -1.0]}, "request 1: think_s"),
         ({"priority": [0, -1]}, "request 1: session, tenant, priority"),
         ({"input_tokens": [1]}, "column input_tokens has 1 rows, not 2"),
     ],

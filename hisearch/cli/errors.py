@@ -1,0 +1,50 @@
+"""What went wrong, in one line on standard error: the only place where the command line handles errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+#: Exit codes.
+ERROR, USAGE, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 99, 130
+
+
+class ReportingGroup(TyperGroup):
+    """The root command: turns errors of the library and of the operating system into a message and an exit code.
+
+    The library's errors are all ``ValueError`` (``SpecError``, ``TraceError``, ``DoesNotFit``, ``ExportError``, …) or
+    ``OSError``; anything else is a defect of the program and shows its traceback.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("hisearch: interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read standard output has gone; Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ERROR) from None
+        except (ValueError, OSError) as error:
+            if os.environ.get("HISEARCH_DEBUG"):
+                raise
+            for line in _lines(error):
+                print(f"hisearch: error: {line}", file=sys.stderr)
+            raise typer.Exit(ERROR) from None
+
+
+def _lines(error: ValueError | OSError) -> list[str]:
+    """One line for each thing that is wrong."""
+    from hisearch.specs.errors import SpecError
+
+    if isinstance(error, SpecError):
+        return [str(problem) for problem in error.problems]
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return [f"{error.filename}: {error.strerror}"]
+    return [" ".join(str(error).split()) or type(error).__name__]

@@ -1,0 +1,62 @@
+"""The ``hisearch`` command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hisearch.cli import bench, catalogue, doctor, folder, run, simulate, trace
+from hisearch.cli.errors import ReportingGroup
+
+app = typer.Typer(
+    name="hisearch",
+    cls=ReportingGroup,
+    help="Find the LLM-serving deployment to buy, and how to configure it, by simulation. No GPU needed.",
+    epilog="Catalogue names are accepted wherever a path is. Exit codes: 0 done, 1 error, 2 usage, "
+    "99 nothing meets the SLO, 130 interrupted. HISEARCH_DEBUG=1 shows where an error came from.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"hisearch {version('hisearch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("run")(run.run)
+app.command("simulate")(simulate.simulate)
+app.add_typer(trace.app, name="trace")
+app.command("report")(folder.report)
+app.command("export")(folder.export)
+app.command("dashboard")(folder.dashboard)
+app.command("doctor")(doctor.doctor)
+app.command("list")(catalogue.list_)
+app.command("schema")(catalogue.schema)
+app.command("bench")(bench.bench)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; always raises ``SystemExit`` with its exit code.
+
+    Args:
+        arguments: those after the program's name; the process's where None.
+    """
+    app(args=None if arguments is None else list(arguments), prog_name="hisearch")

@@ -1,0 +1,20 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the document; may be given more than once."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on standard error.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Keep the first requests only.")]
+SkipBad = Annotated[int, typer.Option("--skip-bad", min=0, metavar="N", help="Leave out up to N broken rows.")]
+Format = Annotated[str, typer.Option("--format", help="Format of the trace file (docs/traces.md).")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder that `hisearch run` has written.")]

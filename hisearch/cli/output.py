@@ -1,0 +1,109 @@
+"""Standard output for results, standard error for everything else."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Columns of tables that go into a file or a pipe.
+PIPE_WIDTH = 120
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, plain text where it is none."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(
+        file=sys.stdout, width=None if terminal else PIPE_WIDTH, markup=False, highlight=False, emoji=False
+    )
+
+
+def say(text: str = "", *, bold: bool = False) -> None:
+    """Print a paragraph, wrapped at words."""
+    console().print(text, style="bold" if bold else "")
+
+
+def heading(text: str) -> None:
+    """Print a heading after an empty line."""
+    say()
+    say(text, bold=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[int] = ()) -> None:
+    """Print a table; ``numbers``: indices of columns that are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, column in enumerate(columns):
+        grid.add_column(column, justify="right" if index in numbers else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(str(cell) for cell in row))
+    console().print(grid)
+
+
+def pairs(rows: Mapping[str, object]) -> None:
+    """Print names and values in two columns."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    for name, value in rows.items():
+        grid.add_row(f"  {name}", str(value))
+    console().print(grid)
+
+
+def print_json(data: Any) -> None:
+    """Print ``data`` as JSON; see ``plain``."""
+    sys.stdout.write(json.dumps(plain(data), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def plain(data: Any) -> Any:
+    """``data`` in values that JSON knows: dataclasses as objects, paths as text, infinite and missing numbers as null.
+
+    Raises:
+        TypeError: a value that has no such form.
+    """
+    if data is None or isinstance(data, bool | int | str):
+        return data
+    if isinstance(data, float):
+        return float(data) if math.isfinite(data) else None
+    if isinstance(data, Path):
+        return str(data)
+    if is_dataclass(data) and not isinstance(data, type):
+        return plain(asdict(data))
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(value) for value in data]
+    raise TypeError(f"no JSON form for {type(data).__name__}")
+
+
+def note(text: str) -> None:
+    """A diagnostic on standard error."""
+    print(f"hisearch: {text}", file=sys.stderr, flush=True)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Warnings on standard error, each once."""
+    for line in dict.fromkeys(lines):
+        note(f"warning: {line}")
+
+
+def note_compilation() -> None:
+    """Say so where the simulator's kernels are about to be compiled."""
+    from hisearch.kernels.jit import CACHE_FOLDER
+
+    # The trace floor has kernels of its own, in the same folder: only the event loop's tells.
+    if not any(CACHE_FOLDER.rglob("cluster.run-*.nbi")):
+        note("compiling kernels, about half a minute, once")

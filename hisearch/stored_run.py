@@ -1,0 +1,120 @@
+"""Run folders back into results: ``hisearch.load_run(folder)``."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.run_folder import JOURNAL
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.study import Study, StudyResult, load_study
+
+if TYPE_CHECKING:
+    from hisearch.score.capacity import Capacity
+    from hisearch.search.execution import ExecutionReport
+    from hisearch.search.problem import Problem
+    from hisearch.search.trial import Trial
+
+
+def load_run(run_dir: str | Path) -> StudyResult:
+    """The result of a run that has ended, from its folder; nothing is simulated.
+
+    Trials come from ``trials.parquet`` and the journal, stage 1's report from repeating its arithmetic. The trace is
+    needed again, as it was.
+
+    Args:
+        run_dir: the folder.
+
+    Raises:
+        FileNotFoundError: the folder does not hold a run, or the run has not ended.
+        SpecError: what the run was made from has changed or is gone.
+        ValueError: the folder's parts do not belong together.
+    """
+    folder = Path(run_dir)
+    for name in ("study.yaml", "provenance.json", JOURNAL, "trials.parquet"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(_missing(folder, name))
+    facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    study = load_study(folder / "study.yaml")
+    return _rebuild(study, folder, facts)
+
+
+def _missing(folder: Path, name: str) -> str:
+    if not (folder / "study.yaml").is_file():
+        return f"{folder}: not a run folder (no study.yaml)"
+    return f"{folder}: the run has not ended (no {name}); go on with: hisearch run --resume {folder}"
+
+
+def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
+    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.pareto import front
+    from hisearch.search.recommend import nearest_miss, recommend
+    from hisearch.search.simulation import Simulation
+
+    simulation = Simulation(study.world())
+    problem = study.problem(simulation)
+    trials = _trials(folder, facts["run"]["inputs_digest"])
+    recommendation = recommend(trials)
+    stopped = facts["budget"]["stopped"]
+    outcome = SearchOutcome(
+        execution=_execution(problem),
+        trials=tuple(trials),
+        front=tuple(front(trials, problem.objectives)),
+        recommendation=recommendation,
+        nearest_miss=nearest_miss(trials) if recommendation is None else None,
+        headroom=_headroom(trials, recommendation.trial) if recommendation is not None else None,
+        stopped="" if stopped == "finished" else stopped,
+    )
+    return StudyResult(study.resolved, outcome, simulation, facts, folder)
+
+
+def _execution(problem: Problem) -> ExecutionReport:
+    """Stage 1's report, computed again: it simulates nothing."""
+    from hisearch.search import driver
+    from hisearch.search.execution import search_execution
+
+    keep = max(problem.budget.simulations // driver.SIMULATIONS_PER_CANDIDATE, driver.LEAST_CANDIDATES)
+    return search_execution(problem, min(keep, driver.MOST_CANDIDATES))
+
+
+def _trials(folder: Path, inputs: str) -> list[Trial]:
+    """Every trial: what was simulated from ``trials.parquet``, what came of it from the journal, which is exact."""
+    import pandas as pd
+
+    from hisearch.search.deployments import parameters_of
+    from hisearch.search.job import Job
+    from hisearch.search.journal import Journal
+
+    columns = ["number", "stage", "slice_fraction", "load", "deployment"]
+    frame = pd.read_parquet(folder / "trials.parquet", columns=columns)
+    trials: list[Trial] = []
+    with Journal(folder / JOURNAL, inputs, resume=True) as journal:
+        for row in frame.to_dict("records"):
+            deployment = DeploymentSpec.model_validate_json(row["deployment"])
+            job = Job(
+                int(row["stage"]),
+                deployment,
+                parameters_of(deployment),
+                float(row["slice_fraction"]),
+                float(row["load"]),
+            )
+            evaluation = journal.get(job.digest(inputs))
+            if evaluation is None:
+                raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
+            trials.append(evaluation.trial(int(row["number"]), job))
+    return trials
+
+
+def _headroom(trials: list[Trial], chosen: Trial) -> Capacity | None:
+    """How much more than the study's load the chosen deployment carries; None where that was not looked for."""
+    from hisearch.score.capacity import Capacity
+
+    same = [t for t in trials if t.deployment == chosen.deployment and t.slice_fraction == 1.0 and not t.error]
+    others = [trial for trial in same if trial.load != 1.0]
+    if not others:
+        return None
+    best = max((trial for trial in same if trial.feasible), key=lambda trial: trial.load)
+    missed = min((trial.load for trial in same if not trial.feasible), default=math.inf)
+    return Capacity(best.load, best.metrics["goodput_rps"], missed, len(others))

@@ -1,0 +1,84 @@
+"""Workloads by reference: a catalogue name, a workload's YAML or a trace file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from hisearch.specs.catalogue import Catalogue, is_path
+from hisearch.specs.document import Document
+from hisearch.specs.workload import TraceFormat, WorkloadSpec
+from hisearch.specs.wording import unknown
+
+if TYPE_CHECKING:
+    from hisearch.traces.compiled import CompiledTrace
+
+#: Ends of file names that make a reference a path although it holds no slash.
+_TRACE_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
+
+
+def find_workload(ref: str | Path, catalogue: Catalogue | None = None) -> Document[WorkloadSpec] | Path:
+    """What ``ref`` leads to: a workload, or the path of a trace file.
+
+    Args:
+        ref: a catalogue name, or the path of a workload's YAML or of a trace file.
+        catalogue: where names are looked up; the working directory and what ships where None.
+
+    Raises:
+        UnknownReferenceError: it leads nowhere.
+        SpecError: the workload is not valid.
+    """
+    catalogue, name = catalogue or Catalogue(), str(ref)
+    if isinstance(ref, Path) or is_path(name) or name.endswith(_TRACE_SUFFIXES):
+        path = catalogue.find_file(name)
+        if path.suffix not in {".yaml", ".yml"}:
+            return path
+        name = str(path)
+    return catalogue.get("Workload", name)
+
+
+def load_trace(
+    ref: str | Path,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    skip_bad: int = 0,
+    format: str = "auto",  # noqa: A002 - the name of the workload's key
+    catalogue: Catalogue | None = None,
+) -> CompiledTrace:
+    """Compile a workload, or take it from the cache.
+
+    Args:
+        ref: see ``find_workload``.
+        seed: of everything random in it, beside a generator's own.
+        limit: keep the first requests only.
+        skip_bad: broken rows to tolerate.
+        format: of a trace file, one of ``hisearch.specs.workload.TraceFormat``.
+        catalogue: where names are looked up.
+
+    Raises:
+        SpecError, TraceError: with file, line and key.
+        ValueError: no such format, or a format for what is not a trace file.
+    """
+    from hisearch.traces.load import load_trace_file, load_workload
+
+    check_format(format)
+    workload = find_workload(ref, catalogue)
+    if isinstance(workload, Path):
+        return load_trace_file(workload, seed=seed, limit=limit, skip_bad=skip_bad, format=format)
+    if format != "auto":
+        raise ValueError(f"format {format} is for trace files; {ref} is a workload, which says its own")
+    return load_workload(
+        workload.spec, workload.path.parent, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name
+    )
+
+
+def check_format(name: str) -> None:
+    """Refuse an unknown trace format.
+
+    Raises:
+        ValueError: with what is known.
+    """
+    known = get_args(TraceFormat)
+    if name not in known:
+        raise ValueError(f"no trace format '{name}'{unknown(name, known)}")
