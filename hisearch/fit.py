@@ -89,9 +89,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> Fi
         short, problem = error.bytes_short / GIB, str(error)
     except InvalidParallelism as error:
         short, problem = float("inf"), str(error)
-    return Fit(
-        pool.accelerator, pool.engine.name, pool.tensor_parallel, weight, pool.kv_dtype, tokens, short, problem
-    )
+    return Fit(pool.accelerator, pool.engine.name, pool.tensor_parallel, weight, pool.kv_dtype, tokens, short, problem)
 
 
 def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
+
+import numpy as np
 
 from hisearch.specs.catalogue import Catalogue, is_path
 from hisearch.specs.document import Document
@@ -12,6 +15,7 @@ from hisearch.specs.wording import unknown
 
 if TYPE_CHECKING:
     from hisearch.traces.compiled import CompiledTrace
+    from hisearch.traces.trace import Trace
 
 #: Ends of file names that make a reference a path although it holds no slash.
 _TRACE_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
@@ -71,6 +75,19 @@ def load_trace(
     return load_workload(
         workload.spec, workload.path.parent, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name
     )
+
+
+def first_requests(trace: Trace, count: int) -> Trace:
+    """The first ``count`` requests in the order of the file; they refer to no later ones, so nothing else changes.
+
+    Raises:
+        ValueError: ``count`` is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"a trace needs at least 1 request, not {count}")
+    columns = {f.name: getattr(trace, f.name) for f in fields(trace)}
+    cut = {name: values[:count] for name, values in columns.items() if isinstance(values, list | np.ndarray)}
+    return replace(trace, **cut)
 
 
 def check_format(name: str) -> None:

@@ -23,7 +23,10 @@ class ReportingGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
         except KeyboardInterrupt:
             print("hisearch: interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None

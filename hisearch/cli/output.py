@@ -22,9 +22,7 @@ def console() -> Console:
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
-    return Console(
-        file=sys.stdout, width=None if terminal else PIPE_WIDTH, markup=False, highlight=False, emoji=False
-    )
+    return Console(file=sys.stdout, width=None if terminal else PIPE_WIDTH, markup=False, highlight=False, emoji=False)
 
 
 def say(text: str = "", *, bold: bool = False) -> None:
@@ -102,8 +100,12 @@ def warn(lines: Iterable[str]) -> None:
 
 def note_compilation() -> None:
     """Say so where the simulator's kernels are about to be compiled."""
+    if not simulator_compiled():
+        note("compiling kernels, about half a minute, once")
+
+
+def simulator_compiled() -> bool:
+    """True where the event loop of this version is in the kernel cache (the trace floor's kernels do not count)."""
     from hisearch.kernels.jit import CACHE_FOLDER
 
-    # The trace floor has kernels of its own, in the same folder: only the event loop's tells.
-    if not any(CACHE_FOLDER.rglob("cluster.run-*.nbi")):
-        note("compiling kernels, about half a minute, once")
+    return any(CACHE_FOLDER.rglob("cluster.run-*.nbi"))

@@ -109,8 +109,8 @@ def _reset(sim):
 def run(sim):
     """Simulate until nothing is left to happen or the horizon is passed.
 
-    Returns (time of the last event, 1 if the horizon was reached). ``counters[OVERFLOW]`` is 1 where the node pool was
-    too small: the run is then void.
+    Returns (time of the last event, 1 if the horizon was reached). ``counters[FAULT]`` says why the run is void, if it
+    is.
     """
     _reset(sim)
     last = 0.0
@@ -129,5 +129,5 @@ def run(sim):
         else:
             last = now
             _worker_event(sim, sim.event_heap[0], now)
-        if sim.counters[la.OVERFLOW]:
+        if sim.counters[la.FAULT]:
             return last, 0

@@ -134,8 +134,11 @@ WORKER = np.dtype(
 )
 
 # Columns of Sim.counters.
-FREE_NODE, NODES_USED, OVERFLOW, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6
+FREE_NODE, NODES_USED, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6
 COUNTERS = 8
+
+# Values of counters[FAULT], any of which voids the run.
+NODE_POOL_FULL, OUT_OF_MEMORY = 1, 2
 
 
 #: Settings of a simulation. Tokens and pages are int64, seconds float64.

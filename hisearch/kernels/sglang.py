@@ -146,7 +146,10 @@ def _form_decode(sim, w):
     if left:
         worker.full = 0
     radix.make_room(sim, w, worker.decoding)
-    sim.trees[w].free_pages -= lists.pages_due(sim, w, 0)
+    due = lists.pages_due(sim, w, 0)
+    if sim.trees[w].free_pages < due:
+        sim.counters[la.FAULT] = la.OUT_OF_MEMORY
+    sim.trees[w].free_pages -= due
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisearch.kernels import layout as la
 from hisearch.kernels import lists, radix, tree
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels.jit import kernel
@@ -169,4 +170,6 @@ def _take_prefill_pages(sim, w):
     spare = worker.batch_size if page > 1 else 0
     # The engine asks for tokens and a spare page per request; rounded up, that is how far it evicts in whole pages.
     radix.make_room(sim, w, lists.pages(sim, tokens) + spare)
+    if sim.trees[w].free_pages < pages:
+        sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     sim.trees[w].free_pages -= pages

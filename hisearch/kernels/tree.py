@@ -31,7 +31,7 @@ def acquire_node(sim):
     else:
         d = counters[la.NODES_USED]
         if d >= sim.nodes.shape[0]:
-            counters[la.OVERFLOW] = 1
+            counters[la.FAULT] = la.NODE_POOL_FULL
             return 0
         counters[la.NODES_USED] = d + 1
     node = sim.nodes[d]

@@ -112,13 +112,15 @@ def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> d
     steps = math.floor((high - low) / MEMORY_STEP + 1e-9)
     step = trial.suggest_int("memory_step", 0, steps)
     tier = trial.suggest_int("host_tier", 0, len(cache.host_gib_per_worker) - 1)
-    eviction = "lru"
-    if found[base].deployment.pool.engine.name == "sglang":
+    host_gib = sorted(cache.host_gib_per_worker)[tier]
+    engine = found[base].deployment.pool.engine
+    eviction = engine.eviction
+    if _chooses_eviction(engine.name, host_gib):
         eviction = trial.suggest_categorical("eviction", cache.eviction)
     return {
         "base": base,
         "memory_fraction": round(low + step * MEMORY_STEP, 6),
-        "host_gib": sorted(cache.host_gib_per_worker)[tier],
+        "host_gib": host_gib,
         "host_medium": cache.host_medium,
         "eviction": eviction,
     }
@@ -132,9 +134,14 @@ def _values_of(index: int, deployment: DeploymentSpec, problem: Problem) -> dict
         "memory_step": round((pool.engine.memory_fraction - cache.memory_fraction[0]) / MEMORY_STEP),
         "host_tier": sorted(cache.host_gib_per_worker).index(pool.host_tier.gib_per_worker),
     }
-    if pool.engine.name == "sglang":
+    if _chooses_eviction(pool.engine.name, pool.host_tier.gib_per_worker):
         values["eviction"] = pool.engine.eviction
     return values
+
+
+def _chooses_eviction(engine: str, host_gib: float) -> bool:
+    """Only SGLang has a choice, and without a host tier its lfu is lru: it counts no hits then (0.5.9)."""
+    return engine == "sglang" and host_gib > 0
 
 
 def _job(choice: dict[str, Any], found: Sequence[Trial]) -> Job:

@@ -9,7 +9,7 @@ from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.cache import search_cache
 from hisearch.search.deployments import on_engine, parameters_of
-from hisearch.search.execution import ExecutionReport, group_count, search_execution
+from hisearch.search.execution import Candidate, ExecutionReport, group_count, search_execution
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.pareto import front
@@ -81,19 +81,7 @@ def search(
     if not execution.kept:
         raise NothingFitsError(execution)
 
-    routing_until = round((budget - reserve) * ROUTING_SHARE)
-    ledger.progress.started("2 routing", routing_until)
-    search_routing(problem, execution.kept, ledger, routing_until)
-    _try_other_engines(problem, ledger, budget - reserve)
-    _descend(ledger, budget - reserve)
-    ledger.progress.finished()
-    checkpoint(ledger.trials)
-
-    ledger.progress.started("3 cache tiers", max(budget - reserve - ledger.simulations, 0))
-    search_cache(problem, ledger, budget - reserve - DESCENT_SIMULATIONS)
-    _descend(ledger, budget - reserve)
-    ledger.progress.finished()
-    checkpoint(ledger.trials)
+    _rounds(problem, execution.kept, ledger, budget - reserve, checkpoint)
 
     recommendation = recommend(ledger.trials)
     headroom = None
@@ -114,12 +102,44 @@ def search(
 
 
 def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
-    keep = min(max(problem.budget.simulations // SIMULATIONS_PER_CANDIDATE, LEAST_CANDIDATES), MOST_CANDIDATES)
     ledger.progress.started("1 execution", group_count(problem))
-    report = search_execution(problem, keep, lambda done: ledger.progress.advanced(done, 0, ""))
+    report = search_execution(problem, MOST_CANDIDATES, lambda done: ledger.progress.advanced(done, 0, ""))
     ledger.progress.advanced(0, 0, "", f"{len(report.kept)} of {report.combinations} kept")
     ledger.progress.finished()
     return report
+
+
+def _rounds(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    ledger: Ledger,
+    until: int,
+    checkpoint: Callable[[Sequence[Trial]], None],
+) -> None:
+    """Stages 2 and 3 for as many candidates as the budget carries, best first, then with what is left for the next."""
+    begun, number = 0, 0
+    while begun < len(candidates) and not ledger.stopped:
+        room = until - ledger.simulations
+        if number > 0 and room < SIMULATIONS_PER_CANDIDATE:
+            return
+        number += 1
+        least = LEAST_CANDIDATES if number == 1 else 1
+        group = candidates[begun : begun + max(room // SIMULATIONS_PER_CANDIDATE, least)]
+        begun += len(group)
+        again = "" if number == 1 else f", round {number}"
+
+        ledger.progress.started(f"2 routing{again}", round(room * ROUTING_SHARE))
+        search_routing(problem, group, ledger, ledger.simulations + round(room * ROUTING_SHARE))
+        _try_other_engines(problem, ledger, until)
+        _descend(ledger, until)
+        ledger.progress.finished()
+        checkpoint(ledger.trials)
+
+        ledger.progress.started(f"3 cache tiers{again}", max(until - ledger.simulations, 0))
+        search_cache(problem, ledger, until - DESCENT_SIMULATIONS)
+        _descend(ledger, until)
+        ledger.progress.finished()
+        checkpoint(ledger.trials)
 
 
 def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:

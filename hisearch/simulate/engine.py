@@ -14,6 +14,11 @@ from hisearch.simulate.result import RequestTable, Result, WorkerTable
 from hisearch.specs.deployment import RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
+
+class EngineOutOfMemory(ValueError):  # noqa: N818
+    """The simulated engine runs out of KV memory in a way from which the real one does not recover."""
+
+
 _ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG}
 _ROUTERS = {
     "random": la.RANDOM,
@@ -155,6 +160,7 @@ def simulate(
 
     Raises:
         ValueError: if ``replicas`` or ``load`` is not positive.
+        EngineOutOfMemory: the engine itself would fail on this load with these settings.
     """
     from hisearch.kernels import cluster
 
@@ -167,9 +173,17 @@ def simulate(
     while True:
         sim = _allocate(plan, trace.arrays, settings, load, seed, room)
         end_s, horizon_reached = cluster.run(sim)
-        if not sim.counters[la.OVERFLOW]:
+        fault = sim.counters[la.FAULT]
+        if fault == la.OUT_OF_MEMORY:
+            raise EngineOutOfMemory(
+                f"{plan.engine.name} would stop with an out-of-memory error at {end_s:.3f} s: its admission rule let in "
+                f"more than {plan.kv_capacity_tokens} KV tokens hold; lower chunk_tokens or max_running_requests"
+            )
+        if fault != la.NODE_POOL_FULL:
             break
         room *= 2
+    if not horizon_reached and (sim.requests["outcome"] == la.IN_FLIGHT).any():
+        raise AssertionError("the simulation ended with requests in flight")
     return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
 
 

@@ -11,6 +11,16 @@ import numpy as np
 
 from hisearch.kernels.jit import kernel
 
+#: 31 bits, so that a product of two such numbers stays within int64.
+_MASK = (1 << 31) - 1
+
+
+@kernel
+def _hash(block, above):
+    """A well mixed non-negative number for a block id below entry ``above`` (-1 at the head)."""
+    mixed = ((block ^ (block >> 31)) & _MASK) * 0x45D9F3B1 ^ (np.int64(above + 1) & _MASK) * 0x27D4EB2D
+    return mixed ^ (mixed >> 29) ^ (mixed >> 15)
+
 
 @kernel
 def resolve_blocks(ptr, ids, block_tokens, known_tokens):
@@ -46,10 +56,7 @@ def resolve_blocks(ptr, ids, block_tokens, known_tokens):
         for k in range(ptr[i + 1] - ptr[i]):
             block = ids[ptr[i] + k]
             tokens = min(block_tokens, known_tokens[i] - k * block_tokens)
-            mixed = np.uint64(block) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(above + 1) * np.uint64(
-                0xC2B2AE3D27D4EB4F
-            )
-            slot = np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(size - 1))
+            slot = _hash(block, above) & (size - 1)
             entry = table[slot]
             while entry >= 0 and not (parent[entry] == above and key[entry] == block):
                 slot = (slot + 1) & (size - 1)

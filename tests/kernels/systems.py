@@ -114,9 +114,7 @@ class System:
 
     def simulate(self, **options: Any) -> Result:
         """Run the kernels."""
-        return simulate(
-            self.plan, self.trace, replicas=self.workers, router=self.router, seed=self.seed, **options
-        )  # fmt: skip
+        return simulate(self.plan, self.trace, replicas=self.workers, router=self.router, seed=self.seed, **options)
 
     def reference(self) -> ClusterOutcome:
         """Run the slow reference (it knows no host tier)."""
@@ -231,7 +229,7 @@ def sglang_engines() -> st.SearchStrategy[EngineSpec]:
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 64, 256]),
         max_prefill_tokens=st.sampled_from([64, 16384]),
-        schedule_conservativeness=st.sampled_from([1.0, 0.2]),
+        schedule_conservativeness=st.sampled_from([1.0, 0.2, 0.02]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         eviction=st.sampled_from(["lru", "lfu"]),
     )
@@ -241,9 +239,9 @@ def shapes(repeats: bool) -> st.SearchStrategy[TraceShape]:
     """Traces of one request to a few dozen, from calm to crowded."""
     return st.builds(
         TraceShape,
-        requests=st.integers(1, 40),
+        requests=st.sampled_from([1, 5, 20, 30, 40]),
         rate_rps=st.sampled_from([5.0, 20.0, 100.0]),
-        prompt_tokens=st.just(150),
+        prompt_tokens=st.sampled_from([20, 150]),
         output_tokens=st.sampled_from([8, 60]),
         shared_prefixes=st.just(3),
         follow_up=st.sampled_from([0.3, 0.6]),
@@ -253,13 +251,34 @@ def shapes(repeats: bool) -> st.SearchStrategy[TraceShape]:
     )
 
 
+def crowded(name: str) -> st.SearchStrategy[System]:
+    """Deployments in which requests lose their KV again and again."""
+    engine = EngineSpec.model_validate
+    return st.builds(
+        System,
+        seed=st.integers(0, 1 << 20),
+        engine=st.builds(
+            lambda **values: engine({"name": name, "max_running_requests": 16, **values}),
+            page_tokens=st.sampled_from([1, 4, 16]),
+            chunk_tokens=st.sampled_from([16, 64]),
+            schedule_conservativeness=st.just(0.02),
+        ),
+        capacity_tokens=st.sampled_from([160, 240]),
+        workers=st.integers(1, 2),
+        shape=st.just(
+            TraceShape(requests=40, rate_rps=200.0, prompt_tokens=20, output_tokens=60, repeat=0.0, follow_up=0.2)
+        ),
+        rugged=st.booleans(),
+    )
+
+
 def systems(engines: st.SearchStrategy[EngineSpec], *, repeats: bool, host: bool = False) -> st.SearchStrategy[System]:
     """Deployments from starved to ample; ``repeats``: with prompts that repeat exactly; ``host``: with a host tier."""
     return st.builds(
         System,
-        seed=st.integers(0, 1 << 32),
+        seed=st.integers(0, 1 << 20),
         engine=engines,
-        capacity_tokens=st.sampled_from([300, 600, 1300, 4000]),
+        capacity_tokens=st.sampled_from([150, 300, 600, 1300, 4000]),
         workers=st.integers(1, 3),
         router=routers(),
         shape=shapes(repeats),

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 
+from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
-from tests.kernels.systems import System, examples, sglang_engines, systems, vllm_engines
+from tests.kernels.systems import ENGINES, System, crowded, examples, sglang_engines, systems, vllm_engines
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.recording import step_seconds as batch_seconds
 
@@ -59,15 +61,13 @@ def _simulated_worker_rows(result: Result) -> list[tuple[int, ...]]:
 
 def _joules(system: System, outcome: ClusterOutcome) -> list[float]:
     """Energy by the same law as the seconds', step by step."""
-    from hisearch.latency.step_cost import step_seconds
-
     def cost(chunks: Any, decodes: Any, sampling: int) -> float:
         return step_seconds(system.costs.joules, chunks, [context + 1 for context in decodes], sampling)
 
     return [sum(batch_seconds(cost, step.batch) for step in worker.steps) for worker in outcome.workers]
 
 
-def _assert_equal(system: System) -> None:
+def _assert_equal(system: System) -> Result:
     result, outcome = system.simulate(), system.reference()
     for k, (mine, theirs) in enumerate(zip(_simulated_rows(result), _request_rows(outcome), strict=True)):
         assert np.array_equal(mine, theirs, equal_nan=True), f"request {k}: kernel {mine}, reference {theirs}"
@@ -75,15 +75,30 @@ def _assert_equal(system: System) -> None:
     # Sums of the same durations, added run by run here and step by step there.
     np.testing.assert_allclose(result.workers.busy_s, [w.busy_s for w in outcome.workers], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result.workers.energy_j, _joules(system, outcome), rtol=1e-9)
+    return result
 
 
-@examples(300)
+@examples(500)
 @given(system=systems(vllm_engines(), repeats=False))
 def test_vllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
-@examples(300)
+@examples(500)
 @given(system=systems(sglang_engines(), repeats=True))
 def test_sglang_equals_its_reference(system: System) -> None:
     _assert_equal(system)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines_short_of_memory_equal_their_references(name: str) -> None:
+    preempted = 0
+
+    @examples(100)
+    @given(system=crowded(name))
+    def check(system: System) -> None:
+        nonlocal preempted
+        preempted += int(_assert_equal(system).workers.preemptions.sum())
+
+    check()
+    assert preempted > 100

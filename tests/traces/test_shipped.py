@@ -62,9 +62,9 @@ def test_chat_multiturn_over_two_hours_is_like_bailian_a():
 
 def test_chat_multiturn_as_shipped():
     stats = stats_of("chat-multiturn")
-    assert stats.requests == 3600
-    assert 1200 < stats.span_s < 1800
-    assert stats.rate_rps == about(2.4, 0.05)
+    assert stats.requests == 14_000
+    assert 600 < stats.span_s < 900
+    assert stats.rate_rps == about(19.2, 0.05)
     assert stats.input_tokens.mean == about(2331, 0.1)
     assert stats.ideal_hit_rate > 0.5
 

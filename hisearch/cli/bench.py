@@ -1,0 +1,57 @@
+"""``hisearch bench``: how fast it is on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hisearch.cli import options
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Benchmarks; all that are at hand where absent.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each.")] = 7,
+    trace: Annotated[str | None, typer.Option(help="Trace file of mooncake-conversation.")] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure speed: simulations on one thread, the start of the command (import), a cold start (compile)."""
+    from hisearch import bench as benchmarks
+    from hisearch.cli import output
+
+    known = benchmarks.names()
+    for name in names or ():
+        if name not in known:
+            raise typer.BadParameter(f"no benchmark '{name}'; known: {', '.join(known)}", param_hint="NAME")
+    chosen = names or benchmarks.default_names(trace)
+    if not quiet and any(name in benchmarks.CASES for name in chosen):
+        output.note_compilation()
+    found = []
+    for name in chosen:
+        if not quiet:
+            output.note(f"{name}, {repeat} times")
+        own_trace = trace if name == "mooncake-conversation" else None
+        found.append(benchmarks.measure(name, repeat, own_trace).to_dict())
+    if as_json:
+        output.print_json({"benchmarks": found})
+        return
+    rows = [
+        (
+            row["name"],
+            _count(row["requests"]),
+            _count(row["steps"]),
+            *(f"{row['wall_s'][key]:.3f}" for key in ("median", "min", "max")),
+            _count(row["requests_per_s"]),
+            f"{row['peak_rss_bytes'] / 2**20:,.0f}",
+        )
+        for row in found
+    ]
+    columns = ("benchmark", "requests", "steps", "median (s)", "min (s)", "max (s)", "requests/s", "peak RSS (MiB)")
+    output.table(columns, rows, numbers=range(1, 8))
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"

@@ -1,0 +1,86 @@
+"""``hisearch list`` and ``hisearch schema``: what ships, and how documents are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.cli import options
+
+if TYPE_CHECKING:
+    from hisearch.specs.catalogue import Catalogue
+
+_Kind = Annotated[str, typer.Argument(metavar="KIND", help="Study, SLO, SearchSpace, Workload, Model, …")]
+
+
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="Study, SLO, SearchSpace, Workload, Model, …")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the catalogue: the working directory's documents and those that ship."""
+    from hisearch.cli import output
+    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.kinds import KINDS
+
+    catalogue = Catalogue()
+    if kind is None:
+        names = {known: catalogue.names(known) for known in KINDS}
+        if as_json:
+            output.print_json(names)
+        else:
+            output.table(("kind", "names"), [(known, ", ".join(found)) for known, found in names.items()])
+        return
+    known = known_kind(kind)
+    rows = [{"name": name, **_entry(catalogue, known, name)} for name in catalogue.names(known)]
+    if as_json:
+        output.print_json({known: rows})
+    else:
+        output.table((known, "description"), [(row["name"], row["problem"] or row["description"]) for row in rows])
+
+
+def schema(
+    kind: _Kind,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to FILE instead of standard output.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a kind of document."""
+    from hisearch.specs.schema import json_schema
+
+    text = json.dumps(json_schema(known_kind(kind)), indent=2) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+def known_kind(name: str) -> str:
+    """The kind that is meant, upper and lower case being the same.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    from hisearch.specs.kinds import KINDS
+    from hisearch.specs.wording import unknown
+
+    by_name = {kind.lower(): kind for kind in KINDS}
+    if name.lower() not in by_name:
+        raise typer.BadParameter(f"no kind '{name}'{unknown(name, list(KINDS))}", param_hint="KIND")
+    return by_name[name.lower()]
+
+
+def _entry(catalogue: Catalogue, kind: str, name: str) -> dict[str, str]:
+    """Where a document is and what it says of itself; of one that cannot be used, why."""
+    from hisearch.specs.errors import SpecError
+
+    path = str(catalogue.locate(kind, name))
+    try:
+        document = catalogue.get(kind, name)
+    except SpecError as error:
+        return {"path": path, "description": "", "problem": str(error)}
+    return {"path": path, "description": document.description, "problem": ""}

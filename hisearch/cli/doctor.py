@@ -1,0 +1,137 @@
+"""``hisearch doctor``: the installation, or one document, checked without running anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.errors import ERROR
+
+if TYPE_CHECKING:
+    from hisearch.fit import Fit
+    from hisearch.specs.doctor import Checkup
+
+_PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def doctor(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="A YAML document, or a model's config.json.")
+    ] = None,
+    settings: options.Setting = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check the installation or, given FILE, a document and all it names, and which workers fit into memory."""
+    from hisearch.cli import output
+
+    if file is None:
+        facts = installation()
+        if as_json:
+            output.print_json(facts)
+        else:
+            output.pairs({name: _shown(value) for name, value in facts.items()})
+        return
+    from hisearch.specs.doctor import load_any
+
+    checkup = load_any(file, tuple(settings or ()))
+    fits = _fits(checkup, file, tuple(settings or ()))
+    problems = [str(problem) for problem in checkup.problems]
+    if fits and not any(fit.ok for fit in fits):
+        nearest = min(fits, key=lambda fit: fit.gib_short)
+        problems.append(f"{checkup.name}: no worker fits; nearest: {nearest.problem}")
+    if as_json:
+        output.print_json(_to_dict(checkup, fits, problems))
+    else:
+        _show(checkup, fits, problems)
+    if problems:
+        raise typer.Exit(ERROR)
+
+
+def installation() -> dict[str, Any]:
+    """Versions, caches, cores, and what optional programs are there."""
+    import os
+    import platform
+    import shutil
+    from importlib.metadata import version
+
+    from hisearch.cli.folder import dashboard_program
+    from hisearch.cli.output import simulator_compiled
+    from hisearch.kernels.jit import CACHE_FOLDER
+    from hisearch.specs.catalogue import shipped_root
+    from hisearch.traces.cache import cache_folder
+
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "cores": os.cpu_count() or 1,
+        "catalogue": str(shipped_root()),
+        "kernel_cache": str(CACHE_FOLDER),
+        "kernels_compiled": simulator_compiled(),
+        "trace_cache": str(cache_folder()),
+        "optuna_dashboard": dashboard_program(),
+        "chromium": next((path for name in _BROWSERS if (path := shutil.which(name))), None),
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, text in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not installed" if value is None else str(value)
+
+
+def _fits(checkup: Checkup, file: str, settings: tuple[str, ...]) -> list[Fit]:
+    """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
+    from pathlib import Path
+
+    from hisearch.fit import deployment_fit, study_fits
+    from hisearch.specs.resolve import load_deployment, load_study
+
+    if not checkup.ok or checkup.kind not in {"Study", "Deployment"}:
+        return []
+    if checkup.kind == "Study":
+        return study_fits(load_study(Path(file), settings))
+    return [deployment_fit(load_deployment(Path(file), settings))]
+
+
+def _show(checkup: Checkup, fits: list[Fit], problems: list[str]) -> None:
+    from hisearch.cli import output
+
+    state = "cannot be used" if problems else "ok"
+    output.say(f"{checkup.kind or 'document'} {checkup.name}: {state}", bold=True)
+    for problem in problems:
+        output.say(f"problem: {problem}")
+    for warning in checkup.warnings:
+        output.say(f"warning: {warning}")
+    if fits:
+        output.heading(f"Workers that fit into memory: {sum(fit.ok for fit in fits)} of {len(fits)}")
+        rows = [
+            (fit.accelerator, fit.engine, fit.tensor_parallel, fit.weight_dtype, fit.kv_dtype, _room(fit))
+            for fit in fits
+        ]
+        output.table(("accelerator", "engine", "TP", "weights", "KV", "room for KV"), rows, numbers=(2,))
+
+
+def _room(fit: Fit) -> str:
+    if fit.ok:
+        return f"{fit.kv_capacity_tokens:,} tokens"
+    return f"{fit.gib_short:.2f} GiB short on each rank" if fit.gib_short < float("inf") else fit.problem
+
+
+def _to_dict(checkup: Checkup, fits: list[Fit], problems: list[str]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "path": checkup.path,
+        "kind": checkup.kind,
+        "name": checkup.name,
+        "ok": not problems,
+        "problems": problems,
+        "warnings": [str(warning) for warning in checkup.warnings],
+        "fits": [{**asdict(fit), "ok": fit.ok} for fit in fits],
+    }

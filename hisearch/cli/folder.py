@@ -1,0 +1,102 @@
+"""Verbs on a run folder: ``report``, ``export``, ``dashboard``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.cli import options
+
+if TYPE_CHECKING:
+    from hisearch.search.trial import Trial
+    from hisearch.study import StudyResult
+
+
+def report(run_dir: options.RunDir) -> None:
+    """Write report.html again, from what the run folder holds."""
+    from hisearch.cli import output
+    from hisearch.report.html import write_report
+    from hisearch.run_folder import replace_with
+    from hisearch.stored_run import load_run
+
+    data = load_run(run_dir).report_input()
+    target = run_dir / "report.html"
+    replace_with(target, lambda path: write_report(data, path))
+    output.say(str(target))
+
+
+def export(
+    run_dir: options.RunDir,
+    engine: Annotated[
+        str | None, typer.Option(metavar="sglang|vllm", help="The best feasible deployment on this engine.")
+    ] = None,
+    trial: Annotated[int | None, typer.Option(min=0, help="A trial by its number instead, feasible or not.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write; RUN_DIR/recommended[-ENGINE] where absent."),
+    ] = None,
+) -> None:
+    """Write launch scripts of a run's recommendation."""
+    if engine not in {None, "sglang", "vllm"}:
+        raise typer.BadParameter(f"expected sglang or vllm, got '{engine}'", param_hint="--engine")
+    if engine is not None and trial is not None:
+        raise typer.BadParameter("give --engine or --trial, not both")
+    from hisearch.cli import output
+    from hisearch.stored_run import load_run
+
+    result = load_run(run_dir)
+    name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
+    for path in result.export_trial(_chosen(result, engine, trial), out or run_dir / name):
+        output.say(str(path))
+
+
+def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Trial:
+    """The trial of that number, or the best feasible one (on that engine).
+
+    Raises:
+        ValueError: there is none.
+    """
+    from hisearch.search.recommend import recommend
+
+    if number is not None:
+        if number >= len(result.trials):
+            raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
+        return result.trials[number]
+    found = recommend([t for t in result.trials if engine is None or t.deployment.pool.engine.name == engine])
+    if found is None:
+        where = f" on {engine}" if engine else ""
+        raise ValueError(
+            f"{result.run_dir}: no deployment{where} meets the SLO; name one with --trial (see trials.parquet)"
+        )
+    return found.trial
+
+
+def dashboard(
+    run_dir: options.RunDir,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
+) -> None:
+    """Open a run's study.db in optuna-dashboard (extra `dashboard`)."""
+    from hisearch.run_folder import DATABASE
+
+    database = run_dir / DATABASE
+    if not database.is_file():
+        raise FileNotFoundError(f"{run_dir}: not a run folder (no {DATABASE})")
+    program = dashboard_program()
+    if program is None:
+        raise FileNotFoundError("optuna-dashboard is not installed; pip install 'hisearch[dashboard]'")
+    sys.stdout.flush()
+    url = f"sqlite:///{database.absolute()}"
+    os.execv(program, [program, url, "--host", host, "--port", str(port)])  # noqa: S606 - no shell is involved
+
+
+def dashboard_program() -> str | None:
+    """Path of optuna-dashboard: beside this Python, or on the search path."""
+    import shutil
+
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("optuna-dashboard", path=beside) or shutil.which("optuna-dashboard")

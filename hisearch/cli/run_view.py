@@ -1,0 +1,175 @@
+"""What ``hisearch run`` prints: the recommendation or the nearest miss, the runner-ups, the front."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hisearch.cli import output
+from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
+from hisearch.report.describe import hardware, label, sentence, settings
+from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
+from hisearch.search.recommend import describe_miss
+from hisearch.search.trial import Trial
+from hisearch.study import StudyResult
+
+#: Rows of the front that are printed; all are in front.csv.
+FRONT_ROWS = 15
+
+
+def show(result: StudyResult) -> None:
+    """Print a result for people."""
+    recommendation = result.recommendation
+    if recommendation is not None:
+        output.say(f"Recommended for {result.resolved.name}", bold=True)
+        _show_deployment(result, recommendation.trial)
+        output.say(recommendation.reason)
+        if recommendation.runner_ups:
+            output.heading("Runner-ups")
+            rows = [(label(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
+            output.table(("deployment", "what it trades against the recommendation"), rows)
+    else:
+        _show_miss(result)
+    _show_front(result)
+    _show_origin(result)
+
+
+def _show_miss(result: StudyResult) -> None:
+    output.say(f"Nothing meets the SLO of {result.resolved.name}", bold=True)
+    nearest = result.nearest_miss
+    if nearest is None:
+        output.say("No deployment was simulated on the whole trace: raise spec.budget, or see the failed trials.")
+        return
+    output.say("The nearest miss, term by term:")
+    for line in describe_miss(nearest):
+        output.say(f"  {line}")
+    _show_deployment(result, nearest)
+
+
+def _show_deployment(result: StudyResult, trial: Trial) -> None:
+    """What, how many, which settings, how fast, how dear."""
+    output.say(sentence(trial, result.resolved.model.spec.huggingface_id) + ".")
+    output.heading("Against the SLO")
+    output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
+    output.heading("Latency")
+    output.table(("", *LATENCY_POINTS), latency_rows(trial.metrics), numbers=range(1, 6))
+    output.heading("Figures")
+    output.pairs(_figures(result, trial))
+    output.heading("Settings")
+    output.pairs(settings(trial.deployment))
+    output.say()
+
+
+def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
+    metrics = trial.metrics
+    figures = {
+        "goodput": f"{significant(metrics['goodput_rps'])} requests/s ({percent(metrics['attainment'])} of requests)",
+        "output tokens": f"{significant(metrics['output_tokens_per_s'])} per second",
+        "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens",
+        "utilisation": percent(metrics["utilisation"]),
+        "price per hour": usd(metrics["usd_per_hour"]),
+        "price per month": f"{usd(metrics['usd_per_hour'] * HOURS_PER_MONTH)} ({HOURS_PER_MONTH:g} hours)",
+        "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
+    }
+    headroom = result.outcome.headroom
+    if result.recommendation is not None and headroom is not None and headroom.load > 0:
+        text = f"{headroom.load:.3g} times this load meets the SLO"
+        if math.isfinite(headroom.infeasible_load):
+            text += f", {headroom.infeasible_load:.3g} times does not"
+        figures["capacity"] = text
+    return figures
+
+
+def _show_front(result: StudyResult) -> None:
+    if not result.front:
+        return
+    objectives = [name for name in result.resolved.study.objectives if name != "usd_per_hour"]
+    names = [quantity(name) for name in objectives]
+    feasible = result.recommendation is not None
+    shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
+    output.heading(
+        f"The front: {len(shown)} deployments that no other beats" + ("" if feasible else " (none feasible)")
+    )
+    chosen = result.recommendation.trial.number if result.recommendation is not None else -1
+    rows = [
+        (
+            "*" if trial.number == chosen else "",
+            trial.number,
+            label(trial.deployment),
+            usd(trial.metrics["usd_per_hour"]),
+            *(name.number(trial.objective(key)) for name, key in zip(names, objectives, strict=True)),
+        )
+        for trial in shown[:FRONT_ROWS]
+    ]
+    columns = ("", "trial", "deployment", "USD/hour", *(name.title for name in names))
+    output.table(columns, rows, numbers=(1, *range(3, len(columns))))
+    if len(shown) > FRONT_ROWS:
+        output.say(f"and {len(shown) - FRONT_ROWS} more in {result.run_dir / 'front.csv'}")
+
+
+def _show_origin(result: StudyResult) -> None:
+    """What the figures rest on, and where the rest is."""
+    profile = result.resolved.profile
+    assumed = sorted(
+        name for name, document in result.resolved.accelerators.items() if document.spec.price.evidence == "assumed"
+    )
+    output.heading("What this rests on")
+    output.say(
+        f"Step times: profile {profile.name}, {profile.spec.evidence}, error about "
+        f"{percent(profile.spec.relative_error)}."
+        + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
+    )
+    budget = result.provenance["budget"]
+    ended = f"; ended early by {result.stopped}" if result.stopped else ""
+    output.say(
+        f"{budget['simulations_used']} simulations, {budget['whole_trace']} of them on the whole trace, in "
+        f"{result.provenance['run']['wall_time_s']:.1f} s{ended}. Report: {result.run_dir / 'report.html'}"
+    )
+    if result.recommendation is not None:
+        output.say(f"Launch scripts: {result.run_dir / 'recommended'}")
+
+
+def to_dict(result: StudyResult) -> dict[str, Any]:
+    """A result for machines; see docs/cli.md."""
+    found, headroom = result.recommendation, result.outcome.headroom
+    recommendation = None
+    if found is not None:
+        recommendation = {
+            **_trial(found.trial),
+            "reason": found.reason,
+            "capacity": headroom,
+            "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
+        }
+    profile = result.resolved.profile
+    return {
+        "study": result.resolved.name,
+        "run_dir": result.run_dir,
+        "feasible": found is not None,
+        "stopped": result.stopped,
+        "objectives": list(result.resolved.study.objectives),
+        "simulations": len(result.trials),
+        "recommendation": recommendation,
+        "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
+        "front": [_trial(trial) for trial in result.front],
+        "profile": {
+            "name": profile.name,
+            "evidence": profile.spec.evidence,
+            "relative_error": profile.spec.relative_error,
+        },
+        "warnings": list(result.report_input().provenance.warnings),
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "stage": trial.stage,
+        "description": label(trial.deployment),
+        "hardware": hardware(trial.deployment),
+        "usd_per_month": trial.metrics["usd_per_hour"] * HOURS_PER_MONTH,
+        "metrics": trial.metrics,
+        "slo": terms_to_dict(trial.slo),
+        "feasible": trial.feasible,
+        "warnings": list(trial.warnings),
+        "deployment": trial.deployment.model_dump(mode="json"),
+    }
