@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -22,6 +23,9 @@ class ReportingGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode gets question marks, not an error
+                stream.reconfigure(errors="replace")
         try:
             try:
                 return super().invoke(ctx)

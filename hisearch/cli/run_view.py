@@ -7,7 +7,7 @@ from typing import Any
 
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
-from hisearch.report.describe import hardware, label, sentence, settings
+from hisearch.report.describe import UNUSED, hardware, label, sentence, settings
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
@@ -22,8 +22,8 @@ def show(result: StudyResult) -> None:
     recommendation = result.recommendation
     if recommendation is not None:
         output.say(f"Recommended for {result.resolved.name}", bold=True)
+        output.say(f"{_sentence(result, recommendation.trial)}\n\n{recommendation.reason}")
         _show_deployment(result, recommendation.trial)
-        output.say(recommendation.reason)
         if recommendation.runner_ups:
             output.heading("Runner-ups")
             rows = [(label(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
@@ -43,12 +43,16 @@ def _show_miss(result: StudyResult) -> None:
     output.say("The nearest miss, term by term:")
     for line in describe_miss(nearest):
         output.say(f"  {line}")
+    output.say(f"\n{_sentence(result, nearest)}")
     _show_deployment(result, nearest)
 
 
+def _sentence(result: StudyResult, trial: Trial) -> str:
+    return sentence(trial, result.resolved.model.spec.huggingface_id) + "."
+
+
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
-    """What, how many, which settings, how fast, how dear."""
-    output.say(sentence(trial, result.resolved.model.spec.huggingface_id) + ".")
+    """How fast, how dear, which settings."""
     output.heading("Against the SLO")
     output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
     output.heading("Latency")
@@ -56,8 +60,7 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
     output.heading("Figures")
     output.pairs(_figures(result, trial))
     output.heading("Settings")
-    output.pairs(settings(trial.deployment))
-    output.say()
+    output.pairs({name: value for name, value in settings(trial.deployment).items() if value not in UNUSED})
 
 
 def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:

@@ -114,7 +114,7 @@ def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> d
     tier = trial.suggest_int("host_tier", 0, len(cache.host_gib_per_worker) - 1)
     host_gib = sorted(cache.host_gib_per_worker)[tier]
     engine = found[base].deployment.pool.engine
-    eviction = engine.eviction
+    eviction: str = engine.eviction
     if _chooses_eviction(engine.name, host_gib):
         eviction = trial.suggest_categorical("eviction", cache.eviction)
     return {

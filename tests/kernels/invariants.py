@@ -1,0 +1,262 @@
+"""A simulation's arrays checked against themselves, wherever a run stops (L1, L3): slow walks over everything.
+
+Holders are requests that hold KV: those that decode, and those with a chunk in the step now running.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from hisearch.kernels import cluster
+from hisearch.kernels import layout as la
+from hisearch.simulate import engine
+from tests.kernels.systems import System
+
+
+def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
+    """Run a system's kernels and return all their arrays."""
+    plan, trace = system.plan, system.trace
+    config = engine._config(plan, system.workers, system.router, horizon_s)
+    sim = engine._allocate(plan, trace.arrays, config, 1.0, system.seed, 50 * len(trace) + 1000)
+    cluster.run(sim)
+    assert not sim.counters[la.OVERFLOW]
+    return sim
+
+
+def check(sim: la.Sim) -> None:
+    """Raise AssertionError unless everything adds up."""
+    workers = int(sim.config.workers)
+    free_records = _chain(sim.nodes, int(sim.counters[la.FREE_NODE]))
+    records = range(len(sim.trees), int(sim.counters[la.NODES_USED]))
+    assert set(free_records) <= set(records)
+    used = set(records) - set(free_records)
+    by_tree: dict[int, list[int]] = {v: [] for v in range(len(sim.trees))}
+    empty_runs = set()
+    for d in used:
+        if sim.nodes[d].static == 0:
+            empty_runs.add(d)
+        else:
+            by_tree[_root_of(sim, d)].append(d)
+    queued_empty: set[int] = set()
+    for v, nodes in by_tree.items():
+        _check_shape(sim, v, nodes)
+        _check_cover(sim, v, nodes)
+        if v >= workers or sim.config.engine == la.VLLM:
+            queued_empty |= _check_queue(sim, v, nodes)
+        else:
+            _check_eviction_heap(sim, v, nodes)
+    assert queued_empty == empty_runs
+    for w in range(workers):
+        holders = _check_lists(sim, w)
+        _check_locks(sim, w, by_tree[w], holders)
+        _check_pages(sim, w, by_tree[w], holders)
+        if len(sim.trees) > workers:
+            _check_locks(sim, workers + w, by_tree[workers + w], [])
+            assert sim.trees[workers + w].free_pages == sim.trees[workers + w].capacity_pages
+    _check_events(sim)
+
+
+def check_at_rest(sim: la.Sim) -> None:
+    """``check``, and nothing is left over once every request has ended."""
+    check(sim)
+    assert set(sim.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+    for w in range(int(sim.config.workers)):
+        worker = sim.workers[w]
+        assert worker.phase == la.IDLE
+        assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
+        assert worker.inflight_requests == worker.inflight_tokens == 0
+        assert not sim.residue[w].any()
+        free = sim.trees[w].free_pages + sim.trees[w].evictable_pages
+        assert free == sim.trees[w].capacity_pages
+
+
+def host_tokens_held(sim: la.Sim, w: int) -> int:
+    """Tokens that worker ``w``'s host tier has content for."""
+    v = int(sim.config.workers) + w
+    roots = range(len(sim.trees), int(sim.counters[la.NODES_USED]))
+    free = set(_chain(sim.nodes, int(sim.counters[la.FREE_NODE])))
+    held = [d for d in roots if d not in free and sim.nodes[d].static != 0 and _root_of(sim, d) == v]
+    return sum(int(sim.nodes[d].end - sim.nodes[d].begin) for d in held)
+
+
+def _chain(nodes: object, first: int) -> list[int]:
+    """Indices along ``next``."""
+    found: list[int] = []
+    while first >= 0:
+        found.append(first)
+        assert len(found) <= len(nodes)  # type: ignore[arg-type]  # no circle
+        first = int(nodes[first].next)  # type: ignore[index]
+    return found
+
+
+def _root_of(sim: la.Sim, d: int) -> int:
+    while d >= len(sim.trees):
+        d = int(sim.nodes[d].parent)
+    return d
+
+
+def _path(sim: la.Sim, static: int) -> list[int]:
+    """Trace-tree nodes from ``static`` up to below the root."""
+    path = []
+    while static > 0:
+        path.append(static)
+        static = int(sim.trace.parent[static])
+    return path
+
+
+def _pages(sim: la.Sim, tokens: int) -> int:
+    return -(-int(tokens) // int(sim.config.page_tokens))
+
+
+def _node_pages(sim: la.Sim, d: int) -> int:
+    return int(sim.nodes[d].end - sim.nodes[d].begin) // int(sim.config.page_tokens)
+
+
+def _check_shape(sim: la.Sim, v: int, nodes: list[int]) -> None:
+    """Whole pages, each node where its parent ends, its last page completing in its static node, children counted."""
+    page = sim.config.page_tokens
+    children = Counter(int(sim.nodes[d].parent) for d in nodes)
+    for d in nodes:
+        node = sim.nodes[d]
+        assert node.begin < node.end
+        assert node.begin % page == node.end % page == 0
+        assert node.begin == sim.nodes[node.parent].end
+        assert sim.trace.start_tokens[node.static] < node.end <= sim.trace.end_tokens[node.static]
+        if node.parent != v:
+            assert sim.nodes[node.parent].static in _path(sim, int(node.static))
+        assert node.children == children[d]
+
+
+def _check_cover(sim: la.Sim, v: int, nodes: list[int]) -> None:
+    """``cover`` is what walking over every cached page gives; no page is cached twice in one tree."""
+    page = int(sim.config.page_tokens)
+    deepest: dict[int, tuple[int, int]] = {}
+    seen: set[tuple[int, int]] = set()
+    for d in nodes:
+        path = _path(sim, int(sim.nodes[d].static))
+        for end in range(int(sim.nodes[d].begin) + page, int(sim.nodes[d].end) + 1, page):
+            static = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
+            assert (static, end) not in seen
+            seen.add((static, end))
+            deepest[static] = max(deepest.get(static, (0, -1)), (end, d))
+    expected = [deepest[s][1] if s in deepest else -1 for s in range(len(sim.trace.parent))]
+    assert sim.cover[v].tolist() == expected
+
+
+def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
+    """The free queue holds what nobody holds, children before parents; returns its empty runs."""
+    store = sim.trees[v]
+    queue = _chain(sim.nodes, int(store.head))
+    assert (queue[-1] if queue else -1) == store.tail
+    assert [int(sim.nodes[d].prev) for d in queue] == [-1, *queue[:-1]][: len(queue)]
+    assert sum(_node_pages(sim, d) for d in queue) == store.free_pages
+    empty = {d for d in queue if sim.nodes[d].static == 0}
+    assert set(queue) - empty == {d for d in nodes if sim.nodes[d].lock == 0}
+    position = {d: k for k, d in enumerate(queue)}
+    for d in nodes:
+        assert sim.nodes[d].queued == (d in position)
+        parent = int(sim.nodes[d].parent)
+        if d in position and parent in position:
+            assert position[d] < position[parent]
+    return empty
+
+
+def _check_eviction_heap(sim: la.Sim, v: int, nodes: list[int]) -> None:
+    """The heap holds the unlocked leaves, in heap order; nothing else has a place in it."""
+    cache = sim.trees[v]
+    heap = sim.evict_heap[v, : cache.heap_size].tolist()
+    assert sorted(heap) == sorted(d for d in nodes if sim.nodes[d].lock == 0 and sim.nodes[d].children == 0)
+    for d in nodes:
+        slot = int(sim.nodes[d].heap_slot)
+        assert (slot >= 0) == (d in heap)
+        assert slot < 0 or heap[slot] == d
+    lfu = sim.config.eviction == la.LFU
+    keys = [(sim.nodes[d].hits if lfu else 0, sim.nodes[d].tick, sim.nodes[d].serial) for d in heap]
+    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
+    assert len({sim.nodes[d].serial for d in nodes}) == len(nodes)
+    assert cache.evictable_pages == sum(_node_pages(sim, d) for d in nodes if sim.nodes[d].lock == 0)
+
+
+def _check_lists(sim: la.Sim, w: int) -> list[int]:
+    """Waiting and running lists, decode clock and router's view; returns the holders."""
+    worker = sim.workers[w]
+    waiting = _linked(sim, int(worker.waiting_head), int(worker.waiting_tail))
+    running = _linked(sim, int(worker.running_head), int(worker.running_tail))
+    assert len(waiting) == worker.waiting
+    assert len(running) == worker.running
+    lingering = [r for r in running if sim.requests[r].outcome == la.FINISHED]
+    assert len(lingering) == worker.lingering
+    batch = sim.batch[w, : worker.batch_size].tolist() if worker.phase == la.STEPPING else []
+    decoding = [r for r in running if r not in batch and r not in lingering]
+    assert len(decoding) == worker.decoding
+    assert worker.chunked in (-1, *batch)
+    mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
+    live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
+    assert sorted(live) == sorted({*waiting, *decoding, *batch})
+    assert worker.inflight_requests == len(live)
+    assert worker.inflight_tokens == sum(int(sim.trace.input_tokens[r]) for r in live)
+    assert worker.requests == len(mine)
+    assert worker.context_tokens == sum(_known(sim, w, r) for r in decoding)
+    page = int(sim.config.page_tokens)
+    residues = Counter((_known(sim, w, r) - 1 - int(worker.clock)) % page for r in decoding)
+    assert sim.residue[w].tolist() == [residues[k] for k in range(page)]
+    heap = sim.finish_heap[w, : worker.finish_heap_size].tolist()
+    assert sorted(heap) == sorted(decoding)
+    assert all(sim.requests[r].heap_slot == k for k, r in enumerate(heap))
+    keys = [(sim.requests[r].finish_clock, sim.requests[r].order) for r in heap]
+    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
+    return decoding + batch
+
+
+def _linked(sim: la.Sim, head: int, tail: int) -> list[int]:
+    found = _chain(sim.requests, head)
+    assert (found[-1] if found else -1) == tail
+    assert [int(sim.requests[r].prev) for r in found] == [-1, *found[:-1]][: len(found)]
+    return found
+
+
+def _known(sim: la.Sim, w: int, r: int) -> int:
+    """Prompt and output so far of a decoding request."""
+    left = int(sim.requests[r].finish_clock) - int(sim.workers[w].clock)
+    assert 0 < left < sim.trace.output_tokens[r]
+    return int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
+
+
+def _check_locks(sim: la.Sim, v: int, nodes: list[int], holders: list[int]) -> None:
+    """A lock count is the holders of a node and its locked children; the root has one more."""
+    direct = Counter(int(sim.requests[r].node) for r in holders)
+    locked_children = Counter(int(sim.nodes[d].parent) for d in nodes if sim.nodes[d].lock > 0)
+    for d in [v, *nodes]:
+        assert sim.nodes[d].lock == direct[d] + locked_children[d] + (d == v)
+    for r in holders:
+        assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
+
+
+def _check_pages(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> None:
+    """Free pages, cached pages and pages that requests hold for themselves are all pages there are (L3)."""
+    cache, worker = sim.trees[w], sim.workers[w]
+    is_vllm = sim.config.engine == la.VLLM
+    # A free page may be cached in vLLM's queue, and never is in SGLang's count.
+    cached = sum(_node_pages(sim, d) for d in nodes if not is_vllm or sim.nodes[d].lock > 0)
+    batch = set(sim.batch[w, : worker.batch_size].tolist()) if worker.phase == la.STEPPING else set()
+    ahead = worker.full if is_vllm else 1
+    if worker.phase == la.STEPPING:
+        ahead = 1 if is_vllm else 0
+    private = 0
+    for r in holders:
+        request = sim.requests[r]
+        tokens = request.computed + request.chunk if r in batch else _known(sim, w, r) - 1 + ahead
+        own = _pages(sim, tokens) - _pages(sim, request.locked_tokens) + request.duplicates
+        assert own >= 0
+        private += own
+    assert cache.free_pages >= 0
+    assert cache.free_pages + cached + private == cache.capacity_pages
+    assert worker.peak_pages <= cache.capacity_pages
+
+
+def _check_events(sim: la.Sim) -> None:
+    heap = sim.event_heap[: sim.counters[la.EVENT_HEAP]].tolist()
+    assert sorted(heap) == [w for w in range(len(sim.workers)) if sim.workers[w].phase != la.IDLE]
+    assert all(sim.workers[w].event_slot == slot for slot, w in enumerate(heap))
+    assert all(sim.workers[heap[(k - 1) // 2]].event_s <= sim.workers[heap[k]].event_s for k in range(1, len(heap)))
