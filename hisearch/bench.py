@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hisearch.specs.wording import unknown
 
-#: Simulations that warm up before any is timed.
+#: Runs that warm up before any is timed.
 WARM_UP = 1
+
+#: What ``compile`` times. One simulation will do: the event loop is compiled for both engines and all routers at once.
+_FIRST_SIMULATION = "from hisearch.bench import simulation_of; simulation_of('chat-multiturn', limit=100)()"
+
+#: Linux counts ``ru_maxrss`` in kibibytes, macOS in bytes.
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True)
@@ -126,46 +133,13 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
         raise ValueError(f"no benchmark '{name}'{unknown(name, names())}")
     if repeat < 1:
         raise ValueError(f"repeat must be at least 1, not {repeat}")
-    if name == IMPORT:
-        runs = [_child([sys.executable, "-m", "hisearch", "--help"]) for _ in range(repeat + WARM_UP)][WARM_UP:]
-        return Measurement(name, None, None, tuple(run.wall_s for run in runs), max(run.peak_rss_bytes for run in runs))
-    if name == COMPILE:
-        return _measure_compilation()
-    run = _child([sys.executable, "-m", "hisearch.bench", name, str(repeat), *([trace] if trace else [])])
-    found = json.loads(run.stdout)
-    return Measurement(name, found["requests"], found["steps"], tuple(found["wall_s"]), run.peak_rss_bytes)
-
-
-def _measure_compilation() -> Measurement:
-    """One small simulation in an empty cache folder: what the first run on a machine waits for."""
-    with tempfile.TemporaryDirectory(prefix="hisearch-bench-") as folder:
-        run = _child([sys.executable, "-m", "hisearch.bench", COMPILE], {**os.environ, "HISEARCH_CACHE_DIR": folder})
-    return Measurement(COMPILE, None, None, (run.wall_s,), run.peak_rss_bytes)
-
-
-@dataclass(frozen=True)
-class _Run:
-    stdout: str
-    wall_s: float
-    peak_rss_bytes: int
-
-
-def _child(command: list[str], environment: Mapping[str, str] | None = None) -> _Run:
-    """Run a command, and measure it from its start to its end."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
-        text, complaint = out.read().decode(), err.read().decode().strip()
-    if process.returncode != 0:
-        last = complaint.splitlines()[-1] if complaint else f"exit code {process.returncode}"
-        raise ValueError(f"benchmark failed: {last}")
-    # Linux counts kibibytes, macOS bytes.
-    return _Run(text, wall_s, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+    command = [sys.executable, "-m", "hisearch.bench", name, str(repeat), *([trace] if trace else [])]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        last = finished.stderr.strip().splitlines()[-1:] or [f"exit code {finished.returncode}"]
+        raise ValueError(f"benchmark {name} failed: {last[0]}")
+    found = json.loads(finished.stdout)
+    return Measurement(name, found["requests"], found["steps"], tuple(found["wall_s"]), found["peak_rss_bytes"])
 
 
 def simulation_of(name: str, trace: str | None = None, limit: int | None = None) -> Callable[[], tuple[int, int]]:
@@ -212,12 +186,7 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
     return run
 
 
-def _first_simulation() -> None:
-    """A small simulation. One is enough: the event loop is compiled for both engines and all routers at once."""
-    simulation_of("chat-multiturn", limit=100)()
-
-
-def _time(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
+def _time_simulation(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
     run = simulation_of(name, trace)
     for _ in range(WARM_UP):
         run()
@@ -226,18 +195,57 @@ def _time(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
         started = time.perf_counter()
         requests, steps = run()
         wall_s.append(time.perf_counter() - started)
-    return {"requests": requests, "steps": steps, "wall_s": wall_s}
+    return {"requests": requests, "steps": steps, "wall_s": wall_s, "peak_rss_bytes": _own_peak_rss_bytes()}
+
+
+def _own_peak_rss_bytes() -> int:
+    """Peak memory of this process. Linux's ``ru_maxrss`` would include that of the process that started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+
+
+def _time_commands(command: list[str], repeat: int, warm_up: int, environment: dict[str, str]) -> dict[str, Any]:
+    """Wall times and peak memory of whole processes."""
+    runs = [_time_command(command, environment) for _ in range(warm_up + repeat)][warm_up:]
+    wall_s, peaks = [wall for wall, _ in runs], [peak for _, peak in runs]
+    return {"requests": None, "steps": None, "wall_s": wall_s, "peak_rss_bytes": max(peaks)}
+
+
+def _time_command(command: list[str], environment: dict[str, str]) -> tuple[float, int]:
+    """Seconds and peak bytes of one process, from its start to its end.
+
+    Raises:
+        CalledProcessError: it failed; what it complained of has gone to standard error.
+    """
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_s = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return wall_s, usage.ru_maxrss * _MAXRSS_UNIT
 
 
 def _main(arguments: list[str]) -> None:
-    """The benchmark's own process: ``NAME [REPEAT [TRACE]]``; what was measured goes to standard output as JSON."""
-    name = arguments[0]
-    if name == COMPILE:
-        _first_simulation()
-        return
-    trace = arguments[2] if len(arguments) > 2 else None
-    print(json.dumps(_time(name, int(arguments[1]), trace)))
+    """The benchmark's own process: ``NAME REPEAT [TRACE]``; what was measured goes to standard output as JSON."""
+    name, repeat = arguments[0], int(arguments[1])
+    if name == IMPORT:
+        found = _time_commands([sys.executable, "-m", "hisearch", "--help"], repeat, WARM_UP, dict(os.environ))
+    elif name == COMPILE:
+        with tempfile.TemporaryDirectory(prefix="hisearch-bench-") as folder:
+            environment = {**os.environ, "HISEARCH_CACHE_DIR": folder}
+            found = _time_commands([sys.executable, "-c", _FIRST_SIMULATION], 1, 0, environment)
+    else:
+        found = _time_simulation(name, repeat, arguments[2] if len(arguments) > 2 else None)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    try:
+        _main(sys.argv[1:])
+    except (ValueError, OSError) as error:
+        sys.exit(str(error))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from hisearch.specs.catalogue import Catalogue, is_path
 from hisearch.specs.document import Document
-from hisearch.specs.workload import TraceFormat, WorkloadSpec
 from hisearch.specs.wording import unknown
+from hisearch.specs.workload import TraceFormat, WorkloadSpec
 
 if TYPE_CHECKING:
     from hisearch.traces.compiled import CompiledTrace
@@ -85,8 +85,10 @@ def first_requests(trace: Trace, count: int) -> Trace:
     """
     if count < 1:
         raise ValueError(f"a trace needs at least 1 request, not {count}")
-    columns = {f.name: getattr(trace, f.name) for f in fields(trace)}
-    cut = {name: values[:count] for name, values in columns.items() if isinstance(values, list | np.ndarray)}
+    columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(trace)}
+    cut: dict[str, Any] = {
+        name: values[:count] for name, values in columns.items() if isinstance(values, list | np.ndarray)
+    }
     return replace(trace, **cut)
 
 

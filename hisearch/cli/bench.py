@@ -8,6 +8,9 @@ import typer
 
 from hisearch.cli import options
 
+#: The benchmark that takes ``--trace``.
+_OWN_TRACE = "mooncake-conversation"
+
 
 def bench(
     names: Annotated[
@@ -18,7 +21,11 @@ def bench(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure speed: simulations on one thread, the start of the command (import), a cold start (compile)."""
+    """Measure speed on this machine.
+
+    Simulations run on one thread. `import` is the start of `hisearch --help`; `compile`, which runs only when named, a
+    first simulation with an empty kernel cache.
+    """
     from hisearch import bench as benchmarks
     from hisearch.cli import output
 
@@ -26,14 +33,16 @@ def bench(
     for name in names or ():
         if name not in known:
             raise typer.BadParameter(f"no benchmark '{name}'; known: {', '.join(known)}", param_hint="NAME")
+    if trace is not None and names and _OWN_TRACE not in names:
+        raise typer.BadParameter(f"goes with {_OWN_TRACE}", param_hint="--trace")
     chosen = names or benchmarks.default_names(trace)
     if not quiet and any(name in benchmarks.CASES for name in chosen):
         output.note_compilation()
     found = []
     for name in chosen:
         if not quiet:
-            output.note(f"{name}, {repeat} times")
-        own_trace = trace if name == "mooncake-conversation" else None
+            output.note(f"{name}, {'once' if name == benchmarks.COMPILE else f'{repeat} times'}")
+        own_trace = trace if name == _OWN_TRACE else None
         found.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:
         output.print_json({"benchmarks": found})

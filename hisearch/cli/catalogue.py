@@ -22,7 +22,10 @@ def list_(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the catalogue: the working directory's documents and those that ship."""
+    """List the catalogue.
+
+    That is the working directory's documents (./studies, ./slos, ./profiles/…) and those that ship.
+    """
     from hisearch.cli import output
     from hisearch.specs.catalogue import Catalogue
     from hisearch.specs.kinds import KINDS

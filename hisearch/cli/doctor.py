@@ -19,12 +19,15 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 def doctor(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="A YAML document, or a model's config.json.")
+        str | None, typer.Argument(metavar="[DOCUMENT]", help="A document of any kind, or a model's config.json.")
     ] = None,
     settings: options.Setting = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check the installation or, given FILE, a document and all it names, and which workers fit into memory."""
+    """Check the installation, or a document without running it.
+
+    Of a document, all that it names is checked too; of studies and deployments also which workers fit into memory.
+    """
     from hisearch.cli import output
 
     if file is None:
@@ -36,8 +39,9 @@ def doctor(
         return
     from hisearch.specs.doctor import load_any
 
-    checkup = load_any(file, tuple(settings or ()))
-    fits = _fits(checkup, file, tuple(settings or ()))
+    overrides = tuple(settings or ())
+    checkup = load_any(_path_of(file), overrides)
+    fits = _fits(checkup, overrides)
     problems = [str(problem) for problem in checkup.problems]
     if fits and not any(fit.ok for fit in fits):
         nearest = min(fits, key=lambda fit: fit.gib_short)
@@ -85,18 +89,38 @@ def _shown(value: Any) -> str:
     return "not installed" if value is None else str(value)
 
 
-def _fits(checkup: Checkup, file: str, settings: tuple[str, ...]) -> list[Fit]:
-    """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
-    from pathlib import Path
+def _path_of(ref: str) -> str:
+    """A path as it is; a catalogue name's file, of the first kind that has it.
 
+    Raises:
+        UnknownReferenceError: no kind has that name.
+    """
+    from hisearch.cli import output
+    from hisearch.specs.catalogue import Catalogue, is_path
+    from hisearch.specs.errors import UnknownReferenceError
+    from hisearch.specs.kinds import KINDS
+
+    if is_path(ref):
+        return ref
+    catalogue = Catalogue()
+    kinds = [kind for kind in KINDS if ref in catalogue.names(kind)]
+    if not kinds:
+        raise UnknownReferenceError.at(f"no document named '{ref}'; `hisearch list` shows what there is")
+    if len(kinds) > 1:
+        output.note(f"'{ref}' is a {kinds[0]} and also a {', a '.join(kinds[1:])}; give a path to check those")
+    return str(catalogue.locate(kinds[0], ref))
+
+
+def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
+    """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
     from hisearch.fit import deployment_fit, study_fits
     from hisearch.specs.resolve import load_deployment, load_study
 
     if not checkup.ok or checkup.kind not in {"Study", "Deployment"}:
         return []
     if checkup.kind == "Study":
-        return study_fits(load_study(Path(file), settings))
-    return [deployment_fit(load_deployment(Path(file), settings))]
+        return study_fits(load_study(checkup.path, settings))
+    return [deployment_fit(load_deployment(checkup.path, settings))]
 
 
 def _show(checkup: Checkup, fits: list[Fit], problems: list[str]) -> None:

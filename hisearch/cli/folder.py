@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def report(run_dir: options.RunDir) -> None:
-    """Write report.html again, from what the run folder holds."""
+    """Write a run folder's report.html again."""
     from hisearch.cli import output
     from hisearch.report.html import write_report
     from hisearch.run_folder import replace_with
@@ -80,7 +80,10 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
 ) -> None:
-    """Open a run's study.db in optuna-dashboard (extra `dashboard`)."""
+    """Open a run in optuna-dashboard.
+
+    Serves the run folder's study.db until interrupted; needs the extra `dashboard`.
+    """
     from hisearch.run_folder import DATABASE
 
     database = run_dir / DATABASE
@@ -91,7 +94,7 @@ def dashboard(
         raise FileNotFoundError("optuna-dashboard is not installed; pip install 'hisearch[dashboard]'")
     sys.stdout.flush()
     url = f"sqlite:///{database.absolute()}"
-    os.execv(program, [program, url, "--host", host, "--port", str(port)])  # noqa: S606 - no shell is involved
+    os.execv(program, [program, url, "--host", host, "--port", str(port)])
 
 
 def dashboard_program() -> str | None:

@@ -39,10 +39,11 @@ def run(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Search a study for the deployment to buy; write the run folder.
+    """Search a study for the deployment to buy.
 
-    Prints the recommended deployment with its percentiles against the SLO, the runner-ups and the front. Exits with 0
-    where a deployment meets the SLO, 99 where none does (the nearest miss is then printed, term by term).
+    Writes a run folder. Prints the recommended deployment with its percentiles against the SLO, the runner-ups and
+    the front. Exits with 0 where a deployment meets the SLO, 99 where none does (the nearest miss is then printed,
+    term by term).
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")

@@ -35,7 +35,10 @@ def simulate(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Replay a workload on one deployment and print what its users would see."""
+    """Replay a workload on one deployment.
+
+    Prints what its users would see, what it costs and what its workers do.
+    """
     if requests is not None and not requests.name.endswith(_TABLES):
         raise typer.BadParameter(f"{requests}: expected a name ending in {', '.join(_TABLES)}", param_hint="--requests")
     from hisearch.cli import output, simulate_view
@@ -71,5 +74,6 @@ def _write_requests(simulated: SimulatedDeployment, path: Path) -> None:
     if path.name.endswith(".parquet"):
         replace_with(path, lambda part: frame.to_parquet(part, index=False))
     else:
-        packed = "gzip" if path.name.endswith(".gz") else None
-        replace_with(path, lambda part: frame.to_csv(part, index=False, compression=packed))
+        # The temporary file's name does not tell pandas whether to pack.
+        packed = path.name.endswith(".gz")
+        replace_with(path, lambda part: frame.to_csv(part, index=False, compression="gzip" if packed else None))

@@ -35,7 +35,10 @@ def stats(
     skip_bad: options.SkipBad = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Rates, burstiness, lengths, sessions, and what a prefix cache could hit."""
+    """Describe a trace: rates, burstiness, lengths, sessions.
+
+    And what a prefix cache could hit, without limit and by its size.
+    """
     from hisearch.cli import output, trace_view
     from hisearch.traces.stats import trace_stats
     from hisearch.workload import load_trace
@@ -100,6 +103,7 @@ def generate(
 def _write(trace: Trace, out: Path) -> None:
     from hisearch.cli import output
     from hisearch.traces.canonical import write_trace
+    from hisearch.traces.ordering import in_arrival_order
 
-    write_trace(trace, out)
+    write_trace(in_arrival_order(trace), out)
     output.say(f"{out}: {len(trace):,} requests")

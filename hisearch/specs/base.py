@@ -43,20 +43,24 @@ class Provenance(Strict):
 
     source: str = Field(min_length=1, description="Document or measurement the facts were taken from.")
     as_of: datetime.date = Field(description="Day on which they were looked up.")
-    notes: str = ""
+    notes: str = Field("", description="What was assumed, converted or left out.")
 
 
 class Price(Strict):
     """A price per hour. Shipped prices are assumptions for the user to edit, and say so."""
 
-    usd_per_hour: NonNegative
-    evidence: Evidence = "assumed"
-    source: str = Field(min_length=1)
-    as_of: datetime.date
+    usd_per_hour: NonNegative = Field(description="Of one accelerator, or of one whole host.")
+    evidence: Evidence = Field("assumed", description="How the price is known; reports mark assumed ones.")
+    source: str = Field(min_length=1, description="Price list, contract or assumption it was taken from.")
+    as_of: datetime.date = Field(description="Day on which it was looked up.")
 
 
 class Metadata(Strict):
     """Name and free-form description of a document."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=120)
-    description: str = ""
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=120,
+        description="Lower-case letters, digits, dot, dash, underscore; a catalogue file's is that of the file.",
+    )
+    description: str = Field("", description="For people; `hisearch list KIND` shows it.")

@@ -15,14 +15,22 @@ EvictionName = Literal["lru", "lfu"]
 class EngineSpec(Strict):
     """Settings of the serving engine, by what they mean; ``None`` takes the engine's own default."""
 
-    name: EngineName
-    max_running_requests: Count = 256
-    chunk_tokens: Count = Field(8192, description="vLLM max_num_batched_tokens; SGLang chunked_prefill_size.")
-    page_tokens: Count | None = Field(None, description="KV page: 16 for vLLM, 1 for SGLang where absent.")
-    prefix_caching: bool = True
-    memory_fraction: Fraction = Field(0.9, description="Share of device memory for weights, activations and KV.")
-    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens.")
-    schedule_conservativeness: Positive = Field(1.0, description="SGLang schedule_conservativeness.")
+    name: EngineName = Field(description="Whose step rule is simulated.")
+    max_running_requests: Count = Field(256, description="vLLM max_num_seqs; SGLang max_running_requests.")
+    chunk_tokens: Count = Field(
+        8192, description="Token budget of a step: vLLM max_num_batched_tokens, SGLang chunked_prefill_size."
+    )
+    page_tokens: Count | None = Field(
+        None, description="Tokens per KV page; 16 for vLLM and 1 for SGLang where absent."
+    )
+    prefix_caching: bool = Field(True, description="Reuse the KV of shared prompt prefixes.")
+    memory_fraction: Fraction = Field(
+        0.9, description="Share of device memory: vLLM gpu_memory_utilization, SGLang mem_fraction_static."
+    )
+    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; vLLM has no such limit.")
+    schedule_conservativeness: Positive = Field(
+        1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
+    )
     eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; vLLM has lru alone.")
 
     @property
@@ -45,41 +53,51 @@ class EngineSpec(Strict):
 class HostTierSpec(Strict):
     """Host-memory KV tier (L2) of each worker, evicting by lru; 0 GiB switches it off."""
 
-    medium: str = "ddr5"
-    gib_per_worker: NonNegative = 0.0
+    medium: str = Field("ddr5", description="Medium that sets its bandwidth, latency and price.")
+    gib_per_worker: NonNegative = Field(0.0, description="Host memory of one worker, all its ranks together.")
 
 
 class PoolSpec(Strict):
     """Identical workers."""
 
-    name: str = "main"
-    role: Literal["unified"] = "unified"
-    accelerator: str
-    host: str | None = Field(None, description="Host kind; the accelerator's default host where absent.")
-    engine: EngineSpec
-    tensor_parallel: Count = 1
-    weight_dtype: DType | None = Field(None, description="The model's own where absent.")
-    kv_dtype: DType = "bf16"
-    replicas: Count = 1
-    host_tier: HostTierSpec = HostTierSpec()
+    name: str = Field("main", description="How messages call the pool.")
+    role: Literal["unified"] = Field("unified", description="unified: each worker prefills and decodes.")
+    accelerator: str = Field(description="Name or path of an Accelerator.")
+    host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
+    engine: EngineSpec = Field(description="The serving engine and its settings.")
+    tensor_parallel: Count = Field(1, description="Accelerators that one worker's copy of the model is split over.")
+    weight_dtype: DType | None = Field(None, description="Format of the weights; the model's own where absent.")
+    kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
+    replicas: Count = Field(1, description="Workers in the pool.")
+    host_tier: HostTierSpec = Field(HostTierSpec(), description="KV cache in host memory, off by default.")
 
 
 class RouterSpec(Strict):
     """Policy of the router in front of the pool; SGLang router's names, defaults and meanings."""
 
-    policy: RouterName = "round_robin"
-    cache_threshold: Annotated[float, Field(ge=0, le=1)] = 0.3
-    balance_abs_threshold: NonNegativeInt = 64
-    balance_rel_threshold: Annotated[float, Field(ge=1)] = 1.5
+    policy: RouterName = Field(
+        "round_robin",
+        description="random; round_robin; power_of_two: of two random workers the less loaded by tokens; cache_aware: "
+        "balance first, then the longest prefix believed to be cached. The thresholds below are cache_aware's.",
+    )
+    cache_threshold: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.3, description="Share of a prompt that a match must exceed; else the worker with the smallest cache is taken."
+    )
+    balance_abs_threshold: NonNegativeInt = Field(
+        64, description="The least loaded worker is taken where the spread of in-flight requests exceeds this and …"
+    )
+    balance_rel_threshold: Annotated[float, Field(ge=1)] = Field(
+        1.5, description="… the most loaded worker has more than so many times the least loaded one's."
+    )
 
 
 class DeploymentSpec(Strict):
     """What is bought and how it is set."""
 
-    model: str
-    pools: list[PoolSpec] = Field(min_length=1, max_length=1)
-    router: RouterSpec = RouterSpec()
-    profile: str = "roofline"
+    model: str = Field(description="Name or path of a Model, or the path of a Hugging Face config.json.")
+    pools: list[PoolSpec] = Field(min_length=1, max_length=1, description="Exactly one so far.")
+    router: RouterSpec = Field(RouterSpec(), description="In front of the pool; of no effect with one replica.")
+    profile: str = Field("roofline", description="Name or path of the LatencyProfile that prices its steps.")
 
     @property
     def pool(self) -> PoolSpec:

@@ -12,17 +12,17 @@ from hisearch.specs.base import Count, DType, NonNegative, NonNegativeInt, Posit
 class LinkSpec(Strict):
     """A point-to-point link: ``seconds = latency_s + bytes / bandwidth_bytes_per_s`` (one direction)."""
 
-    kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"]
-    bandwidth_bytes_per_s: Positive
-    latency_s: NonNegative
+    kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(description="For the reader.")
+    bandwidth_bytes_per_s: Positive = Field(description="One direction.")
+    latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
 
 
 class AcceleratorSpec(Strict):
     """One accelerator, by its data sheet. FLOP/s are dense (no structured sparsity)."""
 
     memory_bytes: Positive = Field(description="Device memory as the driver reports it (nvidia-smi's total).")
-    memory_bandwidth_bytes_per_s: Positive
-    peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak FLOP/s per operand format.")
+    memory_bandwidth_bytes_per_s: Positive = Field(description="Peak of the device memory.")
+    peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(
         description="Between accelerators of one host, per accelerator and direction, at the link's full rate; "
         "the share that collectives attain is the latency profile's."
@@ -30,27 +30,27 @@ class AcceleratorSpec(Strict):
     host_link: LinkSpec = Field(
         description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
     )
-    host: str | None = Field(None, description="Host kind that usually carries it.")
-    idle_w: NonNegative
-    active_w: Positive
-    price: Price
-    provenance: Provenance
+    host: str | None = Field(None, description="Name or path of the Host that usually carries it.")
+    idle_w: NonNegative = Field(description="Draw when idle.")
+    active_w: Positive = Field(description="Draw at full use: the board's power limit.")
+    price: Price = Field(description="Of one accelerator, its share of the host included where the host costs 0.")
+    provenance: Provenance = Field(description="Where the facts come from.")
 
 
 class MediumSpec(Strict):
     """A storage medium for KV cache."""
 
-    kind: Literal["hbm", "dram", "cxl", "nvme", "remote"]
-    read_bytes_per_s: Positive
-    write_bytes_per_s: Positive
-    latency_s: NonNegative
-    page_bytes: Count = 1
-    queue_depth: Count = 1
-    capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool.")
-    usd_per_gib_hour: NonNegative
-    energy_j_per_byte: NonNegative = 0.0
-    scope: Literal["worker", "node", "cluster"]
-    provenance: Provenance
+    kind: Literal["hbm", "dram", "cxl", "nvme", "remote"] = Field(description="For the reader.")
+    read_bytes_per_s: Positive = Field(description="Large reads, of one device, DIMM set or pool.")
+    write_bytes_per_s: Positive = Field(description="Large writes; the simulator does not price writes yet.")
+    latency_s: NonNegative = Field(description="Of one read.")
+    page_bytes: Count = Field(1, description="Smallest transfer; not used by the simulator yet.")
+    queue_depth: Count = Field(1, description="Transfers in flight; not used by the simulator yet.")
+    capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool; not used by the simulator yet.")
+    usd_per_gib_hour: NonNegative = Field(description="Price of what a host tier takes of it.")
+    energy_j_per_byte: NonNegative = Field(0.0, description="Of a transfer; not used by the simulator yet.")
+    scope: Literal["worker", "node", "cluster"] = Field(description="Who shares it; not used by the simulator yet.")
+    provenance: Provenance = Field(description="Where the facts come from.")
 
 
 class HostSpec(Strict):
@@ -61,19 +61,23 @@ class HostSpec(Strict):
     """
 
     accelerators: Count = Field(description="Accelerator slots.")
-    dram: str = Field(description="Medium of its main memory.")
-    dram_bytes: Positive
-    nvme: str | None = None
-    nvme_bytes: NonNegative = 0.0
-    cpu_cores: NonNegativeInt = 0
-    base_w: NonNegative = 0.0
-    price: Price
-    provenance: Provenance
+    dram: str = Field(description="Name or path of the Medium of its main memory.")
+    dram_bytes: Positive = Field(
+        description="Size of its main memory; doctor holds the workers' host tiers against it."
+    )
+    nvme: str | None = Field(
+        None, description="Name or path of the Medium of its disks; not used by the simulator yet."
+    )
+    nvme_bytes: NonNegative = Field(0.0, description="Size of its disks; not used by the simulator yet.")
+    cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
+    base_w: NonNegative = Field(0.0, description="Draw of all but the accelerators; not in the energy figures yet.")
+    price: Price = Field(description="Of the whole host, on top of its accelerators; pools pay by the slots they use.")
+    provenance: Provenance = Field(description="Where the facts come from.")
 
 
 class FabricSpec(Strict):
-    """Links between hosts."""
+    """Links between hosts. A worker stays within one host so far, so that the simulator uses no fabric yet."""
 
-    topology: Literal["switch", "ring", "fully_connected"] = "switch"
-    link: LinkSpec
-    provenance: Provenance
+    topology: Literal["switch", "ring", "fully_connected"] = Field("switch", description="How hosts are connected.")
+    link: LinkSpec = Field(description="Of one port.")
+    provenance: Provenance = Field(description="Where the facts come from.")

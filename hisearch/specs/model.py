@@ -12,20 +12,20 @@ from hisearch.specs.base import Count, DType, Fraction, NonNegativeInt, Provenan
 class MlaSpec(Strict):
     """Multi-head latent attention (DeepSeek-V2/V3): per-head and latent widths, in elements."""
 
-    q_lora_rank: NonNegativeInt = Field(description="0: queries are projected directly.")
-    kv_lora_rank: Count
-    qk_nope_head_dim: Count
-    qk_rope_head_dim: Count
-    v_head_dim: Count
+    q_lora_rank: NonNegativeInt = Field(description="Width of the queries' latent; 0: queries are projected directly.")
+    kv_lora_rank: Count = Field(description="Width of the latent that the KV cache keeps.")
+    qk_nope_head_dim: Count = Field(description="Query and key width of a head without rotary embedding.")
+    qk_rope_head_dim: Count = Field(description="Query and key width of a head with rotary embedding.")
+    v_head_dim: Count = Field(description="Value width of a head.")
 
 
 class MoeSpec(Strict):
     """Mixture-of-experts FFN layers."""
 
     experts: Count = Field(description="Routed experts per MoE layer.")
-    experts_per_token: Count
-    expert_intermediate_size: Count
-    shared_experts: NonNegativeInt = 0
+    experts_per_token: Count = Field(description="Routed experts that one token uses.")
+    expert_intermediate_size: Count = Field(description="FFN width of one routed expert.")
+    shared_experts: NonNegativeInt = Field(0, description="Experts that every token uses.")
     shared_intermediate_size: NonNegativeInt = Field(0, description="Total width of the shared experts' FFN.")
     leading_dense_layers: NonNegativeInt = Field(0, description="First layers that keep a dense FFN.")
 
@@ -39,24 +39,24 @@ class MoeSpec(Strict):
 class ModelSpec(Strict):
     """A decoder-only transformer, by its own published ``config.json``."""
 
-    huggingface_id: str = Field(min_length=1)
-    layers: Count
-    hidden_size: Count
-    attention_heads: Count
-    kv_heads: Count
-    head_dim: Count
+    huggingface_id: str = Field(min_length=1, description="What launch scripts serve.")
+    layers: Count = Field(description="Decoder layers.")
+    hidden_size: Count = Field(description="Width of the residual stream.")
+    attention_heads: Count = Field(description="Query heads.")
+    kv_heads: Count = Field(description="Key and value heads; attention_heads where attention is not grouped.")
+    head_dim: Count = Field(description="Width of a head.")
     intermediate_size: NonNegativeInt = Field(description="Dense FFN width; 0 where every layer is MoE.")
-    vocab_size: Count
-    gated_ffn: bool = True
-    tie_word_embeddings: bool = False
-    attention: Literal["gqa", "mla"] = "gqa"
-    mla: MlaSpec | None = None
-    moe: MoeSpec | None = None
-    sliding_window_tokens: NonNegativeInt = Field(0, description="0: full attention in every layer.")
+    vocab_size: Count = Field(description="Rows of the embedding and the LM head.")
+    gated_ffn: bool = Field(True, description="Three matrices (gate, up, down) rather than two.")
+    tie_word_embeddings: bool = Field(False, description="Embedding and LM head are one matrix.")
+    attention: Literal["gqa", "mla"] = Field("gqa", description="gqa covers multi-head and multi-query too.")
+    mla: MlaSpec | None = Field(None, description="With attention mla, and only then.")
+    moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
+    sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
     weight_dtype: DType = Field("bf16", description="Format the published weights are stored in.")
-    max_context_tokens: Count
-    provenance: Provenance
+    max_context_tokens: Count = Field(description="Longest sequence it is made for; simulated requests may be longer.")
+    provenance: Provenance = Field(description="Where the facts come from.")
 
     @model_validator(mode="after")
     def _check(self) -> ModelSpec:

@@ -12,8 +12,8 @@ from hisearch.specs.base import Evidence, Fraction, NonNegative, Provenance, Str
 class Efficiency(Strict):
     """Attained share of peak for one operator family (compute and memory side), plus a fixed launch cost."""
 
-    flops: Fraction
-    bandwidth: Fraction
+    flops: Fraction = Field(description="Share of the peak arithmetic rate.")
+    bandwidth: Fraction = Field(description="Share of the peak memory bandwidth.")
     launch_s: NonNegative = Field(0.0, description="Fixed cost per kernel of the family and layer.")
 
 
@@ -27,20 +27,22 @@ class EngineOverhead(Strict):
 class CollectiveTerms(Strict):
     """All-reduce as alpha-beta: ``seconds = alpha_s + volume / (bandwidth * efficiency)``."""
 
-    alpha_s: NonNegative
-    bandwidth: Fraction
+    alpha_s: NonNegative = Field(description="Fixed cost of one all-reduce.")
+    bandwidth: Fraction = Field(description="Share of the peer link's bandwidth.")
 
 
 class LatencyProfileSpec(Strict):
     """Constants of the roofline estimator."""
 
-    estimator: Literal["roofline"] = "roofline"
-    evidence: Evidence
-    gemm: Efficiency
-    prefill_attention: Efficiency
-    decode_attention: Efficiency
-    elementwise: Efficiency
-    all_reduce: CollectiveTerms
-    engines: dict[str, EngineOverhead] = Field(min_length=1)
+    estimator: Literal["roofline"] = Field(
+        "roofline", description="Law that the constants belong to (docs/latency.md)."
+    )
+    evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
+    gemm: Efficiency = Field(description="Matrix products.")
+    prefill_attention: Efficiency = Field(description="Attention of prompt chunks.")
+    decode_attention: Efficiency = Field(description="Attention of decodes.")
+    elementwise: Efficiency = Field(description="Norms, rotary embedding, activation.")
+    all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
+    engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang.")
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
-    provenance: Provenance
+    provenance: Provenance = Field(description="Where the facts come from.")

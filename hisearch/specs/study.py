@@ -24,24 +24,34 @@ MAXIMISED: frozenset[str] = frozenset({"goodput"})
 class ExecutionSpace(Strict):
     """Stage 1: accelerators, engines, parallelism, formats, batch limits."""
 
-    accelerators: list[str] = Field(min_length=1)
-    engines: list[EngineName] = Field(min_length=1)
-    tensor_parallel: list[Count] = Field(default=[1, 2, 4, 8], min_length=1)
-    weight_dtypes: list[DType] = Field(default_factory=list, description="Empty: the model's own.")
-    kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1)
-    chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1)
-    max_running_requests: list[Count] = Field(default=[64, 256], min_length=1)
-    max_replicas: Count = 32
-    max_accelerators: Count = 64
+    accelerators: list[str] = Field(min_length=1, description="Names or paths of Accelerators.")
+    engines: list[EngineName] = Field(min_length=1, description="Serving engines.")
+    tensor_parallel: list[Count] = Field(
+        default=[1, 2, 4, 8],
+        min_length=1,
+        description="Accelerators per worker; splits that a model cannot take drop out.",
+    )
+    weight_dtypes: list[DType] = Field(
+        default_factory=list, description="Formats of the weights; empty: the model's own alone."
+    )
+    kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1, description="Formats of the KV cache.")
+    chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1, description="Token budgets of a step.")
+    max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
+    max_replicas: Count = Field(32, description="Most workers of a deployment.")
+    max_accelerators: Count = Field(64, description="Most accelerators of a deployment.")
 
 
 class RoutingSpace(Strict):
     """Stage 2: router policies and their parameters."""
 
-    policies: list[RouterName] = Field(default=["round_robin", "power_of_two", "cache_aware"], min_length=1)
-    cache_threshold: list[float] = Field(default=[0.3, 0.5], min_length=1)
-    balance_abs_threshold: list[NonNegativeInt] = Field(default=[16, 64], min_length=1)
-    balance_rel_threshold: list[float] = Field(default=[1.5], min_length=1)
+    policies: list[RouterName] = Field(
+        default=["round_robin", "power_of_two", "cache_aware"], min_length=1, description="As a Router's policy."
+    )
+    cache_threshold: list[float] = Field(default=[0.3, 0.5], min_length=1, description="cache_aware: as a Router's.")
+    balance_abs_threshold: list[NonNegativeInt] = Field(
+        default=[16, 64], min_length=1, description="cache_aware: as a Router's."
+    )
+    balance_rel_threshold: list[float] = Field(default=[1.5], min_length=1, description="cache_aware: as a Router's.")
     extra_replicas: list[NonNegativeInt] = Field(
         default=[0, 1, 2], min_length=1, description="Replicas beyond the fewest that stage 1 expects to suffice."
     )
@@ -50,10 +60,16 @@ class RoutingSpace(Strict):
 class CacheSpace(Strict):
     """Stage 3: memory for KV and the host tier."""
 
-    memory_fraction: tuple[Fraction, Fraction] = (0.85, 0.92)
-    host_gib_per_worker: list[NonNegative] = Field(default=[0.0, 128.0, 256.0, 512.0], min_length=1)
-    host_medium: str = "ddr5"
-    eviction: list[EvictionName] = Field(default=["lru", "lfu"], min_length=1)
+    memory_fraction: tuple[Fraction, Fraction] = Field(
+        (0.85, 0.92), description="Range, lower and upper bound, of an Engine's memory_fraction."
+    )
+    host_gib_per_worker: list[NonNegative] = Field(
+        default=[0.0, 128.0, 256.0, 512.0], min_length=1, description="Sizes of the host tier; 0 is none."
+    )
+    host_medium: str = Field("ddr5", description="Name or path of the host tier's Medium.")
+    eviction: list[EvictionName] = Field(
+        default=["lru", "lfu"], min_length=1, description="SGLang: as an Engine's eviction; vLLM has lru alone."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> CacheSpace:
@@ -65,10 +81,10 @@ class CacheSpace(Strict):
 class SearchSpaceSpec(Strict):
     """What the three stages may choose from."""
 
-    execution: ExecutionSpace
-    routing: RoutingSpace = RoutingSpace()
-    cache: CacheSpace = CacheSpace()
-    profile: str = "roofline"
+    execution: ExecutionSpace = Field(description="Stage 1.")
+    routing: RoutingSpace = Field(RoutingSpace(), description="Stage 2.")
+    cache: CacheSpace = Field(CacheSpace(), description="Stage 3.")
+    profile: str = Field("roofline", description="Name or path of the LatencyProfile that prices steps.")
 
 
 class WorkloadRef(Strict):
@@ -77,28 +93,37 @@ class WorkloadRef(Strict):
     trace: str | WorkloadSpec = Field(
         description="A catalogue name, a path to a workload YAML or a trace file, or inline."
     )
-    load: Positive = Field(1.0, description="Factor on the arrival rate.")
+    load: Positive = Field(1.0, description="Factor on the arrival rate; think times stay as they are.")
     limit: Count | None = Field(None, description="Keep the first requests only.")
-    skip_bad: NonNegativeInt = 0
+    skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
 
 
 class BudgetSpec(Strict):
     """When to stop: whichever is reached first."""
 
-    simulations: Count = 300
-    seconds: Positive = 600.0
+    simulations: Count = Field(300, description="Every simulation counts, of slices and at other loads too.")
+    seconds: Positive = Field(
+        600.0, description="Wall time, looked at between batches; results then depend on the machine."
+    )
 
 
 class StudySpec(Strict):
     """The question: which deployment serves this workload within this SLO, at what price?"""
 
-    model: str | ModelSpec
-    workload: WorkloadRef
-    slo: str | SloSpec
-    space: str | SearchSpaceSpec
-    objectives: list[Objective] = Field(default=["ttft_p99", "goodput", "usd_per_hour"], min_length=2, max_length=4)
-    budget: BudgetSpec = BudgetSpec()
-    seed: NonNegativeInt = 0
+    model: str | ModelSpec = Field(
+        description="What is served: a name, a path (of a Hugging Face config.json too), or inline."
+    )
+    workload: WorkloadRef = Field(description="The traffic.")
+    slo: str | SloSpec = Field(description="The promise: a name, a path, or inline.")
+    space: str | SearchSpaceSpec = Field(description="What may be chosen: a name, a path, or inline.")
+    objectives: list[Objective] = Field(
+        default=["ttft_p99", "goodput", "usd_per_hour"],
+        min_length=2,
+        max_length=4,
+        description="Axes of the Pareto front; goodput is maximised, all else minimised.",
+    )
+    budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
+    seed: NonNegativeInt = Field(0, description="Of everything random.")
     pins: dict[str, str] = Field(
         default_factory=dict,
         description="SHA-256 of catalogue entries, by 'Kind/name', and of the trace file, as 'trace'; "

@@ -21,16 +21,18 @@ FollowUps = Literal["auto", "open_loop", "closed_loop"]
 class LengthSpec(Strict):
     """A distribution of token counts, rounded, and clipped to ``[min_tokens, max_tokens]``."""
 
-    distribution: Literal["lognormal", "pareto", "constant", "empirical"]
+    distribution: Literal["lognormal", "pareto", "constant", "empirical"] = Field(
+        description="Which of the parameters below are needed."
+    )
     mean_log: float | None = Field(None, description="lognormal: mean of ln(tokens).")
     sigma_log: Positive | None = Field(None, description="lognormal: standard deviation of ln(tokens).")
     scale_tokens: Positive | None = Field(None, description="pareto: smallest value; constant: the value.")
     shape: Positive | None = Field(None, description="pareto: tail index.")
     quantiles: list[tuple[float, float]] | None = Field(
-        None, description="empirical: (probability, tokens) knots, linear in between."
+        None, description="empirical: [probability, tokens] knots, linear in between."
     )
-    min_tokens: Count = 1
-    max_tokens: Count = 131072
+    min_tokens: Count = Field(1, description="Shorter draws are raised to it.")
+    max_tokens: Count = Field(131072, description="Longer draws are cut to it.")
 
     @model_validator(mode="after")
     def _check(self) -> LengthSpec:
@@ -58,12 +60,16 @@ class LengthSpec(Strict):
 class ArrivalSpec(Strict):
     """Arrivals of *first* turns (open loop), or a closed loop of users."""
 
-    process: Literal["poisson", "gamma", "weibull", "closed_loop"] = "poisson"
-    rate_rps: Positive | None = Field(None, description="Sessions per second (open loop).")
+    process: Literal["poisson", "gamma", "weibull", "closed_loop"] = Field(
+        "poisson", description="Law of the gaps between sessions, or a fixed number of users."
+    )
+    rate_rps: Positive | None = Field(None, description="Sessions per second; needed but for closed_loop.")
     cv: Positive = Field(1.0, description="gamma, weibull: coefficient of variation of the gaps.")
-    users: Count | None = Field(None, description="closed_loop: sessions in flight at any time.")
-    diurnal_amplitude: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    diurnal_period_s: Positive = 86400.0
+    users: Count | None = Field(None, description="closed_loop: sessions in flight at any time; needed there.")
+    diurnal_amplitude: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Swing of the rate around its mean, as a sine; 0.5: from half of it to one and a half."
+    )
+    diurnal_period_s: Positive = Field(86400.0, description="Period of that sine.")
 
     @model_validator(mode="after")
     def _check(self) -> ArrivalSpec:
@@ -77,9 +83,9 @@ class ArrivalSpec(Strict):
 class ThinkSpec(Strict):
     """Time between an answer's end and the session's next request: lognormal by two of its percentiles."""
 
-    p50_s: Positive
-    p90_s: Positive
-    max_s: Positive = 3600.0
+    p50_s: Positive = Field(description="Median.")
+    p90_s: Positive = Field(description="90th percentile.")
+    max_s: Positive = Field(3600.0, description="Longer draws are cut to it.")
 
     @model_validator(mode="after")
     def _check(self) -> ThinkSpec:
@@ -91,17 +97,21 @@ class ThinkSpec(Strict):
 class TraceFileSpec(Strict):
     """Requests read from a file."""
 
-    path: str
-    format: TraceFormat = "auto"
+    path: str = Field(description="Tried from this document's folder, then from the working directory.")
+    format: TraceFormat = Field("auto", description="auto: told by the content. See docs/traces.md.")
     spread_arrivals_s: NonNegative | None = Field(
         None,
         description="Arrivals are quantised to this; spread them evenly, seeded. Absent: Mooncake's 3 s where "
         "detected, else none; 0: as recorded.",
     )
     limit: Count | None = Field(None, description="Keep the first requests only.")
-    skip_bad: NonNegativeInt = 0
+    skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
     columns: dict[str, str] = Field(default_factory=dict, description="csv: our field -> the file's column.")
-    follow_ups: FollowUps = "auto"
+    follow_ups: FollowUps = Field(
+        "auto",
+        description="open_loop: at their recorded times; closed_loop: think_s after their predecessor's last token; "
+        "auto: as the format is best known (docs/traces.md).",
+    )
     arrivals: ArrivalSpec | None = Field(
         None, description="When sessions start, for formats that do not record it (sharegpt_lengths, weka, lmcache)."
     )
@@ -120,17 +130,19 @@ class SessionSpec(Strict):
     continue_probability: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=list, description="Chance of another turn after turn 1, 2, …; the last value repeats."
     )
-    max_turns: Count = 64
-    think: ThinkSpec | None = None
+    max_turns: Count = Field(64, description="A session ends after so many.")
+    think: ThinkSpec | None = Field(None, description="Time between turns; none where absent.")
     new_input: LengthSpec | None = Field(None, description="User tokens of a follow-up; as first_input where absent.")
 
 
 class SharedPrefixSpec(Strict):
     """A system prompt that ``share`` of the sessions begin with."""
 
-    name: str
-    tokens: Count
-    share: Annotated[float, Field(gt=0, le=1)]
+    name: str = Field(description="For the reader.")
+    tokens: Count = Field(description="Its length in tokens.")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="Share of the sessions; all shares add up to 1 at most."
+    )
 
 
 class GeneratorSpec(Strict):
@@ -140,13 +152,15 @@ class GeneratorSpec(Strict):
     no time. ``requests`` keeps the first so many, ``duration_s`` those before it.
     """
 
-    requests: Count | None = None
-    duration_s: Positive | None = None
-    arrivals: ArrivalSpec
+    requests: Count | None = Field(None, description="Keep the first so many.")
+    duration_s: Positive | None = Field(None, description="Keep those before it.")
+    arrivals: ArrivalSpec = Field(description="When sessions start.")
     first_input: LengthSpec = Field(description="Prompt tokens of a first turn after its shared prefix.")
-    output: LengthSpec
-    sessions: SessionSpec = SessionSpec()
-    shared_prefixes: list[SharedPrefixSpec] = Field(default_factory=list)
+    output: LengthSpec = Field(description="Output tokens of every turn.")
+    sessions: SessionSpec = Field(SessionSpec(), description="Follow-up turns; none by default.")
+    shared_prefixes: list[SharedPrefixSpec] = Field(
+        default_factory=list, description="System prompts; sessions left over begin with none."
+    )
     max_context_tokens: Count = Field(
         131072, description="A session ends before prompt and output would exceed this; a first turn is cut to it."
     )
@@ -161,7 +175,7 @@ class GeneratorSpec(Strict):
         description="Sessions start this long before the trace, so that it begins in the middle of conversations, as a "
         "recording of a running service does. A turn whose predecessor came before the trace arrives by the clock.",
     )
-    seed: NonNegativeInt = 0
+    seed: NonNegativeInt = Field(0, description="Mixed with the study's.")
 
     @model_validator(mode="after")
     def _check(self) -> GeneratorSpec:
@@ -185,9 +199,9 @@ class GeneratorSpec(Strict):
 class WorkloadSpec(Strict):
     """Exactly one of ``file`` and ``generator``."""
 
-    file: TraceFileSpec | None = None
-    generator: GeneratorSpec | None = None
-    provenance: Provenance | None = None
+    file: TraceFileSpec | None = Field(None, description="Requests read from a file.")
+    generator: GeneratorSpec | None = Field(None, description="Requests drawn from distributions.")
+    provenance: Provenance | None = Field(None, description="Where the facts come from.")
 
     @model_validator(mode="after")
     def _check(self) -> WorkloadSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.specs.deployment import EngineSpec, RouterSpec
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployment import EngineSpec, RouterName, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from tests.reference import sglang, sglang_admission, vllm
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
@@ -22,8 +23,9 @@ from tests.reference.recording import Request
 from tests.reference.router import RouterConfig
 from tests.reference.sglang_state import SglangConfig
 
-POLICIES = ["random", "round_robin", "power_of_two", "cache_aware"]
-ENGINES = ["vllm", "sglang"]
+#: Every router policy and engine there is: a new one is tested from the day it has a name.
+POLICIES: tuple[str, ...] = get_args(RouterName)
+ENGINES: tuple[str, ...] = get_args(EngineName)
 
 #: 5 ms a step, 20 us a token, 1 ns per unit of attention; in joules 300 times as much.
 LAW = law_costs(0.005, 2e-5, 1e-9)

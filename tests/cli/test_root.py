@@ -1,0 +1,110 @@
+"""The command as a whole: its start, usage errors, where errors go."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hisearch as package
+from tests.cli.conftest import Hisearch
+
+VERBS = ("run", "simulate", "trace", "report", "export", "dashboard", "doctor", "list", "schema", "bench")
+
+#: What the command may not import before it knows its verb.
+HEAVY = ("numpy", "pandas", "numba", "scipy", "optuna", "plotly", "pyarrow", "pydantic", "rich", "jinja2", "yaml")
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_names_every_verb(hisearch: Hisearch) -> None:
+    ran = hisearch("--help")
+    assert ran.code == 0
+    assert all(f"\n  {verb} " in ran.out for verb in VERBS)
+    assert not any(line.endswith("...") for line in ran.out.splitlines()[1:])
+
+
+def test_help_answers_within_300_ms() -> None:
+    walls = []
+    for _ in range(5):
+        started = time.perf_counter()
+        assert _python("-m", "hisearch", "--help").returncode == 0
+        walls.append(time.perf_counter() - started)
+    assert min(walls) < 0.3
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from hisearch.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)\n"
+    )
+    assert _python("-c", program).stderr.strip() == "[]"
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    found = _python("-c", f"import sys, hisearch; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_public_name_exists() -> None:
+    assert {"load_study", "load_run", "load_trace", "simulate_deployment"} <= set(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+        assert name in dir(package)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        package.no_such_name  # noqa: B018
+
+
+def test_version(hisearch: Hisearch) -> None:
+    assert hisearch("--version").out == f"hisearch {package.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("bogus",), ("run", "--bogus"), ("simulate", "x"), ("run",), ("schema", "Foo")])
+def test_usage_errors_exit_with_2(hisearch: Hisearch, arguments: tuple[str, ...]) -> None:
+    ran = hisearch(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Usage: hisearch" in ran.err
+
+
+def test_an_error_is_one_line_on_standard_error(hisearch: Hisearch, here: Path) -> None:
+    (here / "small.yaml").write_text((here / "small.yaml").read_text().replace("budget:", "budgte:"))
+    ran = hisearch("run", "small.yaml")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("hisearch: error: small.yaml:")
+    assert ran.err.count("\n") == 1
+    assert "budgte" in ran.err
+
+
+def test_every_problem_of_a_document_is_told(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--set", "spec.budget.simulations=0", "--set", "spec.seed=-1")
+    assert ran.code == 1
+    assert ran.err.count("hisearch: error: ") == 2
+
+
+def test_debugging_shows_where_an_error_came_from(
+    hisearch: Hisearch, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISEARCH_DEBUG", "1")
+    with pytest.raises(FileNotFoundError):
+        hisearch("report", here)
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    command = f"'{sys.executable}' -m hisearch list | true; exit ${{PIPESTATUS[0]}}"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert found.stderr == ""
+    assert found.returncode in (0, 1)
+
+
+def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "hisearch", "list"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert found.returncode == 0
+    assert "qwen3-32b" in found.stdout

@@ -1,0 +1,201 @@
+"""``hisearch run`` and the verbs on the folder that it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hisearch.search.trial import Trial
+from hisearch.stored_run import load_run
+from hisearch.study import StudyResult, load_study
+from tests.cli.conftest import Hisearch
+from tests.cli.documents import STUDY
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "small.yaml").write_text(STUDY)
+    return load_study(folder / "small.yaml").run(workers=2, run_dir=folder / "run")
+
+
+def test_run_prints_what_to_buy_and_why(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r")
+    assert ran.code == 0
+    for expected in (
+        "Recommended for small",
+        "Against the SLO",
+        "ttft_p99",
+        "goodput",
+        "per month",
+        "per million tokens",
+    ):
+        assert expected in ran.out
+    assert "The front:" in ran.out
+    assert "2 routing" in ran.err
+    assert (here / "r" / "report.html").is_file()
+    again = hisearch("run", "small.yaml", "--out", "r")
+    assert again.code == 1
+    assert "resume it or choose another folder" in again.err
+
+
+def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, here: Path, result: StudyResult) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", "--json", "--quiet")
+    assert (ran.code, ran.err) == (0, "")
+    data, best = ran.json, result.recommend()
+    assert best is not None
+    assert data["feasible"] is True
+    assert data["simulations"] == len(result.trials)
+    assert data["recommendation"]["deployment"] == best.trial.deployment.model_dump(mode="json")
+    assert data["recommendation"]["metrics"]["usd_per_hour"] == best.trial.metrics["usd_per_hour"]
+    assert data["recommendation"]["usd_per_month"] == pytest.approx(730 * best.trial.metrics["usd_per_hour"])
+    assert [term["label"] for term in data["recommendation"]["slo"]] == ["ttft_p99", "tpot_p99"]
+    assert all(term["holds"] for term in data["recommendation"]["slo"])
+    assert len(data["recommendation"]["runner_ups"]) == len(best.runner_ups)
+    assert [trial["trial"] for trial in data["front"]] == [trial.number for trial in result.front]
+    assert data["nearest_miss"] is None
+
+
+def test_an_slo_that_nothing_meets_exits_with_99(hisearch: Hisearch, here: Path) -> None:
+    setting = "spec.slo.terms.0.at_most_s=0.001"
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", setting)
+    assert ran.code == 99
+    assert "Nothing meets the SLO" in ran.out
+    assert "ttft_p99" in ran.out
+    assert "missed by" in ran.out
+    data = hisearch("run", "--resume", "r", "--json", "-q")
+    assert data.code == 99
+    assert (data.json["feasible"], data.json["recommendation"]) == (False, None)
+    missed = data.json["nearest_miss"]["slo"][0]
+    assert missed["margin"] == pytest.approx(1 - missed["value_s"] / 0.001)
+    assert missed["holds"] is False
+
+
+def test_a_model_that_fits_nowhere_says_how_many_bytes_are_short(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.model=llama-3.1-70b")
+    assert ran.code == 1
+    assert "GiB short on each rank" in ran.err
+
+
+def test_a_study_from_an_slo(hisearch: Hisearch, here: Path) -> None:
+    slo = ("run", "interactive-chat")
+    assert hisearch(*slo).code == 2
+    arguments = ("--model", "llama-3.1-8b", "--trace", "visits.yaml", "--keep", "kept.yaml")
+    ran = hisearch(*slo, *arguments, "--out", "r", "--set", "spec.budget.simulations=12")
+    assert ran.code == 0
+    assert "space quickstart" in ran.err
+    kept = load_study(here / "kept.yaml").resolved
+    assert (kept.model.name, kept.study.budget.simulations) == ("llama-3.1-8b", 12)
+    again = hisearch(*slo, *arguments, "--out", "r2")
+    assert again.code == 1
+    assert "kept.yaml" in again.err
+    assert hisearch("run", "small.yaml", "--model", "llama-3.1-8b").code == 2
+
+
+def test_an_unknown_name_and_a_wrong_kind_are_refused(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "quickstrat")
+    assert ran.code == 1
+    assert "quickstart" in ran.err
+    wrong = hisearch("run", "visits.yaml")
+    assert wrong.code == 1
+    assert "visits.yaml" in wrong.err
+    assert "got Workload" in wrong.err
+
+
+def test_interrupt_ends_cleanly_and_resumes(hisearch: Hisearch, here: Path) -> None:
+    command = [sys.executable, "-m", "hisearch", "run", "small.yaml", "--out", "r", "--workers", "1"]
+    big = ["--set", "spec.workload.trace.generator.requests=20000", "--set", "spec.budget.simulations=100000"]
+    process = subprocess.Popen([*command, *big], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal = here / "r" / "journal.jsonl"
+    deadline = time.monotonic() + 120
+    while not (journal.is_file() and journal.read_text().count("\n") > 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Go on with: hisearch run --resume r" in err
+    assert "Traceback" not in err
+    resumed = hisearch("run", "--resume", "r", "-q", "--json", "--set", "spec.budget.seconds=2")
+    assert resumed.code in (0, 99)
+    assert resumed.json["stopped"] == "seconds"
+    assert json.loads((here / "r" / "provenance.json").read_text())["run"]["replayed"] > 0
+
+
+def test_a_stored_run_is_what_the_run_returned(result: StudyResult) -> None:
+    loaded = load_run(result.run_dir)
+    assert loaded.trials == result.trials
+    assert loaded.front == result.front
+    assert loaded.recommendation == result.recommendation
+    assert loaded.report_input() == result.report_input()
+    found, kept = loaded.outcome.headroom, result.outcome.headroom
+    assert found is not None
+    assert kept is not None
+    assert (found.load, found.goodput_rps, found.infeasible_load) == (kept.load, kept.goodput_rps, kept.infeasible_load)
+
+
+def test_report_is_written_again(hisearch: Hisearch, result: StudyResult) -> None:
+    report = result.run_dir / "report.html"
+    before = report.read_bytes()
+    report.unlink()
+    assert hisearch("report", result.run_dir).code == 0
+    assert report.read_bytes() == before
+
+
+def _engine_of(trial: Trial) -> str:
+    return trial.deployment.pool.engine.name
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_export_by_engine(hisearch: Hisearch, result: StudyResult, tmp_path: Path, engine: str) -> None:
+    assert any(trial.feasible and _engine_of(trial) == engine for trial in result.trials)
+    assert hisearch("export", result.run_dir, "--engine", engine, "--out", tmp_path / "out").code == 0
+    assert os.access(tmp_path / "out" / engine / "run.sh", os.X_OK)
+
+
+def test_export_of_a_trial_that_is_not_there(hisearch: Hisearch, result: StudyResult, tmp_path: Path) -> None:
+    ran = hisearch("export", result.run_dir, "--trial", len(result.trials), "--out", tmp_path / "out")
+    assert ran.code == 1
+    assert "no trial" in ran.err
+    assert not (tmp_path / "out").exists()
+    assert hisearch("export", result.run_dir, "--engine", "tgi").code == 2
+
+
+@pytest.mark.parametrize("verb", ["report", "export", "dashboard"])
+def test_a_folder_without_a_run_is_refused(hisearch: Hisearch, here: Path, verb: str) -> None:
+    ran = hisearch(verb, here)
+    assert ran.code == 1
+    assert "not a run folder" in ran.err
+
+
+def test_a_run_that_has_not_ended_says_how_to_go_on(hisearch: Hisearch, result: StudyResult, tmp_path: Path) -> None:
+    for name in ("study.yaml", "journal.jsonl"):
+        (tmp_path / name).write_bytes((result.run_dir / name).read_bytes())
+    ran = hisearch("report", tmp_path)
+    assert ran.code == 1
+    assert f"hisearch run --resume {tmp_path}" in ran.err
+
+
+def test_the_dashboard_is_an_extra(hisearch: Hisearch, result: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hisearch.cli.folder.dashboard_program", lambda: None)
+    ran = hisearch("dashboard", result.run_dir)
+    assert ran.code == 1
+    assert "hisearch[dashboard]" in ran.err
+
+
+def test_the_dashboard_opens_the_runs_database(
+    hisearch: Hisearch, result: StudyResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("hisearch.cli.folder.dashboard_program", lambda: "/bin/optuna-dashboard")
+    monkeypatch.setattr(os, "execv", lambda program, arguments: started.append([program, *arguments]))
+    assert hisearch("dashboard", result.run_dir, "--port", 9000).code == 0
+    assert started[0][0] == "/bin/optuna-dashboard"
+    assert f"sqlite:///{result.run_dir.absolute() / 'study.db'}" in started[0]
+    assert started[0][-1] == "9000"

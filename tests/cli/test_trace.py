@@ -1,0 +1,87 @@
+"""``hisearch trace``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hisearch as package
+from hisearch.specs.catalogue import Catalogue
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.generate import generate_trace
+from hisearch.workload import first_requests, load_trace
+from tests.cli.conftest import Hisearch
+
+
+def test_statistics(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("trace", "stats", "visits.yaml")
+    assert ran.code == 0
+    assert "120 requests" in ran.out
+    assert "ideal hit rate" in ran.out
+    arguments = ("--json", "--capacity-tokens", 1600, "--capacity-tokens", 16000)
+    data = hisearch("trace", "stats", "visits.yaml", *arguments).json
+    expected = package.trace_stats(load_trace("visits.yaml"), capacities_tokens=[1600, 16000])
+    assert data == json.loads(json.dumps(expected.to_dict()))
+    assert [point["capacity_tokens"] for point in data["lru"]] == [1600, 16000]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.parquet"])
+def test_a_generated_trace_replays_as_its_workload(hisearch: Hisearch, here: Path, name: str) -> None:
+    assert hisearch("trace", "generate", "visits.yaml", "-o", name).code == 0
+    generated = generate_trace(Catalogue().get("Workload", "visits.yaml").spec.generator)
+    assert load_trace(name).digest == compile_trace(generated, "visits").digest
+
+
+def test_a_generated_trace_of_another_size_and_seed(hisearch: Hisearch, here: Path) -> None:
+    for name, seed in (("a.jsonl", 0), ("b.jsonl", 1), ("c.jsonl", 0)):
+        assert hisearch("trace", "generate", "visits.yaml", "-o", name, "--requests", 30, "--seed", seed).code == 0
+    assert len(load_trace("a.jsonl")) == 30
+    assert (here / "a.jsonl").read_bytes() == (here / "c.jsonl").read_bytes()
+    assert (here / "a.jsonl").read_bytes() != (here / "b.jsonl").read_bytes()
+
+
+def test_a_shipped_workload_that_begins_in_mid_conversation(hisearch: Hisearch, here: Path) -> None:
+    assert hisearch("trace", "generate", "chat-multiturn", "-o", "t.parquet", "--requests", 2000).code == 0
+    assert len(load_trace("t.parquet")) == 2000
+
+
+def test_import_converts_and_counts_broken_rows(hisearch: Hisearch, here: Path) -> None:
+    rows = [{"timestamp": 1000 * i, "input_length": 600, "output_length": 5, "hash_ids": [0, i + 1]} for i in range(9)]
+    rows[4]["input_length"] = -1
+    (here / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = hisearch("trace", "import", "m.jsonl", "-o", "t.jsonl")
+    assert refused.code == 1
+    assert "m.jsonl:5" in refused.err
+    assert not (here / "t.jsonl").exists()
+    ran = hisearch("trace", "import", "m.jsonl", "-o", "t.jsonl", "--skip-bad", 1, "--limit", 6)
+    assert ran.code == 0
+    assert ran.out == "t.jsonl: 6 requests\n"
+    assert "1 broken rows left out" in ran.err
+    assert package.trace_stats(load_trace("t.jsonl")).ideal_hit_tokens == 5 * 512
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("stats", "nowhere.jsonl"), "no file at nowhere.jsonl"),
+        (("stats", "empty.jsonl"), "empty.jsonl"),
+        (("stats", "visits.yaml", "--format", "foo"), "no trace format 'foo'"),
+        (("import", "empty.jsonl", "-o", "t.jsonl"), "empty.jsonl"),
+        (("import", "visits.yaml", "-o", "t.jsonl"), "visits.yaml"),
+        (("generate", "visits.yaml", "-o", "t.txt"), "expected a name ending in"),
+        (("generate", "visits.yaml", "-o", "no/such/folder/t.jsonl"), "t.jsonl"),
+        (("generate", "mooncake-conversation", "-o", "t.jsonl"), "read from a file"),
+    ],
+)
+def test_errors(hisearch: Hisearch, here: Path, arguments: tuple[str, ...], expected: str) -> None:
+    (here / "empty.jsonl").write_text("")
+    ran = hisearch("trace", *arguments)
+    assert (ran.code, ran.out) == (1, "")
+    assert expected in ran.err
+
+
+def test_cutting_to_nothing_is_refused() -> None:
+    trace = generate_trace(Catalogue().get("Workload", "chat-multiturn").spec.generator)
+    assert len(first_requests(trace, 10)) == 10
+    with pytest.raises(ValueError, match="at least 1 request"):
+        first_requests(trace, 0)

@@ -1,0 +1,114 @@
+"""Step costs in the kernels: bit for bit those of the plain-Python ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.kernels import cost
+from hisearch.kernels import layout as la
+from hisearch.latency.costs import StepCosts, knots_up_to, tokens_knot
+from hisearch.latency.step_cost import decode_step_seconds, knot_cell, step_seconds
+from hisearch.simulate.engine import _costs
+from tests.kernels.systems import LAW, examples, rugged_costs
+
+TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)
+TOKENS = st.integers(0, 100) | st.integers(0, 100_000)
+
+
+def test_knots_are_those_of_the_tables() -> None:
+    assert [cost.knot(i) for i in range(200)] == [tokens_knot(i) for i in range(200)]
+    assert [cost.knot(i) for i in range(17)] == [*range(16), 16]
+    assert [cost.knot(i) for i in range(16, 26)] == [16, 18, 20, 22, 24, 26, 28, 30, 32, 36]
+
+
+@pytest.mark.parametrize("length", [2, 3, 17, 90])
+def test_cell_of_a_value_is_found_without_a_search(length: int) -> None:
+    values = [*range(3000), *(tokens_knot(i) + step for i in range(2, 250) for step in (-1, 0, 1))]
+    for value in values:
+        found = cost.cell(value, length - 1)
+        assert found == knot_cell(value, length)
+        assert cost.knot(found) <= value
+        assert found == length - 2 or value < cost.knot(found + 1)
+
+
+def test_dense_tables_go_on_with_their_last_slope() -> None:
+    table = np.array([0.0, 1.0, 3.0])
+    assert [cost.dense(table, x) for x in range(6)] == [0.0, 1.0, 3.0, 5.0, 7.0, 9.0]
+
+
+def test_chunk_rates_stay_flat_beyond_their_table() -> None:
+    law = StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), np.array([[1.0, 1.0], [3.0, 5.0]]), np.zeros((2, 2)))
+    costs = _costs(law)
+    assert cost.chunk_seconds(costs, 1, 1) == 1 * (1 + 1.0) * 5.0
+    assert cost.chunk_seconds(costs, 7, 900) == 7 * (900 + 4.0) * 5.0
+    assert cost.chunk_seconds(costs, 1, 0) == 1 * 1.0 * 3.0
+
+
+def _requests(chunks: list[tuple[int, int, bool]], late: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Requests of a batch in mixed order: prompt chunks (new, cached, complete), and late decodes by context."""
+    rows = [(new, cached, complete, 0) for new, cached, complete in chunks]
+    for k, context in enumerate(late):
+        rows.insert(2 * k, (1, context - 1, True, 5))
+    requests = np.zeros(len(rows) + 3, la.REQUEST)
+    batch = np.arange(len(rows), dtype=np.int32)[::-1] + 3
+    for r, (new, cached, complete, generated) in zip(batch, rows, strict=True):
+        requests[r]["chunk"], requests[r]["computed"], requests[r]["generated"] = new, cached, generated
+        requests[r]["finish_clock"] = -1 if complete else -2
+    return requests.view(np.recarray), np.ascontiguousarray(batch)
+
+
+@examples(300)
+@given(
+    tables=TABLES,
+    chunks=st.lists(st.tuples(st.integers(1, 3000), TOKENS, st.booleans()), max_size=6),
+    late=st.lists(st.integers(1, 5000), max_size=3),
+    decodes=st.lists(st.integers(1, 5000), max_size=20),
+)
+def test_batch_costs_the_same_bits(
+    tables: StepCosts, chunks: list[tuple[int, int, bool]], late: list[int], decodes: list[int]
+) -> None:
+    requests, batch = _requests(chunks, late)
+    mine = cost.batch_cost(_costs(tables), requests, batch, len(batch), len(decodes), sum(decodes))
+    sampling = len(late) + len(decodes) + sum(complete for _, _, complete in chunks)
+    theirs = step_seconds(tables, [(new, cached) for new, cached, _ in chunks], [*late, *decodes], sampling)
+    assert mine == theirs
+
+
+@examples(200)
+@given(
+    tables=TABLES,
+    start=st.floats(0.0, 1e6),
+    sequences=st.integers(1, 40),
+    context=st.integers(1, 30_000),
+    limit=st.integers(1, 400),
+    share=st.floats(0.0, 1.5),
+)
+def test_coasting_equals_stepping(
+    tables: StepCosts, start: float, sequences: int, context: int, limit: int, share: float
+) -> None:
+    ends = [start]
+    for step in range(limit):
+        ends.append(ends[-1] + decode_step_seconds(tables, sequences, context + step * sequences))
+    costs = _costs(tables)
+    assert cost.coast(costs, start, np.inf, limit, sequences, context) == (limit, ends[-1])
+    until = start + share * (ends[-1] - start)
+    steps = next((k for k in range(1, limit + 1) if ends[k] >= until), limit)
+    assert cost.coast(costs, start, until, limit, sequences, context) == (steps, ends[steps])
+
+
+@examples(100)
+@given(tables=TABLES, sequences=st.integers(1, 40), context=st.integers(1, 30_000))
+def test_token_wise_and_attention_make_a_decode_step(tables: StepCosts, sequences: int, context: int) -> None:
+    costs = _costs(tables)
+    parts = cost.token_wise(costs, sequences, sequences, sequences) + cost.decode_seconds(costs, sequences, context)
+    assert parts == decode_step_seconds(tables, sequences, context)
+
+
+def test_knots_cover_what_tables_are_asked_for() -> None:
+    for limit in (1, 2, 15, 16, 17, 1000):
+        knots = knots_up_to(limit)
+        assert knots[-1] >= limit
+        assert cost.cell(limit, len(knots) - 1) == len(knots) - 2

@@ -1,0 +1,185 @@
+"""Laws L1 to L6 on random systems, each test named by its number; L7 is in ``test_limits.py``.
+
+Capacity (L3) at every stop, and that nothing is left over at the end (L1), are in ``test_invariants.py`` as well.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.simulate import Outcome, Result, simulate
+from hisearch.specs.deployment import EngineSpec, RouterSpec
+from tests.kernels.systems import ENGINES, System, compiled, crowded, examples, sglang_engines, systems, vllm_engines
+from tests.reference.random_traces import random_trace
+
+ANY = systems(vllm_engines() | sglang_engines(), repeats=True)
+ANY_HOST = systems(vllm_engines() | sglang_engines(), repeats=True, host=True)
+CROWDED = crowded("vllm") | crowded("sglang")
+EVENTS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
+
+
+def fingerprint(result: Result) -> bytes:
+    """Every number of a result, as bytes."""
+    tables = (result.requests, result.workers)
+    columns = [getattr(table, name).tobytes() for table in tables for name in table.__dataclass_fields__]
+    return b"".join([*columns, np.float64(result.makespan_s).tobytes()])
+
+
+@examples(100)
+@given(system=ANY_HOST | CROWDED)
+def test_l1_every_request_ends_exactly_once(system: System) -> None:
+    result = system.simulate()
+    table = result.requests
+    ended = np.isfinite(table.finish_s)
+    assert set(table.outcome.tolist()) <= {Outcome.FINISHED, Outcome.TOO_LARGE}
+    np.testing.assert_array_equal(table.finished, ended)
+    np.testing.assert_array_equal(table.outcome == Outcome.TOO_LARGE, table.worker == -1)
+    assert result.workers.requests.sum() == ended.sum()
+    assert result.workers.preemptions.sum() == table.preemptions.sum()
+    assert not result.horizon_reached
+
+
+@examples(100)
+@given(system=ANY_HOST | CROWDED, share=st.floats(0.0, 1.2))
+def test_l1_horizon_cuts_a_run_and_changes_nothing_before(system: System, share: float) -> None:
+    full = system.simulate()
+    ends = full.requests.finish_s[full.requests.finished]
+    horizon = share * float(ends.max(initial=1.0))
+    cut = system.simulate(horizon_s=horizon)
+    happened = {name: getattr(full.requests, name) <= horizon for name in EVENTS}
+    for name in EVENTS[1:]:
+        expected = np.where(happened[name], getattr(full.requests, name), np.nan)
+        np.testing.assert_array_equal(getattr(cut.requests, name), expected)
+    rejected = happened["arrival_s"] & (full.requests.outcome == Outcome.TOO_LARGE)
+    outcome = np.where(happened["arrival_s"], Outcome.IN_FLIGHT, Outcome.UNREACHED)
+    outcome = np.where(happened["finish_s"], Outcome.FINISHED, np.where(rejected, Outcome.TOO_LARGE, outcome))
+    np.testing.assert_array_equal(cut.requests.outcome, outcome)
+    assert cut.makespan_s <= full.makespan_s
+
+
+@examples(100)
+@given(system=ANY_HOST)
+def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
+    result = system.simulate()
+    table, done = result.requests, result.requests.finished
+    hits = table.hit_tokens + table.host_hit_tokens
+    assert (hits >= 0).all()
+    assert (hits < table.input_tokens).all()
+    assert (hits[~done] == 0).all()
+    missing = int((table.input_tokens - hits)[done].sum())
+    decoded = int((table.output_tokens - 1)[done].sum())
+    if result.workers.preemptions.sum() == 0:
+        assert result.workers.prefill_tokens.sum() == missing
+        assert result.workers.decode_tokens.sum() == decoded
+        assert result.workers.host_hit_tokens.sum() == table.host_hit_tokens.sum()
+
+
+@examples(60)
+@given(system=CROWDED)
+def test_l2_preempted_requests_make_all_their_tokens(system: System) -> None:
+    """A recomputation ends with one token, as a prompt does: decodes make the rest of what was asked."""
+    result = system.simulate()
+    table, done = result.requests, result.requests.finished
+    missing = int((table.input_tokens - table.hit_tokens)[done].sum())
+    assert missing <= result.workers.prefill_tokens.sum()
+    by_prompts = int(table.output_tokens[done].sum()) - int(result.workers.decode_tokens.sum())
+    preemptions = int(result.workers.preemptions.sum())
+    assert done.sum() <= by_prompts <= done.sum() + preemptions
+
+
+@examples(100)
+@given(system=ANY_HOST | CROWDED)
+def test_l3_no_worker_holds_more_than_its_capacity(system: System) -> None:
+    result = system.simulate()
+    assert (result.workers.peak_kv_tokens <= result.kv_capacity_tokens).all()
+    page = system.engine.page_size
+    asked = result.requests.input_tokens + result.requests.output_tokens - 1
+    for w in range(system.workers):
+        # Somebody's whole KV was there at once.
+        mine = result.requests.finished & (result.requests.worker == w)
+        assert result.workers.peak_kv_tokens[w] >= (-(-asked[mine] // page) * page).max(initial=0)
+
+
+@examples(100)
+@given(system=ANY_HOST | CROWDED)
+def test_l4_no_effect_before_its_cause(system: System) -> None:
+    result, trace = system.simulate(), system.trace.arrays
+    table, done = result.requests, result.requests.finished
+    assert (table.arrival_s[done] <= table.scheduled_s[done]).all()
+    assert (table.scheduled_s[done] < table.first_token_s[done]).all()
+    assert (table.first_token_s[done] <= table.finish_s[done]).all()
+    assert ((table.first_token_s == table.finish_s)[done] <= (table.output_tokens == 1)[done]).all()
+    for k, previous in enumerate(trace.previous.tolist()):
+        if previous < 0:
+            assert table.arrival_s[k] == trace.arrival_s[k]
+        else:
+            ended = table.finish_s[previous] if done[previous] else table.arrival_s[previous]
+            assert table.arrival_s[k] == ended + trace.think_s[k]
+    assert (result.workers.busy_s <= result.makespan_s * (1 + 1e-12)).all()
+
+
+@examples(150)
+@given(system=systems(vllm_engines() | sglang_engines(), repeats=False, host=True) | CROWDED, other=st.integers(0, 999))
+def test_l5_true_output_lengths_matter_only_once_they_show(system: System, other: int) -> None:
+    """Two worlds that differ in true output lengths are equal up to the first finish of a request whose length differs.
+
+    Declared limits are the same in both. The trace has no exact repeats, by which a first turn's prompt could contain an
+    output; a follow-up's prompt contains its predecessor's, but arrives after that has finished. Lengths stay such that
+    no worker rejects for them (SGLang's limit on prompt + output is on the true output).
+    """
+    shape = replace(system.shape, slack=4.0, repeat=0.0)
+    first = random_trace(system.seed, shape)
+    rng = np.random.default_rng(other)
+    changed = rng.random(len(first.arrival_s)) < 0.3
+    drawn = rng.integers(1, first.max_output_tokens + 1)
+    second = random_trace(system.seed, shape, np.where(changed, drawn, first.output_tokens))
+    capacity = max(system.capacity_tokens, int((first.input_tokens + 5 * first.max_output_tokens).max()) + 16)
+    plan = replace(system, capacity_tokens=capacity + system.engine.page_size).plan
+    results = [
+        simulate(plan, compiled(trace), replicas=system.workers, router=system.router, seed=system.seed)
+        for trace in (first, second)
+    ]
+    differs = first.output_tokens != second.output_tokens
+    shown = min(result.requests.finish_s[differs].min(initial=np.inf) for result in results)
+    for name in EVENTS:
+        before = [
+            np.where(column < shown, column, np.inf) for column in (getattr(r.requests, name) for r in results)
+        ]
+        np.testing.assert_array_equal(before[0], before[1])
+    early = results[0].requests.scheduled_s < shown
+    for name in ("worker", "hit_tokens", "host_hit_tokens"):
+        mine, theirs = (getattr(result.requests, name)[early] for result in results)
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@examples(40)
+@given(system=ANY_HOST)
+def test_l6_same_inputs_give_the_same_bytes(system: System) -> None:
+    assert fingerprint(system.simulate()) == fingerprint(system.simulate())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_l6_threads_give_the_same_bytes_as_one_after_another(name: str) -> None:
+    @examples(5)
+    @given(several=st.lists(crowded(name), min_size=4, max_size=4))
+    def check(several: list[System]) -> None:
+        runs = several * 4
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            together = list(pool.map(lambda system: fingerprint(system.simulate()), runs))
+        assert together == [fingerprint(system.simulate()) for system in runs]
+
+    check()
+
+
+@pytest.mark.parametrize("policy", ["random", "power_of_two"])
+def test_l6_seed_decides_random_routes(policy: str) -> None:
+    engine, router = EngineSpec(name="vllm"), RouterSpec.model_validate({"policy": policy})
+    system = System(seed=3, engine=engine, capacity_tokens=4000, workers=3, router=router)
+    other = simulate(system.plan, system.trace, replicas=3, router=router, seed=4)
+    assert system.simulate().requests.worker.tolist() != other.requests.worker.tolist()

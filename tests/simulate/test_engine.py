@@ -1,0 +1,135 @@
+"""``simulate``: what it refuses, what it leaves alone, what its results say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from hisearch.kernels import cluster
+from hisearch.kernels import layout as la
+from hisearch.simulate import Outcome, engine, simulate
+from hisearch.specs.deployment import EngineSpec, RouterSpec
+from tests.kernels.systems import ENGINES, System, compiled, plan
+from tests.reference.random_traces import random_trace
+
+
+def system(name: str = "vllm", **changes: object) -> System:
+    spec = EngineSpec.model_validate({"name": name, "page_tokens": 4, "max_running_requests": 8, "chunk_tokens": 64})
+    return replace(System(seed=11, engine=spec, capacity_tokens=1200, workers=2), **changes)  # type: ignore[arg-type]
+
+
+def test_outcomes_have_the_kernels_numbers() -> None:
+    assert {outcome.name: outcome.value for outcome in Outcome} == {
+        "IN_FLIGHT": la.IN_FLIGHT,
+        "FINISHED": la.FINISHED,
+        "TOO_LARGE": la.TOO_LARGE,
+        "UNREACHED": la.UNREACHED,
+    }
+
+
+@pytest.mark.parametrize(("option", "value"), [("replicas", 0), ("load", 0.0), ("load", -1.0), ("load", math.inf), ("load", math.nan)])
+def test_impossible_options_are_refused(option: str, value: float) -> None:
+    tried = system()
+    with pytest.raises(ValueError, match=option):
+        simulate(tried.plan, tried.trace, **{option: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_trace_is_never_written(name: str) -> None:
+    tried = system(name)
+    before = [array.copy() for array in tried.trace.arrays]
+    for array in tried.trace.arrays:
+        array.flags.writeable = False
+    tried.simulate()
+    for array, copy in zip(tried.trace.arrays, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_run_is_repeated_with_more_nodes_where_there_were_too_few(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = system(name, host_tokens=2000)
+    expected = tried.simulate()
+    allocate, rooms = engine._allocate, []
+
+    def stingy(*arguments: object) -> la.Sim:
+        rooms.append(arguments[-1])
+        return allocate(*arguments[:-1], len(rooms) * 7)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "_allocate", stingy)
+    result = tried.simulate()
+    assert len(rooms) > 2
+    assert rooms == [rooms[0] << k for k in range(len(rooms))]
+    np.testing.assert_array_equal(result.requests.finish_s, expected.requests.finish_s)
+    np.testing.assert_array_equal(result.workers.evicted_tokens, expected.workers.evicted_tokens)
+
+
+def test_overflow_is_flagged_and_writes_nothing_outside() -> None:
+    """Every size of the node pool up to the one that suffices, with a mark behind the nodes."""
+    tried = system("sglang")
+    config = engine._config(tried.plan, 2, RouterSpec(), math.inf)
+    for room in range(1, 400):
+        sim = engine._allocate(tried.plan, tried.trace.arrays, config, 1.0, 0, room)
+        guarded = np.zeros(room + 2 + 8, la.NODE)
+        guarded["begin"][room + 2 :] = -77
+        sim = la.Sim(**{name: getattr(sim, name) for name in la.Sim.FIELDS if name not in ("nodes", "config")},
+                     nodes=guarded[: room + 2].view(np.recarray), config=config)  # fmt: skip
+        cluster.run(sim)
+        assert (guarded["begin"][room + 2 :] == -77).all()
+        if not sim.counters[la.OVERFLOW]:
+            assert room > 10
+            return
+    pytest.fail("400 nodes were not enough")
+
+
+def test_load_scales_first_arrivals_and_not_think_times() -> None:
+    tried = system(workers=1)
+    trace = tried.trace.arrays
+    table = tried.simulate(load=4.0).requests
+    first = trace.previous < 0
+    np.testing.assert_array_equal(table.arrival_s[first], trace.arrival_s[first] / 4.0)
+    later = np.flatnonzero(~first)
+    assert len(later) > 3
+    ended = np.where(table.finished, table.finish_s, table.arrival_s)[trace.previous[later]]
+    np.testing.assert_array_equal(table.arrival_s[later], ended + trace.think_s[later])
+
+
+def test_result_adds_up() -> None:
+    tried = system(capacity_tokens=500)
+    result = tried.simulate()
+    table = result.requests
+    assert 0 < table.finished.sum() < len(table.outcome)
+    assert result.prompt_tokens == table.input_tokens[table.finished].sum()
+    assert result.hit_rate == table.hit_tokens.sum() / result.prompt_tokens
+    assert 0 < result.hit_rate < 1
+    assert result.makespan_s == table.finish_s[table.finished].max() - np.nanmin(table.arrival_s)
+    assert result.kv_capacity_tokens == 500
+    frame = table.to_pandas()
+    assert set(frame["outcome"]) == {"finished", "too_large"}
+    np.testing.assert_array_equal(frame["ttft_s"], table.first_token_s - table.arrival_s)
+    one = table.finished & (table.output_tokens == 1)
+    many = table.finished & (table.output_tokens > 1)
+    assert (table.tpot_s[one] == 0).all()
+    np.testing.assert_allclose((table.tpot_s * (table.output_tokens - 1) + table.ttft_s)[many], table.e2e_s[many])
+
+
+def test_nothing_reaches_the_workers_before_a_horizon_of_zero() -> None:
+    arrays = random_trace(1)
+    arrays = arrays._replace(arrival_s=arrays.arrival_s + 1.0)
+    result = simulate(plan(EngineSpec(name="vllm"), 4000), compiled(arrays), horizon_s=0.0)
+    assert result.horizon_reached
+    assert (result.requests.outcome == Outcome.UNREACHED).all()
+    assert result.makespan_s == 0.0
+    assert result.prompt_tokens == result.hit_rate == 0
+    for field in fields(result.workers):
+        assert not getattr(result.workers, field.name).any()
+
+
+def test_host_link_settings_reach_the_kernel() -> None:
+    tried = system(host_tokens=4000, capacity_tokens=700, workers=1)
+    slow = replace(tried.plan, host_latency_s=5.0)
+    fast_s = tried.simulate().makespan_s
+    assert tried.simulate().workers.host_hit_tokens.sum() > 0
+    assert simulate(slow, tried.trace).makespan_s > fast_s + 5.0
