@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format bench accuracy clean
+.PHONY: help quickstart test lint format docs bench accuracy clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: $(STAMP) ## Format check, lint, types
 format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## Write docs/specs.md from the spec models and the catalogue
+	$(BIN)/python docs/generate_specs.py --write
 
 bench: $(STAMP) ## Measure speed, print the table of docs/performance.md
 	$(BIN)/hisearch bench

@@ -26,8 +26,8 @@ def console() -> Console:
 
 
 def say(text: str = "", *, bold: bool = False) -> None:
-    """Print a paragraph, wrapped at words."""
-    console().print(text, style="bold" if bold else "")
+    """Print a paragraph: wrapped at words on a terminal, one line elsewhere."""
+    console().print(text, style="bold" if bold else "", soft_wrap=not sys.stdout.isatty())
 
 
 def heading(text: str) -> None:

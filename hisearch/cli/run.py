@@ -64,6 +64,8 @@ def run(
         output.print_json(run_view.to_dict(result))
     else:
         run_view.show(result)
+    if not quiet:
+        output.warn(run_view.warnings(result))
     if result.stopped == "interrupted":
         output.note(_how_to_resume(run_dir))
         raise typer.Exit(INTERRUPTED)

@@ -8,6 +8,7 @@ from typing import Any
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import UNUSED, hardware, label, sentence, settings
+from hisearch.report.page import caution
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
@@ -112,7 +113,7 @@ def _show_front(result: StudyResult) -> None:
 
 def _show_origin(result: StudyResult) -> None:
     """What the figures rest on, and where the rest is."""
-    profile = result.resolved.profile
+    profile, doubt = result.resolved.profile, caution(result.report_input())
     assumed = sorted(
         name for name, document in result.resolved.accelerators.items() if document.spec.price.evidence == "assumed"
     )
@@ -122,6 +123,8 @@ def _show_origin(result: StudyResult) -> None:
         f"{percent(profile.spec.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
+    if doubt is not None:
+        output.say(doubt)
     budget = result.provenance["budget"]
     ended = f"; ended early by {result.stopped}" if result.stopped else ""
     output.say(
@@ -130,6 +133,11 @@ def _show_origin(result: StudyResult) -> None:
     )
     if result.recommendation is not None:
         output.say(f"Launch scripts: {result.run_dir / 'recommended'}")
+
+
+def warnings(result: StudyResult) -> tuple[str, ...]:
+    """What a reader should know of the trace and of the recommendation, or the nearest miss."""
+    return result.report_input().provenance.warnings
 
 
 def to_dict(result: StudyResult) -> dict[str, Any]:
@@ -159,7 +167,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
             "evidence": profile.spec.evidence,
             "relative_error": profile.spec.relative_error,
         },
-        "warnings": list(result.report_input().provenance.warnings),
+        "caution": caution(result.report_input()),
+        "warnings": list(warnings(result)),
     }
 
 

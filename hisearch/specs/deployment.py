@@ -13,7 +13,7 @@ EvictionName = Literal["lru", "lfu"]
 
 
 class EngineSpec(Strict):
-    """Settings of the serving engine, by what they mean; ``None`` takes the engine's own default."""
+    """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
 
     name: EngineName = Field(description="Whose step rule is simulated.")
     max_running_requests: Count = Field(256, description="vLLM max_num_seqs; SGLang max_running_requests.")

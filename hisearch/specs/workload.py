@@ -97,7 +97,9 @@ class ThinkSpec(Strict):
 class TraceFileSpec(Strict):
     """Requests read from a file."""
 
-    path: str = Field(description="Tried from this document's folder, then from the working directory.")
+    path: str = Field(
+        description="A relative path is tried from this document's folder and from the working directory."
+    )
     format: TraceFormat = Field("auto", description="auto: told by the content. See docs/traces.md.")
     spread_arrivals_s: NonNegative | None = Field(
         None,

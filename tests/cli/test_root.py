@@ -1,5 +1,6 @@
 """The command as a whole: its start, usage errors, where errors go."""
 
+import math
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hisearch as package
+from hisearch.cli.output import note_compilation, plain
 from tests.cli.conftest import Hisearch
 
 VERBS = ("run", "simulate", "trace", "report", "export", "dashboard", "doctor", "list", "schema", "bench")
@@ -108,3 +110,22 @@ def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert found.returncode == 0
     assert "qwen3-32b" in found.stdout
+
+
+def test_a_cold_start_is_announced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
+    (tmp_path / "_tree.lru_hits-250.py311.nbi").touch()
+    note_compilation()
+    assert capsys.readouterr().err.startswith("hisearch: compiling kernels")
+    (tmp_path / "cluster.run-108.py311.nbi").touch()
+    note_compilation()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_json_has_no_infinite_numbers() -> None:
+    data = {"a": math.inf, "b": [math.nan, 1.5], "c": Path("x"), 1: True, "d": None}
+    assert plain(data) == {"a": None, "b": [None, 1.5], "c": "x", "1": True, "d": None}
+    with pytest.raises(TypeError, match="set"):
+        plain({"a": {1}})

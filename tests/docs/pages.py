@@ -1,0 +1,96 @@
+"""The project's Markdown pages, taken apart."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHELL = ("console", "bash", "sh", "shell")
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A piece of a page: where it begins, and its text."""
+
+    page: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path, *languages: str) -> list[Snippet]:
+    """Fenced blocks of a language; the line is the one after the fence."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Snippet(page, text.count("\n", 0, match.start(2)) + 1, match[2])
+        for match in _FENCE.finditer(text)
+        if match[1] in languages
+    ]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks; lines keep their numbers."""
+    return _FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """Fragments that headings can be reached by, as GitHub makes them."""
+    found: set[str] = set()
+    for title in re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")
+        count = sum(
+            known == words or known.startswith(f"{words}-") and known[len(words) + 1 :].isdigit() for known in found
+        )
+        found.add(f"{words}-{count}" if count else words)
+    return found
+
+
+def links(page: Path) -> list[Snippet]:
+    """Targets of links and images that lead to files."""
+    text = prose(page)
+    return [
+        Snippet(page, text.count("\n", 0, match.start()) + 1, match[1])
+        for match in re.finditer(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", lambda code: " " * len(code[0]), text))
+        if not re.match(r"[a-z]+:", match[1])
+    ]
+
+
+def commands(page: Path) -> list[tuple[Snippet, list[str]]]:
+    """``hisearch`` command lines of shell blocks, as arguments without the program's name."""
+    found = []
+    for block in blocks(page, *_SHELL):
+        lines = block.text.replace("\\\n", "  ").splitlines()
+        for line in lines:
+            for words in _simple_commands(line.removeprefix("$ ")):
+                if words[:1] == ["hisearch"]:
+                    found.append((Snippet(page, block.line, line), words[1:]))
+    return found
+
+
+def mentions(page: Path) -> list[tuple[Snippet, list[str]]]:
+    """``hisearch …`` in running text, as arguments without the program's name; they may hold placeholders."""
+    text = prose(page)
+    return [
+        (Snippet(page, text.count("\n", 0, match.start()) + 1, match[0]), match[1].split())
+        for match in re.finditer(r"`hisearch ([^`]+)`", text)
+    ]
+
+
+def _simple_commands(line: str) -> list[list[str]]:
+    """Words of each command between pipes and redirections, comments and variable settings left out."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&<>")
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|;&<>"):
+            found.append([])
+        elif found[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
+            found[-1].append(word)
+    return found

@@ -1,0 +1,41 @@
+"""YAML that the pages show is YAML that the program takes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hisearch.specs.base import API_VERSION
+from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.doctor import load_any
+from hisearch.specs.kinds import KINDS
+from tests.docs.pages import PAGES, Snippet, blocks
+
+EXAMPLES = [block for page in PAGES for block in blocks(page, "yaml", "yml")]
+
+
+def document(text: str) -> tuple[str, str]:
+    """An example as a whole document, and its kind; a lone ``spec:`` is of the kind that has all its keys."""
+    data: dict[str, Any] = yaml.safe_load(text)
+    if "apiVersion" in data:
+        return text, data["kind"]
+    assert set(data) == {"spec"}, "an example is a document, or its spec alone"
+    kinds = [kind for kind, model in KINDS.items() if set(data["spec"]) <= set(model.model_fields)]
+    assert len(kinds) == 1, f"of which kind? {kinds}"
+    return f"apiVersion: {API_VERSION}\nkind: {kinds[0]}\nmetadata: {{name: example}}\n{text}", kinds[0]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_an_example_is_valid(example: Snippet, tmp_path: Path) -> None:
+    text, kind = document(example.text)
+    path, trace = tmp_path / "example.yaml", tmp_path / "trace.jsonl"
+    path.write_text(text, encoding="utf-8")
+    trace.write_text("{}\n")
+    settings = [f"spec.workload.trace={trace}"] if kind == "Study" else []
+    checkup = load_any(path, settings, Catalogue(shipped_root()))
+    assert checkup.problems == (), example
+
+
+def test_every_kind_has_an_example() -> None:
+    assert {document(example.text)[1] for example in EXAMPLES} == set(KINDS)
