@@ -3,7 +3,7 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from hisearch.bench import CASES, default_names, simulation_of
+from hisearch.api.bench import CASES, default_names, simulation_of
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -16,24 +16,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hisearch.deployment import SimulatedDeployment as SimulatedDeployment
-    from hisearch.deployment import simulate_deployment as simulate_deployment
-    from hisearch.stored_run import load_run as load_run
-    from hisearch.study import Study as Study
-    from hisearch.study import StudyResult as StudyResult
-    from hisearch.study import load_study as load_study
+    from hisearch.api.deployment import SimulatedDeployment as SimulatedDeployment
+    from hisearch.api.deployment import simulate_deployment as simulate_deployment
+    from hisearch.api.stored_run import load_run as load_run
+    from hisearch.api.study import Study as Study
+    from hisearch.api.study import StudyResult as StudyResult
+    from hisearch.api.study import load_study as load_study
+    from hisearch.api.workload import load_trace as load_trace
     from hisearch.traces.stats import trace_stats as trace_stats
-    from hisearch.workload import load_trace as load_trace
 
 #: Public name -> module that defines it.
 _HOMES = {
-    "SimulatedDeployment": "hisearch.deployment",
-    "Study": "hisearch.study",
-    "StudyResult": "hisearch.study",
-    "load_run": "hisearch.stored_run",
-    "load_study": "hisearch.study",
-    "load_trace": "hisearch.workload",
-    "simulate_deployment": "hisearch.deployment",
+    "SimulatedDeployment": "hisearch.api.deployment",
+    "Study": "hisearch.api.study",
+    "StudyResult": "hisearch.api.study",
+    "load_run": "hisearch.api.stored_run",
+    "load_study": "hisearch.api.study",
+    "load_trace": "hisearch.api.workload",
+    "simulate_deployment": "hisearch.api.deployment",
     "trace_stats": "hisearch.traces.stats",
 }
 

@@ -26,7 +26,7 @@ def bench(
     Simulations run on one thread. `import` is the start of `hisearch --help`; `compile`, which runs only when named, a
     first simulation with an empty kernel cache.
     """
-    from hisearch import bench as benchmarks
+    from hisearch.api import bench as benchmarks
     from hisearch.cli import output
 
     known = benchmarks.names()

@@ -10,7 +10,7 @@ from hisearch.cli import options
 from hisearch.cli.errors import ERROR
 
 if TYPE_CHECKING:
-    from hisearch.fit import Fit
+    from hisearch.api.fit import Fit
     from hisearch.specs.doctor import Checkup
 
 _PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
@@ -62,7 +62,7 @@ def installation() -> dict[str, Any]:
     from importlib.metadata import version
 
     from hisearch.cli.folder import dashboard_program
-    from hisearch.cli.output import simulator_compiled
+    from hisearch.kernels.jit import is_compiled
     from hisearch.kernels.jit import CACHE_FOLDER
     from hisearch.specs.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
@@ -74,7 +74,7 @@ def installation() -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "catalogue": str(shipped_root()),
         "kernel_cache": str(CACHE_FOLDER),
-        "kernels_compiled": simulator_compiled(),
+        "kernels_compiled": is_compiled(),
         "trace_cache": str(cache_folder()),
         "optuna_dashboard": dashboard_program(),
         "chromium": next((path for name in _BROWSERS if (path := shutil.which(name))), None),
@@ -113,7 +113,7 @@ def _path_of(ref: str) -> str:
 
 def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
-    from hisearch.fit import deployment_fit, study_fits
+    from hisearch.api.fit import deployment_fit, study_fits
     from hisearch.specs.resolve import load_deployment, load_study
 
     if not checkup.ok or checkup.kind not in {"Study", "Deployment"}:

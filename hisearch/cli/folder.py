@@ -12,16 +12,16 @@ import typer
 from hisearch.cli import options
 
 if TYPE_CHECKING:
+    from hisearch.api.study import StudyResult
     from hisearch.search.trial import Trial
-    from hisearch.study import StudyResult
 
 
 def report(run_dir: options.RunDir) -> None:
     """Write a run folder's report.html again."""
+    from hisearch.api.run_folder import replace_with
+    from hisearch.api.stored_run import load_run
     from hisearch.cli import output
     from hisearch.report.html import write_report
-    from hisearch.run_folder import replace_with
-    from hisearch.stored_run import load_run
 
     data = load_run(run_dir).report_input()
     target = run_dir / "report.html"
@@ -45,8 +45,8 @@ def export(
         raise typer.BadParameter(f"expected sglang or vllm, got '{engine}'", param_hint="--engine")
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
+    from hisearch.api.stored_run import load_run
     from hisearch.cli import output
-    from hisearch.stored_run import load_run
 
     result = load_run(run_dir)
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
@@ -84,7 +84,7 @@ def dashboard(
 
     Serves the run folder's study.db until interrupted; needs the extra `dashboard`.
     """
-    from hisearch.run_folder import DATABASE
+    from hisearch.api.run_folder import DATABASE
 
     database = run_dir / DATABASE
     if not database.is_file():

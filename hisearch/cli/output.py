@@ -100,12 +100,7 @@ def warn(lines: Iterable[str]) -> None:
 
 def note_compilation() -> None:
     """Say so where the simulator's kernels are about to be compiled."""
-    if not simulator_compiled():
+    from hisearch.kernels.jit import is_compiled
+
+    if not is_compiled():
         note("compiling kernels, about half a minute, once")
-
-
-def simulator_compiled() -> bool:
-    """True where the event loop of this version is in the kernel cache (the trace floor's kernels do not count)."""
-    from hisearch.kernels.jit import CACHE_FOLDER
-
-    return any(CACHE_FOLDER.rglob("cluster.run-*.nbi"))

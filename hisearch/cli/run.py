@@ -14,9 +14,9 @@ from hisearch.cli import options
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 
 if TYPE_CHECKING:
+    from hisearch.api.study import Study
     from hisearch.search.progress import Progress
     from hisearch.specs.resolved import ResolvedStudy
-    from hisearch.study import Study
 
 
 def run(
@@ -47,8 +47,8 @@ def run(
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
+    from hisearch.api.run_folder import default_run_dir
     from hisearch.cli import output, run_view
-    from hisearch.run_folder import default_run_dir
 
     question = _question(study, tuple(settings or ()), model, trace, keep, resume, quiet)
     run_dir = resume or out or default_run_dir(question.name)
@@ -83,7 +83,7 @@ def _question(
     quiet: bool,
 ) -> Study:
     """The study to run: named, in the folder to resume, or made from an SLO."""
-    from hisearch.study import Study, load_study
+    from hisearch.api.study import Study, load_study
 
     if ref is None:
         if resume is None:
@@ -149,7 +149,7 @@ def _from_slo(
 
 
 def _how_to_resume(run_dir: Path) -> str:
-    from hisearch.run_folder import JOURNAL
+    from hisearch.api.run_folder import JOURNAL
 
     if not (run_dir / JOURNAL).is_file():
         return "interrupted before the first simulation"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hisearch.api.study import StudyResult
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import UNUSED, hardware, label, sentence, settings
@@ -12,7 +13,6 @@ from hisearch.report.page import caution
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
-from hisearch.study import StudyResult
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 15

@@ -11,7 +11,7 @@ import typer
 from hisearch.cli import options
 
 if TYPE_CHECKING:
-    from hisearch.deployment import SimulatedDeployment
+    from hisearch.api.deployment import SimulatedDeployment
 
 _TABLES = (".parquet", ".csv", ".csv.gz")
 
@@ -41,10 +41,10 @@ def simulate(
     """
     if requests is not None and not requests.name.endswith(_TABLES):
         raise typer.BadParameter(f"{requests}: expected a name ending in {', '.join(_TABLES)}", param_hint="--requests")
+    from hisearch.api.deployment import simulate_deployment
+    from hisearch.api.workload import load_trace
     from hisearch.cli import output, simulate_view
-    from hisearch.deployment import simulate_deployment
     from hisearch.specs.resolve import load_deployment
-    from hisearch.workload import load_trace
 
     resolved = load_deployment(deployment, tuple(settings or ()))
     if not quiet:
@@ -68,7 +68,7 @@ def simulate(
 
 
 def _write_requests(simulated: SimulatedDeployment, path: Path) -> None:
-    from hisearch.run_folder import replace_with
+    from hisearch.api.run_folder import replace_with
 
     frame = simulated.requests_frame()
     if path.name.endswith(".parquet"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from hisearch.api.deployment import SimulatedDeployment
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
-from hisearch.deployment import SimulatedDeployment
 from hisearch.report.describe import label
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
 

@@ -39,9 +39,9 @@ def stats(
 
     And what a prefix cache could hit, without limit and by its size.
     """
+    from hisearch.api.workload import load_trace
     from hisearch.cli import output, trace_view
     from hisearch.traces.stats import trace_stats
-    from hisearch.workload import load_trace
 
     compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format)
     found = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
@@ -62,10 +62,10 @@ def import_(
     seed: options.Seed = 0,
 ) -> None:
     """Convert a trace to hisearch's own form."""
+    from hisearch.api.workload import check_format, first_requests
     from hisearch.cli import output
     from hisearch.specs.workload import TraceFileSpec
     from hisearch.traces.importers import read_trace
-    from hisearch.workload import check_format, first_requests
 
     check_format(trace_format)
     spec = TraceFileSpec.model_validate({"path": str(source), "format": trace_format, "skip_bad": skip_bad})

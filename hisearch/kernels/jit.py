@@ -55,5 +55,5 @@ kernel: Any = _njit(nogil=True, cache=True, error_model="numpy")
 
 
 def is_compiled() -> bool:
-    """True where this version's kernels are already in the on-disk cache."""
-    return any(CACHE_FOLDER.rglob("*.nbi"))
+    """True where this version's event loop, and so all that it calls, is in the on-disk cache."""
+    return any(CACHE_FOLDER.rglob("cluster.run-*.nbi"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hisearch import bench
+from hisearch.api import bench
 from tests.cli.conftest import Hisearch
 
 _KEYS = {"name", "requests", "steps", "wall_s", "requests_per_s", "peak_rss_bytes"}

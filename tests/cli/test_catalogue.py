@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hisearch.api.fit import study_fits
 from hisearch.cli.doctor import installation
-from hisearch.fit import study_fits
 from hisearch.specs.kinds import KINDS
 from hisearch.specs.resolve import load_study
 from hisearch.specs.schema import json_schema

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hisearch.api.stored_run import load_run
+from hisearch.api.study import StudyResult, load_study
 from hisearch.search.trial import Trial
-from hisearch.stored_run import load_run
-from hisearch.study import StudyResult, load_study
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY
 

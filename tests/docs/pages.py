@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,14 +42,14 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Fragments that headings can be reached by, as GitHub makes them."""
+    """Fragments that headings can be reached by, as GitHub makes them; of equal headings the second ends in -1."""
     found: set[str] = set()
+    seen: Counter[str] = Counter()
     for title in re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE):
-        words = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")
-        count = sum(
-            known == words or known.startswith(f"{words}-") and known[len(words) + 1 :].isdigit() for known in found
-        )
-        found.add(f"{words}-{count}" if count else words)
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        fragment = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        found.add(f"{fragment}-{seen[fragment]}" if seen[fragment] else fragment)
+        seen[fragment] += 1
     return found
 
 
@@ -64,14 +65,13 @@ def links(page: Path) -> list[Snippet]:
 
 def commands(page: Path) -> list[tuple[Snippet, list[str]]]:
     """``hisearch`` command lines of shell blocks, as arguments without the program's name."""
-    found = []
-    for block in blocks(page, *_SHELL):
-        lines = block.text.replace("\\\n", "  ").splitlines()
-        for line in lines:
-            for words in _simple_commands(line.removeprefix("$ ")):
-                if words[:1] == ["hisearch"]:
-                    found.append((Snippet(page, block.line, line), words[1:]))
-    return found
+    return [
+        (Snippet(page, block.line, line), words[1:])
+        for block in blocks(page, *_SHELL)
+        for line in block.text.replace("\\\n", "  ").splitlines()
+        for words in _simple_commands(line.removeprefix("$ "))
+        if words[:1] == ["hisearch"]
+    ]
 
 
 def mentions(page: Path) -> list[tuple[Snippet, list[str]]]:

@@ -61,6 +61,7 @@ def _simulated_worker_rows(result: Result) -> list[tuple[int, ...]]:
 
 def _joules(system: System, outcome: ClusterOutcome) -> list[float]:
     """Energy by the same law as the seconds', step by step."""
+
     def cost(chunks: Any, decodes: Any, sampling: int) -> float:
         return step_seconds(system.costs.joules, chunks, [context + 1 for context in decodes], sampling)
 

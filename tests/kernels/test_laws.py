@@ -148,9 +148,7 @@ def test_l5_true_output_lengths_matter_only_once_they_show(system: System, other
     differs = first.output_tokens != second.output_tokens
     shown = min(result.requests.finish_s[differs].min(initial=np.inf) for result in results)
     for name in EVENTS:
-        before = [
-            np.where(column < shown, column, np.inf) for column in (getattr(r.requests, name) for r in results)
-        ]
+        before = [np.where(column < shown, column, np.inf) for column in (getattr(r.requests, name) for r in results)]
         np.testing.assert_array_equal(before[0], before[1])
     early = results[0].requests.scheduled_s < shown
     for name in ("worker", "hit_tokens", "host_hit_tokens"):

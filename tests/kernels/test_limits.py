@@ -109,7 +109,9 @@ def test_l7_one_request_takes_the_closed_form(name: str, prompt: int, output: in
     table = result.requests
     assert table.scheduled_s[0] == 0.25
     assert table.ttft_s[0] == pytest.approx(prefill_seconds(prompt, 0, chunk), rel=1e-9)
-    assert table.finish_s[0] - table.first_token_s[0] == pytest.approx(decode_seconds(prompt, output), rel=1e-9, abs=1e-12)
+    assert table.finish_s[0] - table.first_token_s[0] == pytest.approx(
+        decode_seconds(prompt, output), rel=1e-9, abs=1e-12
+    )
     assert result.workers.busy_s[0] == pytest.approx(result.makespan_s, rel=1e-9)
     # Energy is by the same law, 300 J for every second.
     assert result.workers.energy_j[0] == pytest.approx(300 * result.makespan_s, rel=1e-9)
@@ -131,7 +133,9 @@ def test_l7_one_request_by_hand() -> None:
 @given(seed=st.integers(0, 1000), page=st.sampled_from([1, 4, 16]), chunk=st.sampled_from([16, 64]))
 def test_l7_zero_load_serves_every_request_as_if_alone(name: str, seed: int, page: int, chunk: int) -> None:
     arrays = random_trace(seed, TraceShape(requests=15, follow_up=0.0, same_time=0.0))
-    engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "chunk_tokens": chunk, "max_running_requests": 4})
+    engine = EngineSpec.model_validate(
+        {"name": name, "page_tokens": page, "chunk_tokens": chunk, "max_running_requests": 4}
+    )
     table = simulate(plan(engine, AMPLE), compiled(arrays), load=1e-6).requests
     # Gaps of 1 s at least, so that nothing overlaps.
     assume(np.diff(table.arrival_s).min() > 1.0)
@@ -142,7 +146,9 @@ def test_l7_zero_load_serves_every_request_as_if_alone(name: str, seed: int, pag
         prompt, hit = int(arrays.input_tokens[k]), int(table.hit_tokens[k])
         # Absolute: arrivals lie at 1e5 s, where doubles are 1.5e-11 s apart, and every step adds a rounding.
         assert table.ttft_s[k] == pytest.approx(prefill_seconds(prompt - hit, hit, chunk), abs=1e-8)
-        assert table.e2e_s[k] - table.ttft_s[k] == pytest.approx(decode_seconds(prompt, int(arrays.output_tokens[k])), abs=1e-8)
+        assert table.e2e_s[k] - table.ttft_s[k] == pytest.approx(
+            decode_seconds(prompt, int(arrays.output_tokens[k])), abs=1e-8
+        )
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -156,7 +162,11 @@ def test_l7_unlimited_cache_hits_all_that_was_computed_before(name: str, seed: i
 
 
 @examples(60)
-@given(seed=st.integers(0, 10_000), page=st.sampled_from([1, 4, 16]), capacities=st.lists(st.integers(300, 1500), min_size=2, max_size=5))
+@given(
+    seed=st.integers(0, 10_000),
+    page=st.sampled_from([1, 4, 16]),
+    capacities=st.lists(st.integers(300, 1500), min_size=2, max_size=5),
+)
 def test_l7_more_capacity_never_lowers_a_request_s_hits(seed: int, page: int, capacities: Sequence[int]) -> None:
     """vLLM's free queue is an LRU of pages: what a smaller pool holds, a larger one holds too.
 
@@ -165,9 +175,7 @@ def test_l7_more_capacity_never_lowers_a_request_s_hits(seed: int, page: int, ca
     """
     arrays = one_after_another(random_trace(seed, TraceShape(requests=30, repeat=0.0, slack=1.0)))
     engine = EngineSpec(name="vllm", page_tokens=page)
-    hits = [
-        simulate(plan(engine, capacity), compiled(arrays)).requests.hit_tokens for capacity in sorted(capacities)
-    ]
+    hits = [simulate(plan(engine, capacity), compiled(arrays)).requests.hit_tokens for capacity in sorted(capacities)]
     for smaller, larger in zip(hits, hits[1:], strict=False):
         assert (smaller <= larger).all()
     assert (hits[-1] <= unlimited_hits(arrays, page)).all()
@@ -222,7 +230,9 @@ def test_l7_unlimited_host_tier_makes_up_for_a_small_pool(name: str, seed: int, 
 def test_l7_host_tier_without_room_for_a_page_changes_nothing(system: System) -> None:
     tiny = replace(system, host_tokens=system.engine.page_size - 1)
     for name in ("finish_s", "hit_tokens"):
-        np.testing.assert_array_equal(getattr(tiny.simulate().requests, name), getattr(system.simulate().requests, name))
+        np.testing.assert_array_equal(
+            getattr(tiny.simulate().requests, name), getattr(system.simulate().requests, name)
+        )
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hisearch.run_folder import replace_with
+from hisearch.api.run_folder import replace_with
+from hisearch.api.study import StudyResult, load_study
 from hisearch.search.journal import JournalError
-from hisearch.study import StudyResult, load_study
 
 STUDY = """\
 apiVersion: hisearch/v1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, engine, simulate
 from hisearch.specs.deployment import EngineSpec, RouterSpec
@@ -30,7 +32,9 @@ def test_outcomes_have_the_kernels_numbers() -> None:
     }
 
 
-@pytest.mark.parametrize(("option", "value"), [("replicas", 0), ("load", 0.0), ("load", -1.0), ("load", math.inf), ("load", math.nan)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("replicas", 0), ("load", 0.0), ("load", -1.0), ("load", math.inf), ("load", math.nan)]
+)
 def test_impossible_options_are_refused(option: str, value: float) -> None:
     tried = system()
     with pytest.raises(ValueError, match=option):
@@ -66,22 +70,24 @@ def test_run_is_repeated_with_more_nodes_where_there_were_too_few(name: str, mon
     np.testing.assert_array_equal(result.workers.evicted_tokens, expected.workers.evicted_tokens)
 
 
-def test_overflow_is_flagged_and_writes_nothing_outside() -> None:
-    """Every size of the node pool up to the one that suffices, with a mark behind the nodes."""
-    tried = system("sglang")
-    config = engine._config(tried.plan, 2, RouterSpec(), math.inf)
-    for room in range(1, 400):
-        sim = engine._allocate(tried.plan, tried.trace.arrays, config, 1.0, 0, room)
-        guarded = np.zeros(room + 2 + 8, la.NODE)
-        guarded["begin"][room + 2 :] = -77
-        sim = la.Sim(**{name: getattr(sim, name) for name in la.Sim.FIELDS if name not in ("nodes", "config")},
-                     nodes=guarded[: room + 2].view(np.recarray), config=config)  # fmt: skip
-        cluster.run(sim)
-        assert (guarded["begin"][room + 2 :] == -77).all()
-        if not sim.counters[la.OVERFLOW]:
-            assert room > 10
-            return
-    pytest.fail("400 nodes were not enough")
+@pytest.mark.parametrize("host_tokens", [0, 2000])
+@pytest.mark.parametrize("name", ENGINES)
+def test_run_with_too_few_nodes_ends_and_says_so(name: str, host_tokens: int) -> None:
+    """With every number of nodes, up to the one that suffices."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulate.starved", name, str(host_tokens)],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    except subprocess.TimeoutExpired as expired:
+        last = (expired.stderr or b"").decode().split("\n")[-2]
+        pytest.fail(f"engine, host tokens, spare nodes {last}: the run never ends")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
 
 
 def test_load_scales_first_arrivals_and_not_think_times() -> None:

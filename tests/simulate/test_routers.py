@@ -34,7 +34,7 @@ def test_every_policy_that_a_spec_may_name_exists() -> None:
 @given(system=ANY, workers=st.integers(1, 70))
 def test_worker_is_valid(policy: str, system: System, workers: int) -> None:
     table = replace(system, workers=workers, router=spec(policy)).simulate().requests
-    assert ((0 <= table.worker) & (table.worker < workers))[table.finished].all()
+    assert ((table.worker >= 0) & (table.worker < workers))[table.finished].all()
     assert (table.worker[~table.finished] == -1).all()
 
 

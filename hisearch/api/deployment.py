@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.simulate.engine import simulate
@@ -21,7 +22,6 @@ from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.workload import load_trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hisearch.study import StudyResult
+    from hisearch.api.study import StudyResult
 
 JOURNAL = "journal.jsonl"
 DATABASE = "study.db"

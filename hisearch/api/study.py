@@ -18,8 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.provenance import hisearch_version, price_notes, profile_note, provenance
-from hisearch.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
+from hisearch.api.provenance import hisearch_version, price_notes, profile_note, provenance
+from hisearch.api.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
 from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
 

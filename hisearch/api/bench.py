@@ -25,7 +25,7 @@ from hisearch.specs.wording import unknown
 WARM_UP = 1
 
 #: What ``compile`` times. One simulation will do: the event loop is compiled for both engines and all routers at once.
-_FIRST_SIMULATION = "from hisearch.bench import simulation_of; simulation_of('chat-multiturn', limit=100)()"
+_FIRST_SIMULATION = "from hisearch.api.bench import simulation_of; simulation_of('chat-multiturn', limit=100)()"
 
 #: Linux counts ``ru_maxrss`` in kibibytes, macOS in bytes.
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -133,7 +133,7 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
         raise ValueError(f"no benchmark '{name}'{unknown(name, names())}")
     if repeat < 1:
         raise ValueError(f"repeat must be at least 1, not {repeat}")
-    command = [sys.executable, "-m", "hisearch.bench", name, str(repeat), *([trace] if trace else [])]
+    command = [sys.executable, "-m", "hisearch.api.bench", name, str(repeat), *([trace] if trace else [])]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit code {finished.returncode}"]
@@ -153,10 +153,10 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
     Raises:
         SpecError, TraceError: the workload cannot be used.
     """
+    from hisearch.api.workload import load_trace
     from hisearch.simulate import plan_worker, simulate
     from hisearch.specs.catalogue import Catalogue
     from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
-    from hisearch.workload import load_trace
 
     case, catalogue = CASES[name], Catalogue()
     compiled = load_trace(trace or case.workload, limit=limit, catalogue=catalogue)

@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.run_folder import JOURNAL
+from hisearch.api.run_folder import JOURNAL
+from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.study import Study, StudyResult, load_study
 
 if TYPE_CHECKING:
     from hisearch.score.capacity import Capacity
@@ -72,11 +72,10 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
 
 def _execution(problem: Problem) -> ExecutionReport:
     """Stage 1's report, computed again: it simulates nothing."""
-    from hisearch.search import driver
+    from hisearch.search.driver import MOST_CANDIDATES
     from hisearch.search.execution import search_execution
 
-    keep = max(problem.budget.simulations // driver.SIMULATIONS_PER_CANDIDATE, driver.LEAST_CANDIDATES)
-    return search_execution(problem, min(keep, driver.MOST_CANDIDATES))
+    return search_execution(problem, MOST_CANDIDATES)
 
 
 def _trials(folder: Path, inputs: str) -> list[Trial]:

@@ -1,0 +1,49 @@
+"""Runs a system with every size of the node pool up to one that suffices; ``test_overflow`` runs it in a process of its own.
+
+A kernel that goes round in circles cannot be interrupted, only killed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+
+from hisearch.kernels import cluster
+from hisearch.kernels import layout as la
+from hisearch.simulate import engine
+from hisearch.specs.deployment import EngineSpec
+from tests.kernels.systems import System
+
+_GUARDS = 8
+_MARK = -77
+
+
+def starve(name: str, host_tokens: int) -> int:
+    """Returns the first size that suffices.
+
+    Raises:
+        AssertionError: a run with too few nodes wrote behind them.
+    """
+    spec = EngineSpec.model_validate({"name": name, "page_tokens": 4, "max_running_requests": 8, "chunk_tokens": 64})
+    system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
+    config = engine._config(system.plan, 2, system.router, math.inf)
+    room = 0
+    while True:
+        room += 1
+        sim = engine._allocate(system.plan, system.trace.arrays, config, 1.0, 0, room)
+        nodes = len(sim.nodes)
+        guarded = np.zeros(nodes + _GUARDS, la.NODE).view(np.recarray)
+        guarded["begin"][nodes:] = _MARK
+        arrays = {field: getattr(sim, field) for field in la.Sim.FIELDS}
+        sim = la.Sim(**{**arrays, "nodes": guarded[:nodes], "config": config})
+        print(name, host_tokens, room, file=sys.stderr, flush=True)
+        cluster.run(sim)
+        assert (guarded["begin"][nodes:] == _MARK).all()
+        if not sim.counters[la.OVERFLOW]:
+            return room
+
+
+if __name__ == "__main__":
+    print(starve(sys.argv[1], int(sys.argv[2])))
