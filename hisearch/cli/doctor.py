@@ -62,8 +62,7 @@ def installation() -> dict[str, Any]:
     from importlib.metadata import version
 
     from hisearch.cli.folder import dashboard_program
-    from hisearch.kernels.jit import is_compiled
-    from hisearch.kernels.jit import CACHE_FOLDER
+    from hisearch.kernels.jit import CACHE_FOLDER, is_compiled
     from hisearch.specs.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
 

@@ -1,7 +1,8 @@
 """Figures of one simulation. Keys carry their unit.
 
 ============================  =====================================================================================
-``{ttft,tpot,e2e}_{mean,p50,p90,p95,p99}_s``  over finished requests; TPOT over those with at least two output tokens
+``{ttft,tpot,e2e}_{mean,p50,p90,p95,p99}_s``  over finished requests and, as infinite, those in flight at
+                              a horizon; TPOT over those with at least two output tokens
 ``goodput_rps``               requests per second that are finished and within every SLO bound
 ``attainment``                share of all arrived requests that are good
 ``throughput_rps``            finished requests per second

@@ -176,8 +176,8 @@ def simulate(
         fault = sim.counters[la.FAULT]
         if fault == la.OUT_OF_MEMORY:
             raise EngineOutOfMemory(
-                f"{plan.engine.name} would stop for want of memory at {end_s:.3f} s: its admission rule let in more than "
-                f"{plan.kv_capacity_tokens} KV tokens hold; lower chunk_tokens or max_running_requests"
+                f"{plan.engine.name} would stop for want of memory at {end_s:.3f} s: its admission rule let in more "
+                f"than {plan.kv_capacity_tokens} KV tokens hold; lower chunk_tokens or max_running_requests"
             )
         if fault != la.NODE_POOL_FULL:
             break

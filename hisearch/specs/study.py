@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -47,11 +47,15 @@ class RoutingSpace(Strict):
     policies: list[RouterName] = Field(
         default=["round_robin", "power_of_two", "cache_aware"], min_length=1, description="As a Router's policy."
     )
-    cache_threshold: list[float] = Field(default=[0.3, 0.5], min_length=1, description="cache_aware: as a Router's.")
+    cache_threshold: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default=[0.3, 0.5], min_length=1, description="cache_aware: as a Router's."
+    )
     balance_abs_threshold: list[NonNegativeInt] = Field(
         default=[16, 64], min_length=1, description="cache_aware: as a Router's."
     )
-    balance_rel_threshold: list[float] = Field(default=[1.5], min_length=1, description="cache_aware: as a Router's.")
+    balance_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
+        default=[1.5], min_length=1, description="cache_aware: as a Router's."
+    )
     extra_replicas: list[NonNegativeInt] = Field(
         default=[0, 1, 2], min_length=1, description="Replicas beyond the fewest that stage 1 expects to suffice."
     )

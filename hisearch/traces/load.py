@@ -28,7 +28,7 @@ def load_workload(
 
     Args:
         spec: a trace file or a generator.
-        base_dir: folder that a relative ``file.path`` is looked for in, after the working directory.
+        base_dir: folder that a relative ``file.path`` is looked for in, before the working directory.
         seed: of everything random in it, beside the generator's own.
         limit: keep the first requests only (as ``file.limit``; the smaller counts).
         skip_bad: broken rows to tolerate (as ``file.skip_bad``; the larger counts).
@@ -68,12 +68,12 @@ def trace_name(path: Path) -> str:
 
 
 def find_trace_file(path: str, base_dir: Path) -> Path:
-    """The file at ``path``: as it is, or relative to the working directory, else to ``base_dir``.
+    """The file at ``path``: relative to ``base_dir``, the folder of what names it, else to the working directory.
 
     Raises:
         TraceError: there is none.
     """
-    tried = list(dict.fromkeys([Path.cwd() / path, base_dir / path]))
+    tried = list(dict.fromkeys([base_dir / path, Path.cwd() / path]))
     for candidate in tried:
         if candidate.is_file():
             return candidate

@@ -104,21 +104,21 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert cache.cache_folder() == tmp_path / ".cache" / "hisearch" / "traces"
 
 
-def test_path_is_looked_for_here_then_beside_the_spec(tmp_path, monkeypatch):
+def test_path_is_looked_for_beside_the_spec_then_here(tmp_path, monkeypatch):
     here, beside = tmp_path / "here", tmp_path / "beside"
     for folder, row in ((here, MOONCAKE[0]), (beside, MOONCAKE[2])):
         folder.mkdir()
         (folder / "both.jsonl").write_text(json.dumps(row))
-    (beside / "one.jsonl").write_text(json.dumps(MOONCAKE[1]))
+    (here / "one.jsonl").write_text(json.dumps(MOONCAKE[1]))
     monkeypatch.chdir(here)
 
     def first_prompt(name):
         return load.load_workload(WorkloadSpec(file={"path": name}), beside).arrays.input_tokens[0]
 
-    assert first_prompt("both.jsonl") == 600
+    assert first_prompt("both.jsonl") == 500
     assert first_prompt("one.jsonl") == 1100
-    assert first_prompt(str(beside / "both.jsonl")) == 500
-    with pytest.raises(TraceError, match=r"no trace file none\.jsonl in .*here or .*beside") as caught:
+    assert first_prompt(str(here / "both.jsonl")) == 600
+    with pytest.raises(TraceError, match=r"no trace file none\.jsonl in .*beside or .*here") as caught:
         first_prompt("none.jsonl")
     assert caught.value.key == "path"
 

@@ -66,7 +66,8 @@ def test_chat_multiturn_as_shipped():
     assert 600 < stats.span_s < 900
     assert stats.rate_rps == about(19.2, 0.05)
     assert stats.input_tokens.mean == about(2331, 0.1)
-    assert stats.ideal_hit_rate > 0.5
+    # Twelve minutes: what was said before them has to be computed again.
+    assert 0.47 < stats.ideal_hit_rate < 0.579
 
 
 def test_coder_6h():
