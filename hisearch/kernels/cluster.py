@@ -42,7 +42,8 @@ def _deliver(sim, r, is_open, now):
         heaps.pending_pop(sim)
     request = sim.requests[r]
     is_vllm = sim.config.engine == la.VLLM
-    if vllm.never_fits(sim, r) if is_vllm else sglang_memory.never_fits(sim, r):
+    too_large = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens
+    if too_large or (vllm.never_fits(sim, r) if is_vllm else sglang_memory.never_fits(sim, r)):
         request.outcome = la.TOO_LARGE
         lists.announce_end(sim, r, now)
         return
@@ -86,6 +87,7 @@ def _reset(sim):
     counters[la.FREE_NODE] = -1
     trees = sim.trees.shape[0]
     counters[la.NODES_USED] = trees
+    counters[la.NODES_LEFT] = sim.nodes.shape[0] - trees
     sim.cover[:] = -1
     for v in range(trees):
         if v >= sim.config.workers:
@@ -112,9 +114,17 @@ def run(sim):
     Returns (time of the last event, 1 if the horizon was reached). ``counters[FAULT]`` says why the run is void, if it
     is.
     """
-    _reset(sim)
     last = 0.0
+    if sim.nodes.shape[0] < 2 * sim.trees.shape[0]:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        return last, 0
+    _reset(sim)
+    nodes_per_event = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
     while True:
+        if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < nodes_per_event:
+            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        if sim.counters[la.FAULT]:
+            return last, 0
         arrival, r, is_open = _next_arrival(sim)
         event = np.inf
         if sim.counters[la.EVENT_HEAP] > 0:
@@ -129,5 +139,3 @@ def run(sim):
         else:
             last = now
             _worker_event(sim, sim.event_heap[0], now)
-        if sim.counters[la.FAULT]:
-            return last, 0

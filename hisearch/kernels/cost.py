@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 from hisearch.latency.costs import KNOT_BITS
 
@@ -79,17 +80,10 @@ def token_wise(costs, sequences, tokens, sampling):
 
 
 @kernel
-def is_late_decode(request):
-    """True where a request of the prompt batch computes just its newest output token: a decode, then."""
-    return request.chunk == 1 and request.finish_clock == -1 and request.generated > 0
-
-
-@kernel
 def batch_cost(costs, requests, batch, size, decoding, context):
     """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
-    ``context``: tokens the decodes read in all. A chunk samples when it completes its request's known tokens, marked by
-    ``requests[r].finish_clock`` = -1 (set by the engine's step rule).
+    ``context``: tokens the decodes read in all. ``requests[r].part`` says whether a chunk samples or is in fact a decode.
     """
     tokens = decoding
     sampling = decoding
@@ -97,16 +91,16 @@ def batch_cost(costs, requests, batch, size, decoding, context):
     for k in range(size):
         request = requests[batch[k]]
         tokens += request.chunk
-        if request.finish_clock == -1:
+        if request.part != la.PROMPT_GOES_ON:
             sampling += 1
-        if is_late_decode(request):
+        if request.part == la.LATE_DECODE:
             decoding += 1
             context += request.computed + 1
             chunks -= 1
     total = token_wise(costs, chunks + decoding, tokens, sampling)
     for k in range(size):
         request = requests[batch[k]]
-        if not is_late_decode(request):
+        if request.part != la.LATE_DECODE:
             total += chunk_seconds(costs, request.chunk, request.computed)
     if decoding > 0:
         total += decode_seconds(costs, decoding, context)

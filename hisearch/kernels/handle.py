@@ -68,6 +68,10 @@ class Handle:
                 self._keep(name, value)
                 value = value[0]
             else:
+                if not isinstance(value, kind):
+                    raise TypeError(
+                        f"{type(self).__name__}.{name}: expected a {kind.__name__}, got {type(value).__name__}"
+                    )
                 table[_SLOTS * k] = value.address
             setattr(self, name, value)
         self._table = table

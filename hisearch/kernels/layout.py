@@ -28,6 +28,9 @@ IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED = 0, 1, 2, 3
 # IDLE none; STEPPING, COASTING the end of a step, of a run of decode steps; FORMING the start of the next.
 IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
 
+# What a request does in the prompt batch of a step.
+PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE = 0, 1, 2
+
 #: State and outcome of a request.
 REQUEST = np.dtype(
     [
@@ -50,6 +53,7 @@ REQUEST = np.dtype(
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
+        ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
         ("duplicates", "i4"),  # pages it computed although the tree holds other copies of them
     ],
     align=True,
@@ -134,11 +138,16 @@ WORKER = np.dtype(
 )
 
 # Columns of Sim.counters.
-FREE_NODE, NODES_USED, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6
+# FREE_NODE: first given-back node record, or -1; NODES_LEFT: records that can still be had; EVENT_HEAP: its size.
+FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6, 7
 COUNTERS = 8
 
 # Values of counters[FAULT], any of which voids the run.
 NODE_POOL_FULL, OUT_OF_MEMORY = 1, 2
+
+#: Node records that one event can take, per request that a worker may run (and a few): at most five for each one that
+#: ends or is preempted, six for each one admitted.
+NODES_PER_REQUEST = 12
 
 
 #: Settings of a simulation. Tokens and pages are int64, seconds float64.
@@ -154,6 +163,7 @@ CONFIG = np.dtype(
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
         ("max_prefill_tokens", "i8"),
+        ("max_request_tokens", "i8"),  # the model's window
         ("eviction", "i8"),
         ("balance_abs", "i8"),
         ("balance_rel", "f8"),

@@ -70,9 +70,6 @@ def _offer(sim, v, d):
         return
     cache = sim.trees[v]
     slot = cache.heap_size
-    if slot >= sim.evict_heap.shape[1]:
-        sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return
     sim.evict_heap[v, slot] = d
     cache.heap_size = slot + 1
     _sift(sim, v, slot)

@@ -242,7 +242,7 @@ def _complete_prefill(sim, w, now):
         r = sim.batch[w, k]
         request = sim.requests[r]
         request.computed += request.chunk
-        if request.finish_clock == -2:
+        if request.part == la.PROMPT_GOES_ON:
             worker.chunked = r
             continue
         request.generated += 1

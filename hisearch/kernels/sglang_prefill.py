@@ -42,7 +42,7 @@ def _add_to_batch(sim, w, r, tokens, complete):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.chunk = tokens
-    request.finish_clock = -1 if complete else -2
+    request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
     worker.prefill_tokens += tokens

@@ -23,16 +23,14 @@ def floor_page(sim, tokens):
 
 @kernel
 def acquire_node(sim):
-    """An unused node record; on overflow record 0, and the flag that voids the run."""
+    """An unused node record. The event loop sees to it that there is one (``counters[NODES_LEFT]``)."""
     counters = sim.counters
+    counters[la.NODES_LEFT] -= 1
     d = counters[la.FREE_NODE]
     if d >= 0:
         counters[la.FREE_NODE] = sim.nodes[d].next
     else:
         d = counters[la.NODES_USED]
-        if d >= sim.nodes.shape[0]:
-            counters[la.FAULT] = la.NODE_POOL_FULL
-            return 0
         counters[la.NODES_USED] = d + 1
     node = sim.nodes[d]
     node.lock = 0
@@ -48,6 +46,7 @@ def acquire_node(sim):
 @kernel
 def release_node(sim, d):
     """Give a node record back."""
+    sim.counters[la.NODES_LEFT] += 1
     sim.nodes[d].next = sim.counters[la.FREE_NODE]
     sim.counters[la.FREE_NODE] = d
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hisearch.kernels import heaps, lists, queue, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels.cost import batch_cost, is_late_decode
+from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
 
 
@@ -101,7 +101,10 @@ def _serve_decodes_short_of_pages(sim, w):
 
 @kernel
 def _schedule_chunk(sim, w, r, tokens):
-    """Put ``tokens`` more of ``r``'s known tokens into the batch; the pages are there."""
+    """Put ``tokens`` more of ``r``'s known tokens into the batch; the pages are there.
+
+    A resumed request of which all but its newest output token is cached decodes at once, among the prompts.
+    """
     worker = sim.workers[w]
     request = sim.requests[r]
     before = request.computed
@@ -109,12 +112,13 @@ def _schedule_chunk(sim, w, r, tokens):
     _publish(sim, w, r, before + tokens)
     request.chunk = tokens
     complete = before + tokens == sim.trace.input_tokens[r] + request.generated
-    request.finish_clock = -1 if complete else -2
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
-    if is_late_decode(request):
+    if complete and tokens == 1 and request.generated > 0:
+        request.part = la.LATE_DECODE
         worker.decode_tokens += 1
     else:
+        request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
         worker.prefill_tokens += tokens
 
 
@@ -266,7 +270,7 @@ def complete(sim, w, now):
         r = sim.batch[w, k]
         request = sim.requests[r]
         request.computed += request.chunk
-        if request.finish_clock == -2:
+        if request.part == la.PROMPT_GOES_ON:
             worker.chunked = r
             continue
         request.generated += 1

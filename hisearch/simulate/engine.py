@@ -72,6 +72,7 @@ def _config(plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: floa
         max_running=engine.max_running_requests,
         chunk_tokens=engine.chunk_tokens,
         max_prefill_tokens=engine.max_prefill_tokens,
+        max_request_tokens=plan.max_request_tokens,
         conservativeness=engine.schedule_conservativeness,
         eviction=_EVICTIONS[engine.eviction],
         cache_threshold=router.cache_threshold,
@@ -169,7 +170,7 @@ def simulate(
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     settings = _config(plan, replicas, router, horizon_s)
-    room = 6 * len(trace) + 4096
+    room = 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (plan.engine.max_running_requests + 2)
     while True:
         sim = _allocate(plan, trace.arrays, settings, load, seed, room)
         end_s, horizon_reached = cluster.run(sim)

@@ -15,6 +15,10 @@ from hisearch.specs.profile import LatencyProfileSpec
 _GIB = float(2**30)
 
 
+#: A window that no request exceeds.
+NO_WINDOW = 2**62
+
+
 class HostTierTooSmall(ValueError):  # noqa: N818
     """A host tier that its engine cannot use."""
 
@@ -25,6 +29,7 @@ class WorkerPlan:
 
     kv_capacity_tokens: whole pages of HBM. host_capacity_tokens: whole pages of the host tier, 0 where it is off.
     host_latency_s, host_s_per_token: law of a load-back, per operation and per token of KV.
+    max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     """
 
     engine: EngineSpec
@@ -34,6 +39,7 @@ class WorkerPlan:
     host_capacity_tokens: int = 0
     host_latency_s: float = 0.0
     host_s_per_token: float = 0.0
+    max_request_tokens: int = NO_WINDOW
 
 
 def plan_worker(
@@ -85,7 +91,7 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens,
     )
     if pool.host_tier.gib_per_worker == 0:
-        return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens)
+        return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, max_request_tokens=model.max_context_tokens)
     if medium is None:
         raise ValueError(f"pool {pool.name}: a host tier needs its medium")
     host_tokens = _host_tokens(pool, memory)
@@ -102,6 +108,7 @@ def plan_worker(
         host_tokens,
         accelerator.host_link.latency_s + medium.latency_s,
         _host_seconds_per_token(pool, memory, accelerator, medium),
+        model.max_context_tokens,
     )
 
 

@@ -16,7 +16,7 @@ class Outcome(enum.IntEnum):
 
     IN_FLIGHT = 0  #: still queued or running at the horizon
     FINISHED = 1
-    TOO_LARGE = 2  #: rejected: its prompt and output can never fit into a worker's KV memory
+    TOO_LARGE = 2  #: rejected: prompt and output exceed the model's window, or a worker's whole KV memory
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
 
 

@@ -55,7 +55,9 @@ class ModelSpec(Strict):
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
     weight_dtype: DType = Field("bf16", description="Format the published weights are stored in.")
-    max_context_tokens: Count = Field(description="Longest sequence it is made for; simulated requests may be longer.")
+    max_context_tokens: Count = Field(
+        description="Longest sequence; requests whose prompt and declared output exceed it are refused."
+    )
     provenance: Provenance = Field(description="Where the facts come from.")
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     config = engine._config(plan, system.workers, system.router, horizon_s)
     sim = engine._allocate(plan, trace.arrays, config, 1.0, system.seed, 50 * len(trace) + 1000)
     cluster.run(sim)
-    assert not sim.counters[la.OVERFLOW]
+    assert not sim.counters[la.FAULT]
     return sim
 
 

@@ -87,6 +87,9 @@ def compiled(arrays: TraceArrays, name: str = "random") -> CompiledTrace:
     return CompiledTrace(name, arrays, [str(k) for k in range(len(arrays.arrival_s))], name)
 
 
+_ROUND_ROBIN = RouterSpec()
+
+
 @dataclass(frozen=True)
 class System:
     """A deployment, its trace and everything else that a run depends on."""
@@ -95,7 +98,7 @@ class System:
     engine: EngineSpec
     capacity_tokens: int
     workers: int = 1
-    router: RouterSpec = RouterSpec()
+    router: RouterSpec = _ROUND_ROBIN
     shape: TraceShape = KERNEL_SHAPE
     host_tokens: int = 0
     rugged: bool = False
@@ -176,9 +179,10 @@ class _DeclaredVllm(vllm.VllmWorker):
 
 
 class _UnpinnedSglang(sglang.SglangWorker):
-    """With the radix cache off, the recordings' requests have pinned lengths, for which the engine has an admission of its own.
+    """Admits as with the radix cache on where it is off.
 
-    A workload's requests have not: they are admitted as with the cache on.
+    The recordings' requests have pinned lengths, for which the engine then has an admission of its own; a workload's
+    have not.
     """
 
     @property

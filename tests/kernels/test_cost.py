@@ -49,14 +49,13 @@ def test_chunk_rates_stay_flat_beyond_their_table() -> None:
 
 def _requests(chunks: list[tuple[int, int, bool]], late: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Requests of a batch in mixed order: prompt chunks (new, cached, complete), and late decodes by context."""
-    rows = [(new, cached, complete, 0) for new, cached, complete in chunks]
+    rows = [(new, cached, la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON) for new, cached, complete in chunks]
     for k, context in enumerate(late):
-        rows.insert(2 * k, (1, context - 1, True, 5))
+        rows.insert(2 * k, (1, context - 1, la.LATE_DECODE))
     requests = np.zeros(len(rows) + 3, la.REQUEST)
     batch = np.arange(len(rows), dtype=np.int32)[::-1] + 3
-    for r, (new, cached, complete, generated) in zip(batch, rows, strict=True):
-        requests[r]["chunk"], requests[r]["computed"], requests[r]["generated"] = new, cached, generated
-        requests[r]["finish_clock"] = -1 if complete else -2
+    for r, (new, cached, part) in zip(batch, rows, strict=True):
+        requests[r]["chunk"], requests[r]["computed"], requests[r]["part"] = new, cached, part
     return requests.view(np.recarray), np.ascontiguousarray(batch)
 
 

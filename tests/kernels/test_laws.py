@@ -124,34 +124,46 @@ def test_l4_no_effect_before_its_cause(system: System) -> None:
     assert (result.workers.busy_s <= result.makespan_s * (1 + 1e-12)).all()
 
 
-@examples(150)
-@given(system=systems(vllm_engines() | sglang_engines(), repeats=False, host=True) | CROWDED, other=st.integers(0, 999))
-def test_l5_true_output_lengths_matter_only_once_they_show(system: System, other: int) -> None:
+@examples(200)
+@given(
+    system=systems(vllm_engines() | sglang_engines(), repeats=False) | CROWDED,
+    spare_tokens=st.sampled_from([0, 0, 100, 1000]),
+    follow_up=st.sampled_from([0.0, 0.3]),
+    other=st.integers(0, 999),
+)
+def test_l5_true_output_lengths_matter_only_once_they_show(
+    system: System, spare_tokens: int, follow_up: float, other: int
+) -> None:
     """Two worlds that differ in true output lengths are equal up to the first finish of a request whose length differs.
 
-    Declared limits are the same in both. The trace has no exact repeats, by which a first turn's prompt could contain an
-    output; a follow-up's prompt contains its predecessor's, but arrives after that has finished. Lengths stay such that
-    no worker rejects for them (SGLang's limit on prompt + output is on the true output).
+    Declared limits are the same in both. The trace has no exact repeats, by which a first turn's prompt could contain
+    an output; a follow-up's prompt contains its predecessor's, but arrives after that has finished. The pool is just
+    large enough that nothing is rejected for its length (SGLang's limit on prompt + output is on the true output), so
+    that most admissions are decided by what is reserved for outputs to come.
     """
-    shape = replace(system.shape, slack=4.0, repeat=0.0)
+    shape = replace(system.shape, slack=4.0, repeat=0.0, follow_up=follow_up)
     first = random_trace(system.seed, shape)
+    longest = random_trace(system.seed, shape, first.max_output_tokens)
     rng = np.random.default_rng(other)
     changed = rng.random(len(first.arrival_s)) < 0.3
     drawn = rng.integers(1, first.max_output_tokens + 1)
     second = random_trace(system.seed, shape, np.where(changed, drawn, first.output_tokens))
-    capacity = max(system.capacity_tokens, int((first.input_tokens + 5 * first.max_output_tokens).max()) + 16)
-    plan = replace(system, capacity_tokens=capacity + system.engine.page_size).plan
+    page = system.engine.page_size
+    needed = int((longest.input_tokens + longest.max_output_tokens).max()) + 8
+    plan = replace(system, capacity_tokens=needed + page + spare_tokens).plan
     results = [
         simulate(plan, compiled(trace), replicas=system.workers, router=system.router, seed=system.seed)
         for trace in (first, second)
     ]
+    assert all(result.requests.finished.all() for result in results)
     differs = first.output_tokens != second.output_tokens
     shown = min(result.requests.finish_s[differs].min(initial=np.inf) for result in results)
     for name in EVENTS:
-        before = [np.where(column < shown, column, np.inf) for column in (getattr(r.requests, name) for r in results)]
+        columns = [getattr(result.requests, name) for result in results]
+        before = [np.where(column < shown, column, np.inf) for column in columns]
         np.testing.assert_array_equal(before[0], before[1])
     early = results[0].requests.scheduled_s < shown
-    for name in ("worker", "hit_tokens", "host_hit_tokens"):
+    for name in ("worker", "hit_tokens"):
         mine, theirs = (getattr(result.requests, name)[early] for result in results)
         np.testing.assert_array_equal(mine, theirs)
 

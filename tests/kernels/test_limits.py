@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def one_request(prompt: int, output: int, arrival_s: float = 0.0) -> CompiledTra
 
 
 def prefill_seconds(missing: int, cached: int, chunk_tokens: int) -> float:
-    """Time of a lone prompt: 5 ms a chunk, 20 us a token, 1 ns for every token and token before it (itself included)."""
+    """Time of a lone prompt: 5 ms a chunk, 20 us a token, 1 ns for every token and each one before it, itself too."""
     chunks = -(-missing // chunk_tokens)
     attention = sum(range(cached + 1, cached + missing + 1))
     return 0.005 * chunks + 2e-5 * missing + 1e-9 * attention
@@ -99,8 +100,11 @@ def unlimited_hits(trace: TraceArrays, page: int) -> list[int]:
 @pytest.mark.parametrize("name", ENGINES)
 @examples(40)
 @given(
-    prompt=st.integers(1, 3000), output=st.integers(1, 300), chunk=st.sampled_from([16, 256, 8192]), caching=st.booleans()
-)  # fmt: skip
+    prompt=st.integers(1, 3000),
+    output=st.integers(1, 300),
+    chunk=st.sampled_from([16, 256, 8192]),
+    caching=st.booleans(),
+)
 def test_l7_one_request_takes_the_closed_form(name: str, prompt: int, output: int, chunk: int, caching: bool) -> None:
     engine = EngineSpec.model_validate(
         {"name": name, "chunk_tokens": chunk, "max_running_requests": 4, "prefix_caching": caching}
@@ -170,13 +174,13 @@ def test_l7_unlimited_cache_hits_all_that_was_computed_before(name: str, seed: i
 def test_l7_more_capacity_never_lowers_a_request_s_hits(seed: int, page: int, capacities: Sequence[int]) -> None:
     """vLLM's free queue is an LRU of pages: what a smaller pool holds, a larger one holds too.
 
-    Without exact repeats, whose recomputed last page is a second copy. SGLang's eviction is not inclusion-respecting: it
-    evicts whole nodes, and as many pages as it needs where it could do with the difference to what is free.
+    Without exact repeats, whose recomputed last page is a second copy. SGLang's eviction is not inclusion-respecting:
+    it evicts whole nodes, and as many pages as it needs where it could do with the difference to what is free.
     """
     arrays = one_after_another(random_trace(seed, TraceShape(requests=30, repeat=0.0, slack=1.0)))
     engine = EngineSpec(name="vllm", page_tokens=page)
     hits = [simulate(plan(engine, capacity), compiled(arrays)).requests.hit_tokens for capacity in sorted(capacities)]
-    for smaller, larger in zip(hits, hits[1:], strict=False):
+    for smaller, larger in pairwise(hits):
         assert (smaller <= larger).all()
     assert (hits[-1] <= unlimited_hits(arrays, page)).all()
 

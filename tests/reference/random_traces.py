@@ -21,7 +21,7 @@ class TraceShape:
         requests: how many.
         rate_rps: rate of first turns (Poisson).
         prompt_tokens, output_tokens: most new prompt tokens of a turn, most output tokens.
-        shared_prefixes: system prompts of up to ``prompt_tokens``; most first turns begin with one, or with a part of one.
+        shared_prefixes: system prompts of up to ``prompt_tokens``; most first turns begin with (a part of) one.
         follow_up: chance that a request follows another one, whose prompt and output its prompt contains.
         fork: chance that the one it follows may be followed once more.
         same_time: chance that a first turn arrives together with the one before it.

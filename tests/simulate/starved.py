@@ -1,6 +1,6 @@
-"""Runs a system with every size of the node pool up to one that suffices; ``test_overflow`` runs it in a process of its own.
+"""Runs a system with every size of the node pool up to one that suffices.
 
-A kernel that goes round in circles cannot be interrupted, only killed.
+``test_engine`` runs it in a process of its own: a kernel that goes round in circles cannot be interrupted, only killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def starve(name: str, host_tokens: int) -> int:
         print(name, host_tokens, room, file=sys.stderr, flush=True)
         cluster.run(sim)
         assert (guarded["begin"][nodes:] == _MARK).all()
-        if not sim.counters[la.OVERFLOW]:
+        if not sim.counters[la.FAULT]:
             return room
 
 

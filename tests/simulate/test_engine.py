@@ -13,7 +13,7 @@ import pytest
 
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, engine, simulate
-from hisearch.specs.deployment import EngineSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, plan
 from tests.reference.random_traces import random_trace
 
@@ -73,7 +73,8 @@ def test_run_is_repeated_with_more_nodes_where_there_were_too_few(name: str, mon
 @pytest.mark.parametrize("host_tokens", [0, 2000])
 @pytest.mark.parametrize("name", ENGINES)
 def test_run_with_too_few_nodes_ends_and_says_so(name: str, host_tokens: int) -> None:
-    """With every number of nodes, up to the one that suffices."""
+    """With every number of nodes, up to the one that suffices; the kernels are compiled before the clock runs."""
+    system(name, host_tokens=host_tokens).simulate()
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tests.simulate.starved", name, str(host_tokens)],
@@ -81,7 +82,7 @@ def test_run_with_too_few_nodes_ends_and_says_so(name: str, host_tokens: int) ->
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=30,
         )
     except subprocess.TimeoutExpired as expired:
         last = (expired.stderr or b"").decode().split("\n")[-2]
