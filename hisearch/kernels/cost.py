@@ -83,7 +83,7 @@ def token_wise(costs, sequences, tokens, sampling):
 def batch_cost(costs, requests, batch, size, decoding, context):
     """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
-    ``context``: tokens the decodes read in all. ``requests[r].part`` says whether a chunk samples or is in fact a decode.
+    ``context``: tokens the decodes read in all. ``requests[r].part`` says whether a chunk samples, or is a decode.
     """
     tokens = decoding
     sampling = decoding

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, engine, simulate
 from hisearch.specs.deployment import EngineSpec
@@ -140,3 +141,27 @@ def test_host_link_settings_reach_the_kernel() -> None:
     fast_s = tried.simulate().makespan_s
     assert tried.simulate().workers.host_hit_tokens.sum() > 0
     assert simulate(slow, tried.trace).makespan_s > fast_s + 5.0
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_requests_beyond_the_model_s_window_are_refused(name: str) -> None:
+    tried = system(name, capacity_tokens=1 << 20)
+    trace = tried.trace.arrays
+    declared = trace.input_tokens + trace.max_output_tokens
+    window = int(np.median(declared))
+    table = simulate(replace(tried.plan, max_request_tokens=window), tried.trace).requests
+    np.testing.assert_array_equal(table.outcome == Outcome.TOO_LARGE, declared > window)
+    np.testing.assert_array_equal(table.finished, declared <= window)
+
+
+def test_engine_that_would_die_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No random system is known to get there: the kernel's verdict is made up."""
+
+    def out_of_memory(sim: la.Sim) -> tuple[float, int]:
+        sim.counters[la.FAULT] = la.OUT_OF_MEMORY
+        return 1.25, 0
+
+    monkeypatch.setattr(cluster, "run", out_of_memory)
+    tried = system("sglang")
+    with pytest.raises(engine.EngineOutOfMemory, match=r"sglang would stop for want of memory at 1\.250 s"):
+        tried.simulate()
