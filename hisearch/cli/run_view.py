@@ -8,9 +8,10 @@ from typing import Any
 from hisearch.api.study import StudyResult
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
-from hisearch.report.describe import UNUSED, hardware, label, sentence, settings
+from hisearch.report.describe import UNUSED, sentence, settings
 from hisearch.report.page import caution
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
+from hisearch.search.deployments import describe, hardware
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
 
@@ -27,7 +28,7 @@ def show(result: StudyResult) -> None:
         _show_deployment(result, recommendation.trial)
         if recommendation.runner_ups:
             output.heading("Runner-ups")
-            rows = [(label(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
+            rows = [(describe(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
             output.table(("deployment", "what it trades against the recommendation"), rows)
     else:
         _show_miss(result)
@@ -99,7 +100,7 @@ def _show_front(result: StudyResult) -> None:
         (
             "*" if trial.number == chosen else "",
             trial.number,
-            label(trial.deployment),
+            describe(trial.deployment),
             usd(trial.metrics["usd_per_hour"]),
             *(name.number(trial.objective(key)) for name, key in zip(names, objectives, strict=True)),
         )
@@ -176,7 +177,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
     return {
         "trial": trial.number,
         "stage": trial.stage,
-        "description": label(trial.deployment),
+        "description": describe(trial.deployment),
         "hardware": hardware(trial.deployment),
         "usd_per_month": trial.metrics["usd_per_hour"] * HOURS_PER_MONTH,
         "metrics": trial.metrics,

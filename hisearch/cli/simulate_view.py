@@ -7,8 +7,8 @@ import math
 from hisearch.api.deployment import SimulatedDeployment
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
-from hisearch.report.describe import label
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
+from hisearch.search.deployments import describe
 
 #: Workers that are printed; all are in the JSON form.
 WORKER_ROWS = 32
@@ -17,7 +17,7 @@ WORKER_ROWS = 32
 def show(simulated: SimulatedDeployment) -> None:
     """Print one simulated deployment for people."""
     trace = simulated.trace
-    output.say(f"{simulated.resolved.name}: {label(simulated.resolved.deployment)}", bold=True)
+    output.say(f"{simulated.resolved.name}: {describe(simulated.resolved.deployment)}", bold=True)
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
     output.say(f"{simulated.resolved.model.spec.huggingface_id} on {trace.name}, {len(trace):,} requests{at_load}")
     output.heading("Latency of requests")

@@ -23,7 +23,7 @@ from hisearch.export.flags import (
 )
 from hisearch.export.placement import SERVICE_PORTS, place
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
-from hisearch.report.describe import ENGINE_TITLES
+from hisearch.search.deployments import ENGINE_TITLES
 from hisearch.specs.base import API_VERSION, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec

@@ -1,12 +1,12 @@
-"""Deployments in words: a sentence, a label, and their settings one by one."""
+"""Deployments in words: a sentence, and their settings one by one."""
 
 from __future__ import annotations
 
 from hisearch.report.quantities import HOURS_PER_MONTH, usd
+from hisearch.search.deployments import ENGINE_TITLES, formats
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
 
-ENGINE_TITLES = {"sglang": "SGLang", "vllm": "vLLM"}
 NOT_USED = "not used"
 NO_ROUTER = "none needed"
 #: Values of a setting that has no effect in a deployment.
@@ -20,35 +20,16 @@ def replicas(deployment: DeploymentSpec) -> str:
     return f"{count} replica" + ("" if count == 1 else "s")
 
 
-def hardware(deployment: DeploymentSpec) -> str:
-    """``6 × h100-sxm``."""
-    pool = deployment.pool
-    return f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}"
-
-
-def label(deployment: DeploymentSpec) -> str:
-    """One line that tells deployments of a study apart."""
-    pool = deployment.pool
-    parts = [f"{hardware(deployment)}, TP {pool.tensor_parallel}", ENGINE_TITLES[pool.engine.name]]
-    if pool.weight_dtype is not None:
-        parts.append(f"{pool.weight_dtype} weights")
-    if pool.kv_dtype != "bf16":
-        parts.append(f"{pool.kv_dtype} KV")
-    if pool.replicas > 1:
-        parts.append(deployment.router.policy)
-    if pool.host_tier.gib_per_worker > 0:
-        parts.append(f"{pool.host_tier.gib_per_worker:g} GiB host tier")
-    return " · ".join(parts)
-
-
 def sentence(trial: Trial, model_id: str) -> str:
     """What, how many, which settings, and what it costs: one sentence without its verb."""
     deployment = trial.deployment
     pool = deployment.pool
     text = f"{replicas(deployment)} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
-    text += f"{hardware(deployment)} in all" if pool.replicas > 1 else f"{hardware(deployment)}"
+    text += f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
     if pool.tensor_parallel > 1:
         text += f" (tensor parallel {pool.tensor_parallel})"
+    if formats(deployment):
+        text += f", {' and '.join(formats(deployment))}"
     if pool.replicas > 1:
         text += f", behind a {deployment.router.policy} router"
     engine = pool.engine

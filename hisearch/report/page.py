@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hisearch.report.data import ReportInput
-from hisearch.report.describe import ENGINE_TITLES, NO_ROUTER, UNUSED, hardware, label, sentence, settings
+from hisearch.report.describe import NO_ROUTER, UNUSED, sentence, settings
 from hisearch.report.quantities import percent, quantity, significant, usd
+from hisearch.search.deployments import ENGINE_TITLES, describe
 from hisearch.search.trial import Trial, metric_of
 
 
@@ -160,7 +161,7 @@ def options(data: ReportInput) -> tuple[Option, ...]:
     return tuple(
         Option(
             trial.number,
-            label(trial.deployment),
+            describe(trial.deployment),
             trade,
             tuple(_difference(name, trial, chosen) for name in names),
         )
@@ -202,7 +203,10 @@ def _front_row(trial: Trial, names: list[str]) -> tuple[Cell, ...]:
     cells = [
         Cell(str(trial.number), trial.number),
         Cell(str(trial.stage), trial.stage),
-        Cell(hardware(trial.deployment), f"{pool.accelerator} {pool.replicas * pool.tensor_parallel:06d}"),
+        Cell(
+            f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}",
+            f"{pool.accelerator} {pool.replicas * pool.tensor_parallel:06d}",
+        ),
         Cell(str(pool.tensor_parallel), pool.tensor_parallel),
         Cell(str(pool.replicas), pool.replicas),
         Cell(ENGINE_TITLES[pool.engine.name], pool.engine.name),

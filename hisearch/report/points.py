@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from hisearch.report.data import ReportInput
-from hisearch.report.describe import UNUSED, label, settings
+from hisearch.report.describe import UNUSED, settings
 from hisearch.report.quantities import Quantity, quantity
+from hisearch.search.deployments import describe
 from hisearch.search.trial import Trial, metric_of
 
 Status = Literal["highlighted", "front", "dominated", "infeasible"]
@@ -115,7 +116,7 @@ def _point(trial: Trial, data: ReportInput, front: set[int], chosen: Trial | Non
     if chosen is not None and trial.number == chosen.number:
         status = "highlighted"
     values = tuple(float(f"{trial.objective(name) * quantity(name).scale:.4g}") for name in data.objectives)
-    return Point(trial.number, trial.stage, status, label(trial.deployment), values)
+    return Point(trial.number, trial.stage, status, describe(trial.deployment), values)
 
 
 def _thin(points: list[Point], limit: int) -> list[Point]:

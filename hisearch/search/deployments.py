@@ -8,6 +8,9 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, HostTierSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
 
+#: Engines as people write them.
+ENGINE_TITLES = {"sglang": "SGLang", "vllm": "vLLM"}
+
 #: Share of device memory that both engines' documentation starts from.
 USUAL_MEMORY_FRACTION = 0.9
 
@@ -109,16 +112,28 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
     return parameters
 
 
-def describe(deployment: DeploymentSpec) -> str:
-    """A deployment in a few words: ``2 x h100-sxm x TP2, sglang, cache_aware``."""
+def hardware(deployment: DeploymentSpec) -> str:
+    """``3 × (2 × h200, TP 2)``, or ``2 × h200, TP 2`` for one replica, or ``3 × h200`` without tensor parallelism."""
     pool = deployment.pool
-    parts = [f"{pool.replicas} x {pool.accelerator} TP{pool.tensor_parallel}", pool.engine.name]
-    if pool.weight_dtype is not None:
-        parts.append(f"{pool.weight_dtype} weights")
-    if pool.kv_dtype != "bf16":
-        parts.append(f"{pool.kv_dtype} KV")
+    if pool.tensor_parallel == 1:
+        return f"{pool.replicas} × {pool.accelerator}"
+    worker = f"{pool.tensor_parallel} × {pool.accelerator}, TP {pool.tensor_parallel}"
+    return worker if pool.replicas == 1 else f"{pool.replicas} × ({worker})"
+
+
+def formats(deployment: DeploymentSpec) -> list[str]:
+    """Number formats that are not the usual ones: ``["fp8 weights", "fp8 KV"]``."""
+    pool = deployment.pool
+    found = [f"{pool.weight_dtype} weights"] if pool.weight_dtype is not None else []
+    return [*found, f"{pool.kv_dtype} KV"] if pool.kv_dtype != "bf16" else found
+
+
+def describe(deployment: DeploymentSpec) -> str:
+    """One line that tells deployments of a study apart."""
+    pool = deployment.pool
+    parts = [hardware(deployment), ENGINE_TITLES[pool.engine.name], *formats(deployment)]
     if pool.replicas > 1:
         parts.append(deployment.router.policy)
     if pool.host_tier.gib_per_worker > 0:
         parts.append(f"{pool.host_tier.gib_per_worker:g} GiB host tier")
-    return ", ".join(parts)
+    return " · ".join(parts)
