@@ -99,9 +99,8 @@ def load_back(sim, w, r, now):
 
 @kernel
 def never_fits(sim, r):
-    """True where the engine refuses the prompt, or would cut the output short, for want of room in the whole pool."""
+    """True where the engine refuses the prompt, or would clip the declared output, for want of room in the whole pool."""
     capacity = sim.config.capacity_pages * sim.config.page_tokens
     prompt = sim.trace.input_tokens[r]
-    return (
-        prompt >= capacity - SPARE_INPUT_TOKENS or prompt + sim.trace.output_tokens[r] > capacity - SPARE_OUTPUT_TOKENS
-    )
+    declared = prompt + sim.trace.max_output_tokens[r]
+    return prompt >= capacity - SPARE_INPUT_TOKENS or declared > capacity - SPARE_OUTPUT_TOKENS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -188,6 +188,10 @@ class _UnpinnedSglang(sglang.SglangWorker):
     @property
     def longest_tokens(self) -> int:
         return self.config.capacity_tokens - 2
+
+    def rejection(self, request: Request) -> str | None:
+        """By the declared output limit, like ``_DeclaredVllm``."""
+        return super().rejection(replace(request, output_tokens=request.max_output_tokens))
 
     def _form_prefill(self) -> Any:
         pinned = sglang.Admission
