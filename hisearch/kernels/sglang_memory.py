@@ -99,7 +99,7 @@ def load_back(sim, w, r, now):
 
 @kernel
 def never_fits(sim, r):
-    """True where the engine refuses the prompt, or would clip the declared output, for want of room in the whole pool."""
+    """True where the engine refuses the prompt, or would clip the declared output, for want of room in the pool."""
     capacity = sim.config.capacity_pages * sim.config.page_tokens
     prompt = sim.trace.input_tokens[r]
     declared = prompt + sim.trace.max_output_tokens[r]

@@ -138,7 +138,8 @@ def test_l5_true_output_lengths_matter_only_once_they_show(
 
     Declared limits are the same in both. The trace has no exact repeats, by which a first turn's prompt could contain
     an output; a follow-up's prompt contains its predecessor's, but arrives after that has finished. The pool is just
-    large enough that nothing is rejected for its declared length, so that most admissions are decided by what is reserved for outputs to come.
+    large enough that nothing is rejected for its declared length, so that most admissions are decided by what is
+    reserved for outputs to come.
     """
     shape = replace(system.shape, slack=4.0, repeat=0.0, follow_up=follow_up)
     first = random_trace(system.seed, shape)
