@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
-    from hisearch.score.capacity import Capacity
     from hisearch.search.execution import ExecutionReport
     from hisearch.search.problem import Problem
     from hisearch.search.trial import Trial
@@ -48,7 +46,7 @@ def _missing(folder: Path, name: str) -> str:
 
 
 def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
-    from hisearch.search.driver import SearchOutcome
+    from hisearch.search.driver import SearchOutcome, headroom
     from hisearch.search.pareto import front
     from hisearch.search.recommend import nearest_miss, recommend
     from hisearch.search.simulation import Simulation
@@ -64,7 +62,7 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
         front=tuple(front(trials, problem.objectives)),
         recommendation=recommendation,
         nearest_miss=nearest_miss(trials) if recommendation is None else None,
-        headroom=_headroom(trials, recommendation.trial) if recommendation is not None else None,
+        headroom=headroom(trials, recommendation.trial) if recommendation is not None else None,
         stopped="" if stopped == "finished" else stopped,
     )
     return StudyResult(study.resolved, outcome, simulation, facts, folder)
@@ -104,16 +102,3 @@ def _trials(folder: Path, inputs: str) -> list[Trial]:
                 raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
             trials.append(evaluation.trial(int(row["number"]), job))
     return trials
-
-
-def _headroom(trials: list[Trial], chosen: Trial) -> Capacity | None:
-    """How much more than the study's load the chosen deployment carries; None where that was not looked for."""
-    from hisearch.score.capacity import Capacity
-
-    same = [t for t in trials if t.deployment == chosen.deployment and t.slice_fraction == 1.0 and not t.error]
-    others = [trial for trial in same if trial.load != 1.0]
-    if not others:
-        return None
-    best = max((trial for trial in same if trial.feasible), key=lambda trial: trial.load)
-    missed = min((trial.load for trial in same if not trial.feasible), default=math.inf)
-    return Capacity(best.load, best.metrics["goodput_rps"], missed, len(others))

@@ -81,6 +81,8 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         text = f"{headroom.load:.3g} times this load meets the SLO"
         if math.isfinite(headroom.infeasible_load):
             text += f", {headroom.infeasible_load:.3g} times does not"
+        else:
+            text = f"at least {text}; more was not tried"
         figures["capacity"] = text
     return figures
 

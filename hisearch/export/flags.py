@@ -118,6 +118,7 @@ VLLM: Table = (
     ("--kv-cache-dtype", _kv_dtype("vllm")),
     ("--gpu-memory-utilization", lambda c: f"{c.pool.engine.memory_fraction:g}"),
     ("--block-size", lambda c: str(c.pool.engine.page_size)),
+    ("--max-model-len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens - c.pool.engine.page_size))),
     ("--max-num-batched-tokens", lambda c: str(c.pool.engine.chunk_tokens)),
     ("--max-num-seqs", lambda c: str(c.pool.engine.max_running_requests)),
     ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),

@@ -28,7 +28,10 @@ class Demand:
     """Statistics of a trace at the study's load.
 
     requests: N. mean_rps, peak_rps: arrivals per second over the whole trace and in its busiest window; follow-ups
-    arrive where half the SLO's bounds would put them. input_tokens, new_tokens, output_tokens: shape (N,); new = input
+    arrive where half the SLO's bounds would put them. least_rps: what a deployment that meets the SLO certainly has to
+    carry: every answer takes all the time that the SLO allows, and so may the last one; 0 where the SLO sets no such
+    time. scales_with_load: first turns arrive over some time, so that a larger load is a denser one.
+    input_tokens, new_tokens, output_tokens: shape (N,); new = input
     - hit. mean_context_tokens: see the module. unique_tokens: distinct tokens of the trace, what an unlimited cache
     would hold.
     """
@@ -36,6 +39,8 @@ class Demand:
     requests: int
     mean_rps: float
     peak_rps: float
+    least_rps: float
+    scales_with_load: bool
     input_tokens: I8
     new_tokens: I8
     output_tokens: I8
@@ -67,6 +72,8 @@ def measure_demand(trace: CompiledTrace, slo: SloSpec, load: float = 1.0) -> Dem
         requests=count,
         mean_rps=mean_rps,
         peak_rps=peak_rps,
+        least_rps=_least_rps(arrays, slo, load),
+        scales_with_load=bool(np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0),
         input_tokens=arrays.input_tokens,
         new_tokens=arrays.input_tokens - hits,
         output_tokens=outputs,
@@ -79,12 +86,36 @@ def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float) -> F8:
     """Arrival times, sorted; a follow-up's predecessor is taken to need half of what the SLO allows it."""
     ttft_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "ttft_s"), default=_TTFT_GUESS_S)
     tpot_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "tpot_s"), default=_TPOT_GUESS_S)
+    return np.sort(_arrivals(arrays, load, ttft_s, tpot_s))
+
+
+def _least_rps(arrays: TraceArrays, slo: SloSpec, load: float) -> float:
+    """Requests over the longest time that a deployment within the SLO can take for the trace.
+
+    Percentiles leave some requests free of the bounds; they are taken to keep them, with half as much again to spare.
+    """
+    longest = float(arrays.output_tokens.max())
+    bounds = {
+        metric: [t.at_most_s for t in slo.terms if t.metric == metric] for metric in ("ttft_s", "tpot_s", "e2e_s")
+    }
+    if bounds["e2e_s"]:
+        ttft_s, tpot_s = min(bounds["e2e_s"]), 0.0
+    elif bounds["ttft_s"] and bounds["tpot_s"]:
+        ttft_s, tpot_s = min(bounds["ttft_s"]), min(bounds["tpot_s"])
+    else:
+        return 0.0
+    arrivals = _arrivals(arrays, load, ttft_s, tpot_s)
+    return len(arrivals) / (1.5 * (float(np.ptp(arrivals)) + ttft_s + longest * tpot_s))
+
+
+def _arrivals(arrays: TraceArrays, load: float, ttft_s: float, tpot_s: float) -> F8:
+    """Arrival times in the trace's order, where every request takes so long to its first token and for each further."""
     arrivals = (arrays.arrival_s / load).tolist()
     outputs, thinks = arrays.output_tokens.tolist(), arrays.think_s.tolist()
     for request, previous in enumerate(arrays.previous.tolist()):
         if previous >= 0:
             arrivals[request] = arrivals[previous] + ttft_s + outputs[previous] * tpot_s + thinks[request]
-    return np.sort(np.array(arrivals, dtype=np.float64))
+    return np.array(arrivals, dtype=np.float64)
 
 
 def _rates(arrivals_s: F8) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import DeploymentSpec, HostTierSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
 
 #: Engines as people write them.
@@ -22,11 +22,6 @@ def starting_memory_fraction(space: CacheSpace) -> float:
     """The memory fraction of stages 1 and 2: the usual one, moved into the space's bounds."""
     low, high = space.memory_fraction
     return min(max(USUAL_MEMORY_FRACTION, low), high)
-
-
-def starting_host_tier(space: CacheSpace) -> HostTierSpec:
-    """The host tier of stages 1 and 2: the smallest that the space allows."""
-    return HostTierSpec(medium=space.host_medium, gib_per_worker=min(space.host_gib_per_worker))
 
 
 def router_arms(space: RoutingSpace) -> list[RouterSpec]:

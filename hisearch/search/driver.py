@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
@@ -84,10 +86,9 @@ def search(
     _rounds(problem, execution.kept, ledger, budget - reserve, checkpoint)
 
     recommendation = recommend(ledger.trials)
-    headroom = None
-    if recommendation is not None and reserve > 0 and not ledger.stopped:
+    if recommendation is not None and reserve > 0 and not ledger.stopped and problem.demand.scales_with_load:
         ledger.progress.started("capacity", reserve)
-        headroom = _headroom(recommendation.trial, ledger)
+        _look_for_headroom(recommendation.trial, ledger)
         ledger.progress.finished()
         checkpoint(ledger.trials)
     return SearchOutcome(
@@ -96,7 +97,7 @@ def search(
         front=tuple(front(ledger.trials, problem.objectives)),
         recommendation=recommendation,
         nearest_miss=nearest_miss(ledger.trials) if recommendation is None else None,
-        headroom=headroom,
+        headroom=headroom(ledger.trials, recommendation.trial) if recommendation is not None else None,
         stopped=ledger.stopped,
     )
 
@@ -164,7 +165,8 @@ def _descend(ledger: Ledger, until: int) -> None:
         pool = deployment.pool.model_copy(update={"replicas": deployment.pool.replicas - 1})
         fewer = deployment.model_copy(update={"pools": [pool]})
         trial = ledger.run([Job(best.trial.stage, fewer, parameters_of(fewer))], until)[0]
-        if trial is None or not trial.feasible:
+        # Where replicas cost nothing, fewer of them are no better: the winner stays, and so does the answer.
+        if trial is None or not trial.feasible or trial.metrics["usd_per_hour"] >= best.trial.metrics["usd_per_hour"]:
             return
 
 
@@ -172,18 +174,25 @@ class _BudgetSpentError(Exception):
     """The budget does not allow another simulation."""
 
 
-def _headroom(best: Trial, ledger: Ledger) -> Capacity | None:
-    """Largest load that the recommended deployment carries; None where the budget ran out on the way."""
+def _look_for_headroom(best: Trial, ledger: Ledger) -> None:
+    """Simulate the recommended deployment at larger loads, as far as the budget goes."""
 
     def score_at(load: float) -> Score:
-        job = Job(best.stage, best.deployment, best.parameters, load=load)
-        trial = ledger.run([job])[0]
+        trial = ledger.run([Job(best.stage, best.deployment, best.parameters, load=load)])[0]
         if trial is None:
             raise _BudgetSpentError
         return Score(trial.metrics, trial.slo, trial.feasible)
 
-    try:
-        found = capacity(score_at, growth=1.5, max_load=MAX_LOAD, relative_tolerance=0.1)
-    except _BudgetSpentError:
+    with contextlib.suppress(_BudgetSpentError):
+        capacity(score_at, growth=1.5, max_load=MAX_LOAD, relative_tolerance=0.1)
+
+
+def headroom(trials: Sequence[Trial], best: Trial) -> Capacity | None:
+    """Largest load that a deployment was seen to carry, and the smallest that it was not; None where none was tried."""
+    same = [t for t in trials if t.deployment == best.deployment and t.slice_fraction == 1.0 and not t.error]
+    others = [trial for trial in same if trial.load != 1.0]
+    if not others:
         return None
-    return replace(found, simulations=found.simulations - 1)  # the study's own load was known
+    carried = max((trial for trial in same if trial.feasible), key=lambda trial: trial.load)
+    missed = min((trial.load for trial in same if not trial.feasible), default=math.inf)
+    return Capacity(carried.load, carried.metrics["goodput_rps"], missed, len(others))

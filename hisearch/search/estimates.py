@@ -7,7 +7,8 @@ Notation
     O          mean output tokens per request
 
 In a steady state a worker spends its time on prefills and decode steps: requests come out at ``b / (O * D(b) + b * P)``
-per second, and a token of each takes ``tpot(b) = D(b) + b * P / O`` seconds. Both grow with b, so the largest batch
+per second, and a token of each takes ``tpot(b) = D(b) + (b - 1) * P / O`` seconds: the others' prefills stretch it.
+Both grow with b, so the largest batch
 that keeps the TPOT bound is found by bisection, and the rate that comes with it is the worker's capacity.
 """
 
@@ -83,7 +84,8 @@ def estimate(
     )
 
     def tpot_s(batch: int) -> float:
-        return decode_step_seconds(costs, batch, round(batch * context)) + batch * prefill / mean_output
+        # A request's own prefill comes before its first token: the others' prefills stretch its decoding.
+        return decode_step_seconds(costs, batch, round(batch * context)) + (batch - 1) * prefill / mean_output
 
     most, limit = _batch_limit(engine, kv_capacity_tokens, context)
     batch = largest(lambda b: tpot_s(b) <= tpot_bound_s(slo, demand), most)
@@ -95,9 +97,17 @@ def estimate(
         limit=limit,
         tpot_s=tpot_s(running),
         ttft_s=_ttft_s(costs, engine, demand, slo, hit_rate, running),
-        capacity_rps=running / (mean_output * tpot_s(running)),
+        capacity_rps=running / (mean_output * tpot_s(running) + prefill),
         hit_rate=hit_rate,
     )
+
+
+def least_tpot_s(costs: StepCosts, demand: Demand) -> float:
+    """TPOT of a request alone on a worker at the trace's shortest context; 0 where every output is one token."""
+    decoding = demand.output_tokens >= 2
+    if not decoding.any():
+        return 0.0
+    return decode_step_seconds(costs, 1, int(demand.input_tokens[decoding].min()))
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int:

@@ -19,15 +19,18 @@ import numpy as np
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.deployments import deployment_of, starting_host_tier, starting_memory_fraction
-from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, tpot_bound_s, ttft_bound
+from hisearch.search.deployments import deployment_of, starting_memory_fraction
+from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
 from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec, HostTierSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import ExecutionSpace
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
 LEAST_MARGIN = 0.2
+
+#: What is owned already still counts as this many dollars per hour, where capacity is compared per dollar.
+LEAST_PRICE = 1e-6
 
 #: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
 VARIANTS_KEPT = 2
@@ -159,19 +162,17 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                     memory_fraction=starting_memory_fraction(cache),
                     eviction="lru" if "lru" in cache.eviction else cache.eviction[0],
                 )
-            except ValueError:
-                refused += 1
-                continue
-            pools.append(
-                PoolSpec(
+                pool = PoolSpec(
                     accelerator=accelerator,
                     engine=settings,
                     tensor_parallel=tensor_parallel,
                     weight_dtype=weight_dtype,
                     kv_dtype=kv_dtype,
-                    host_tier=starting_host_tier(cache),
                 )
-            )
+            except ValueError:
+                refused += 1
+                continue
+            pools.append(pool)
         yield pools, refused
 
 
@@ -183,16 +184,34 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
             refusals.count("above max_accelerators")
             continue
         try:
-            fitting.append((pool, problem.planner.kv_capacity_tokens(pool)))
+            tokens = problem.planner.kv_capacity_tokens(pool)
+            problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
         except ValueError as error:
             refusals.refused(error)
+            continue
+        tier = _starting_host_tier(problem, pool)
+        if tier is None:
+            refusals.count("no host tier suits")
+            continue
+        fitting.append((pool.model_copy(update={"host_tier": tier}), tokens))
     if not fitting:
         return []
     largest_pool = max(
         (pool for pool, _ in fitting), key=lambda p: (p.engine.max_running_requests, p.engine.chunk_tokens)
     )
-    costs = problem.planner.costs(largest_pool)
+    # Step costs do not depend on the host tier, which need not suit the largest pool's memory.
+    costs = problem.planner.costs(largest_pool.model_copy(update={"host_tier": HostTierSpec()}))
     return [_size(problem, pool, tokens, costs) for pool, tokens in fitting]
+
+
+def _starting_host_tier(problem: Problem, pool: PoolSpec) -> HostTierSpec | None:
+    """The host tier of stages 1 and 2: the smallest of the space that the worker can use; None where there is none."""
+    cache = problem.space.cache
+    for gib in sorted(cache.host_gib_per_worker):
+        tier = HostTierSpec(medium=cache.host_medium, gib_per_worker=gib)
+        if gib == 0 or problem.planner.can_build(pool.model_copy(update={"host_tier": tier})):
+            return tier
+    return None
 
 
 def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
@@ -209,7 +228,7 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
         replicas=replicas,
         max_replicas=most,
         usd_per_hour=price * replicas,
-        rps_per_usd=expected.capacity_rps / price if price > 0 else math.inf,
+        rps_per_usd=expected.capacity_rps / max(price, LEAST_PRICE),
         margin=margin,
         doubt=doubt,
         miss=miss,
@@ -224,9 +243,9 @@ def _doubt(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCost
     alone = estimate(costs.seconds, one, kv_tokens, demand, slo, demand.ideal_hit_rate)
     wanted_rps = problem.max_replicas(pool) * best.capacity_rps
     misses = {
-        "misses TPOT alone": best.tpot_s / tpot_bound_s(slo, demand) if best.batch == 0 else 0.0,
+        "misses TPOT alone": least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
         "misses TTFT alone": alone.ttft_s / ttft_bound(slo)[0],
-        "too slow for the load": demand.mean_rps / wanted_rps,
+        "too slow for the load": demand.least_rps / wanted_rps,
     }
     reason = max(misses, key=lambda name: misses[name])
     excess = misses[reason] / (1 + margin) - 1

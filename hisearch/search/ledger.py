@@ -137,7 +137,8 @@ class Ledger:
 
     def _evaluate_one(self, index: int, key: str, job: Job) -> tuple[int, Evaluation]:
         evaluation = evaluate_safely(self._evaluate, job)
-        if self._journal is not None:
+        # A want of this machine's memory depends on what else ran: it is no fact about the deployment.
+        if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
             self._journal.record(key, evaluation)
         return index, evaluation
 

@@ -14,6 +14,7 @@ from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
 from hisearch.simulate.plan import HostTierTooSmall, WorkerPlan, plan_worker
+from hisearch.specs.checks import host_memory_problem
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -47,9 +48,12 @@ class World:
     seed: int = 0
 
     def digest(self, version: str) -> str:
-        """Digest of the content, with the program's version: a journal of another digest does not apply."""
+        """Digest of the content, the program's version and its kernels: a journal of another digest does not apply."""
+        from hisearch.kernels.jit import CACHE_FOLDER
+
         content = {
             "version": version,
+            "kernels": CACHE_FOLDER.name,
             "model": self.model.model_dump(mode="json"),
             "slo": self.slo.model_dump(mode="json"),
             "profile": [self.profile_name, self.profile.model_dump(mode="json")],
@@ -89,7 +93,11 @@ class Simulation:
         return plan.kv_capacity_tokens
 
     def can_build(self, pool: PoolSpec) -> bool:
-        """True where ``plan`` would succeed."""
+        """True where ``plan`` would succeed, and a full host has the memory that the host tiers of its workers need."""
+        name = pool.host or self._accelerator(pool).host
+        gib = pool.host_tier.gib_per_worker
+        if name is not None and host_memory_problem(gib, pool.tensor_parallel, name, self._world.hosts[name]):
+            return False
         try:
             self.plan(pool)
         except (DoesNotFit, HostTierTooSmall):

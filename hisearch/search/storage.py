@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.search.deployments import OWN_WEIGHT_DTYPE, describe, starting_host_tier, starting_memory_fraction
+from hisearch.search.deployments import OWN_WEIGHT_DTYPE, describe, starting_memory_fraction
 from hisearch.search.notices import quiet_optuna
 from hisearch.search.pareto import INFINITE_OBJECTIVE
 from hisearch.search.problem import Problem
@@ -93,8 +93,14 @@ class StudyDatabase:
             params=params,
             distributions=distributions,
             user_attrs=attributes,
-            constraints={check.label: _finite(-check.margin) for check in trial.slo},
+            constraints={check.label: _finite(-check.margin) for check in trial.slo}
+            | {"rejected": trial.metrics["rejected_fraction"] if _only_rejects(trial) else 0.0},
         )
+
+
+def _only_rejects(trial: Trial) -> bool:
+    """True where every term holds and too many requests were rejected."""
+    return not trial.feasible and all(check.holds for check in trial.slo)
 
 
 def _finite(value: float) -> float:
@@ -109,7 +115,7 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
     execution, routing, cache = problem.space.execution, problem.space.routing, problem.space.cache
     low, high = cache.memory_fraction
     start = starting_memory_fraction(cache)
-    hosts = sorted({starting_host_tier(cache).gib_per_worker, *cache.host_gib_per_worker})
+    hosts = sorted(set(cache.host_gib_per_worker))
     categories: dict[str, Sequence[str | int | float]] = {
         "accelerator": execution.accelerators,
         "engine": execution.engines,

@@ -57,6 +57,10 @@ class HostTierSpec(Strict):
     gib_per_worker: NonNegative = Field(0.0, description="Host memory of one worker, all its ranks together.")
 
 
+#: Formats of the KV cache that each engine has.
+KV_DTYPES: dict[str, tuple[DType, ...]] = {"vllm": ("bf16", "fp16", "fp8"), "sglang": ("bf16", "fp16", "fp8", "fp4")}
+
+
 class PoolSpec(Strict):
     """Identical workers."""
 
@@ -70,6 +74,13 @@ class PoolSpec(Strict):
     kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
     replicas: Count = Field(1, description="Workers in the pool.")
     host_tier: HostTierSpec = Field(HostTierSpec(), description="KV cache in host memory, off by default.")
+
+    @model_validator(mode="after")
+    def _check(self) -> PoolSpec:
+        known = KV_DTYPES[self.engine.name]
+        if self.kv_dtype not in known:
+            raise ValueError(f"{self.engine.name} has no KV cache format {self.kv_dtype}; known: {', '.join(known)}")
+        return self
 
 
 class RouterSpec(Strict):

@@ -96,6 +96,8 @@ def make_problem(
         requests=requests,
         mean_rps=20.0,
         peak_rps=25.0,
+        least_rps=10.0,
+        scales_with_load=True,
         input_tokens=lengths,
         new_tokens=lengths - 300,
         output_tokens=np.full(requests, 100, dtype=np.int64),

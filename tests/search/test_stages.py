@@ -70,11 +70,11 @@ def test_the_estimated_batch_is_the_largest_within_the_bound() -> None:
     prefill = prefill_seconds(costs, 2048, 1000, 0)
 
     def tpot_s(batch: int) -> float:
-        return decode_step_seconds(costs, batch, round(batch * 1050.0)) + batch * prefill / 100
+        return decode_step_seconds(costs, batch, round(batch * 1050.0)) + (batch - 1) * prefill / 100
 
     assert found.limit == "tpot"
     assert tpot_s(found.batch) <= 0.05 < tpot_s(found.batch + 1)
-    assert found.capacity_rps == pytest.approx(found.batch / (100 * tpot_s(found.batch)))
+    assert found.capacity_rps == pytest.approx(found.batch / (100 * tpot_s(found.batch) + prefill))
 
 
 def test_a_small_memory_bounds_the_batch() -> None:
