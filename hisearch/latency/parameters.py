@@ -15,9 +15,10 @@ from hisearch.specs.model import MlaSpec, ModelSpec
 #: Formats of weights that engines keep as published; everything narrower is a quantised format.
 WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
 
-#: Bytes of scales per element: NVFP4 keeps an fp8 scale per 16 elements, GPTQ/AWQ int4 a 16-bit scale and a 4-bit zero
-#: per 128. (MXFP4's scale per 32 is half as large.) Those of fp8 and int8, per channel or 128 x 128 block, are nothing.
-SCALE_BYTES: dict[str, float] = {"fp4": 1.0 / 16, "int4": 2.5 / 128}
+#: Bytes of scales per element: MXFP4 keeps an 8-bit scale per 32 elements, GPTQ/AWQ int4 a 16-bit scale and a 4-bit
+#: zero per 128. (NVFP4's scale per 16 is twice as large: its weights take 6 % more.) Those of fp8 and int8, per channel
+#: or 128 x 128 block, are nothing.
+SCALE_BYTES: dict[str, float] = {"fp4": 1.0 / 32, "int4": 2.5 / 128}
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,10 @@ def _attention(model: ModelSpec, part: Shard) -> list[Matrix]:
     if model.mla is not None:
         return _mla(model, model.mla, part)
     hidden, layers, width = model.hidden_size, model.layers, model.head_dim
+    quantised = not model.attention_stays_wide
     return [
-        Matrix("qkv_proj", hidden, (part.heads + 2 * part.kv_heads) * width, layers),
-        Matrix("o_proj", part.heads * width, hidden, layers),
+        Matrix("qkv_proj", hidden, (part.heads + 2 * part.kv_heads) * width, layers, quantised=quantised),
+        Matrix("o_proj", part.heads * width, hidden, layers, quantised=quantised),
     ]
 
 

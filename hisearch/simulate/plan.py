@@ -13,6 +13,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 _GIB = float(2**30)
+_GB = 1e9
 
 
 #: A window that no request exceeds.
@@ -113,10 +114,16 @@ def plan_worker(
 
 
 def _host_tokens(pool: PoolSpec, memory: MemoryPlan) -> int:
-    """KV tokens that the worker's host memory holds; every rank keeps its own shard there."""
+    """KV tokens that the worker's host memory holds; every rank keeps its own shard there.
+
+    SGLang takes a size in whole gigabytes (10^9 bytes) for each rank: what is left over is paid for and not used.
+    """
     per_token = memory.kv_bytes_per_token_per_rank * pool.tensor_parallel
     page = pool.engine.page_size
-    pages = int(pool.host_tier.gib_per_worker * _GIB / (per_token * page))
+    size_bytes = pool.host_tier.gib_per_worker * _GIB
+    if pool.engine.name == "sglang":
+        size_bytes = size_bytes / pool.tensor_parallel // _GB * _GB * pool.tensor_parallel
+    pages = int(size_bytes / (per_token * page))
     if pages < 1:
         raise HostTierTooSmall(
             f"pool {pool.name}: host_tier.gib_per_worker {pool.host_tier.gib_per_worker:g} is less than one page of "

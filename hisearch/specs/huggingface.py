@@ -95,6 +95,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
         "max_context_tokens": config.need("max_position_embeddings"),
         "weight_dtype": _weight_dtype(source, config),
+        "attention_stays_wide": family == "gpt_oss",
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
         **_attention(config, family),
         **_feed_forward(source, config, family),

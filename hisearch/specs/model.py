@@ -54,6 +54,9 @@ class ModelSpec(Strict):
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
+    attention_stays_wide: bool = Field(
+        default=False, description="Attention weights keep 16 bits where the rest is quantised (gpt-oss)."
+    )
     weight_dtype: DType = Field("bf16", description="Format the published weights are stored in.")
     max_context_tokens: Count = Field(
         description="Longest sequence; requests whose prompt and declared output exceed it are refused."

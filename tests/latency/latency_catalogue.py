@@ -44,7 +44,7 @@ QWEN3_235B_FP8 = model(
 )  # fmt: skip
 GPT_OSS_120B = model(
     "openai/gpt-oss-120b", layers=36, hidden_size=2880, attention_heads=64, kv_heads=8, head_dim=64,
-    intermediate_size=0, vocab_size=201088, weight_dtype="fp4", sliding_window_tokens=128,
+    intermediate_size=0, vocab_size=201088, weight_dtype="fp4", attention_stays_wide=True, sliding_window_tokens=128,
     moe=MoeSpec(experts=128, experts_per_token=4, expert_intermediate_size=2880),
 )  # fmt: skip
 DEEPSEEK_V3 = model(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, execution: dict[str, Any], workload: dict[str, Any] | None = None, **parts: Any) -> StudyResult:
-    """A small study of Llama-3.1-8B in ``folder``; ``parts``: the space's other sections, ``slo`` and ``accelerators``."""
+    """A small study of Llama-3.1-8B in ``folder``; ``parts``: the space's other sections, and ``slo``."""
     space = {"execution": {"tensor_parallel": [1], "engines": ["vllm"], **execution}}
     space |= {key: value for key, value in parts.items() if key in ("routing", "cache")}
     space.setdefault("cache", {"host_gib_per_worker": [0]})
