@@ -18,7 +18,8 @@ class ReportingGroup(TyperGroup):
     """The root command: turns errors of the library and of the operating system into a message and an exit code.
 
     The library's errors are all ``ValueError`` (``SpecError``, ``TraceError``, ``DoesNotFit``, ``ExportError``, …) or
-    ``OSError``; anything else is a defect of the program and shows its traceback.
+    ``OSError``, and what is too large to simulate here is a ``MemoryError``; anything else is a defect of the program
+    and shows its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -38,7 +39,7 @@ class ReportingGroup(TyperGroup):
             # Whoever read standard output has gone; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ERROR) from None
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, MemoryError) as error:
             if os.environ.get("HISEARCH_DEBUG"):
                 raise
             for line in _lines(error):
@@ -46,7 +47,7 @@ class ReportingGroup(TyperGroup):
             raise typer.Exit(ERROR) from None
 
 
-def _lines(error: ValueError | OSError) -> list[str]:
+def _lines(error: ValueError | OSError | MemoryError) -> list[str]:
     """One line for each thing that is wrong."""
     from hisearch.specs.errors import SpecError
 

@@ -37,7 +37,11 @@ def show(result: StudyResult) -> None:
 
 
 def _show_miss(result: StudyResult) -> None:
-    output.say(f"Nothing meets the SLO of {result.resolved.name}", bold=True)
+    tried = sum(trial.comparable for trial in result.trials)
+    output.say(
+        f"Nothing meets the SLO of {result.resolved.name} among the deployments simulated on the whole trace: {tried}",
+        bold=True,
+    )
     nearest = result.nearest_miss
     if nearest is None:
         output.say("No deployment was simulated on the whole trace: raise spec.budget, or see the failed trials.")

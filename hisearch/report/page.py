@@ -74,7 +74,8 @@ def verdict(data: ReportInput) -> str:
     if data.nearest_miss is None:
         return "Nothing was found that meets the SLO, and no trial came to an end with figures."
     return (
-        f"Nothing in this search space meets the SLO. The nearest miss is {sentence(data.nearest_miss, data.model_id)}."
+        f"No deployment that was simulated meets the SLO; a larger budget may find one. The nearest miss is "
+        f"{sentence(data.nearest_miss, data.model_id)}."
     )
 
 

@@ -111,7 +111,7 @@ def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
 def test_nothing_feasible_names_the_nearest_miss(build_input: Any) -> None:
     data = build_input(feasible=False)
     source = without_plotly(render(data))
-    assert "Nothing in this search space meets the SLO. The nearest miss is" in source
+    assert "No deployment that was simulated meets the SLO; a larger budget may find one. The nearest miss is" in source
     assert source.count("✗ missed") == 2
     assert "exceeds by" in source
     assert "Runner-ups" not in source
