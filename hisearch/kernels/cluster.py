@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import heaps, lists, queue, radix, router, sglang, sglang_memory, vllm
+from hisearch.kernels import heaps, lists, queue, radix, router, sglang, sglang_memory, vllm, vllm_memory
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -43,7 +43,7 @@ def _deliver(sim, r, is_open, now):
     request = sim.requests[r]
     is_vllm = sim.config.engine == la.VLLM
     too_large = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens
-    if too_large or (vllm.never_fits(sim, r) if is_vllm else sglang_memory.never_fits(sim, r)):
+    if too_large or (vllm_memory.never_fits(sim, r) if is_vllm else sglang_memory.never_fits(sim, r)):
         request.outcome = la.TOO_LARGE
         lists.announce_end(sim, r, now)
         return
@@ -88,8 +88,10 @@ def _reset(sim):
     trees = sim.trees.shape[0]
     counters[la.NODES_USED] = trees
     counters[la.NODES_LEFT] = sim.nodes.shape[0] - trees
+    counters[la.LARGEST_GROUP] = 1
     sim.cover[:] = -1
     for v in range(trees):
+        sim.nodes[v].first = -1
         if v >= sim.config.workers:
             queue.reset(sim, v, sim.config.host_pages)
         elif sim.config.engine == la.VLLM:
@@ -103,8 +105,21 @@ def _reset(sim):
         worker.waiting_head = -1
         worker.waiting_tail = -1
         worker.chunked = -1
+        worker.prompts_head = -1
+        worker.prompts_tail = -1
+        worker.sitting_head = -1
+        worker.endings_new = -1
+        worker.endings_old = -1
         worker.event_slot = -1
         worker.ratio = sglang.initial_ratio(sim)
+
+
+@kernel
+def _forget_after_horizon(sim):
+    """First tokens are noted when their step is launched: those of steps that have not ended did not happen."""
+    for r in range(sim.requests.shape[0]):
+        if sim.requests[r].first_token_s > sim.config.horizon_s:
+            sim.requests[r].first_token_s = np.nan
 
 
 @kernel
@@ -121,7 +136,8 @@ def run(sim):
     _reset(sim)
     nodes_per_event = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
     while True:
-        if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < nodes_per_event:
+        needed = nodes_per_event * sim.counters[la.LARGEST_GROUP]
+        if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:
             sim.counters[la.FAULT] = la.NODE_POOL_FULL
         if sim.counters[la.FAULT]:
             return last, 0
@@ -133,6 +149,7 @@ def run(sim):
         if now == np.inf:
             return last, 0
         if now > sim.config.horizon_s:
+            _forget_after_horizon(sim)
             return last, 1
         if arrival <= event:
             _deliver(sim, r, is_open, now)

@@ -19,14 +19,21 @@ from hisearch.kernels.handle import Array, Handle, Record
 # Engines and routers, as kernels know them.
 VLLM, SGLANG = 0, 1
 RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
-LRU, LFU = 0, 1
+LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
+# Orders of the waiting queue.
+FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
 
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED = 0, 1, 2, 3
 
 # Worker phases: what its next event is.
-# IDLE none; STEPPING, COASTING the end of a step, of a run of decode steps; FORMING the start of the next.
+# IDLE none; STEPPING the end of the oldest outstanding step; COASTING the end of a run of decode steps (see
+# ``device``); FORMING a pass that forms the next batch.
 IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
+
+# States of a vLLM request. ADMITTED: in this pass; PROMPT: computed in part; SITTING: a decode that this step leaves
+# out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
+WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
 
 # What a request does in the prompt batch of a step.
 PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE = 0, 1, 2
@@ -41,23 +48,32 @@ REQUEST = np.dtype(
         ("hit_tokens", "i8"),  # found in HBM at the first admission
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
         ("generated", "i8"),  # output tokens sampled; not kept up to date while decoding (see finish_clock)
-        ("computed", "i8"),  # tokens whose KV exists; likewise
+        ("computed", "i8"),  # tokens whose KV exists, or will once the outstanding steps have run; likewise
         ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
         ("chunk", "i8"),  # tokens computed in the step now running
         ("finish_clock", "i8"),  # worker clock at which its last token appears
         ("order", "i8"),  # position in its worker's history of admissions
+        ("sampled_step", "i8"),  # vLLM: serial of the newest step that sampled a token for it; see vllm_memory
+        ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes
+        ("mark", "i8"),  # vLLM: serial of the newest step that it was put into
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
+        ("next_aside", "i4"),  # vLLM: neighbours among unfinished prompts, endings of a step, or those that sit out
+        ("prev_aside", "i4"),
         ("heap_slot", "i4"),  # position in the worker's finish heap, -1 outside
         ("worker", "i4"),
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
         ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
-        ("duplicates", "i4"),  # pages it computed although the tree holds other copies of them
+        ("state", "i4"),  # vLLM: see below
+        ("by_decode", "i4"),  # vLLM: 1 where its newest token was sampled by a decode
+        ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
     ],
     align=True,
 )
+
+GHOST = -1
 
 #: A run of cached pages.
 NODE = np.dtype(
@@ -69,12 +85,14 @@ NODE = np.dtype(
         ("serial", "i8"),  # radix: order of creation
         ("parent", "i4"),
         ("static", "i4"),  # trace-tree node in which its last page completes
-        ("lock", "i4"),  # requests that hold it directly + locked children
+        ("lock", "i4"),  # queue: requests that hold it; radix: those that hold it directly + locked children
         ("children", "i4"),
+        ("first", "i4"),  # copies of the same pages: the one that a look-up finds, -1: there is but one (see copies)
+        ("twin", "i4"),  # the next copy
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
         ("heap_slot", "i4"),  # position in the eviction heap, -1 outside
-        ("queued", "i4"),  # 1 while in the free queue
+        ("queued", "i4"),  # 1 while in the free queue; GHOST: see copies
     ],
     align=True,
 )
@@ -92,6 +110,7 @@ TREE = np.dtype(
         ("head", "i4"),  # free queue
         ("tail", "i4"),
         ("heap_size", "i4"),
+        ("copies", "i4"),  # nodes beyond the first of each group of copies
     ],
     align=True,
 )
@@ -100,7 +119,10 @@ TREE = np.dtype(
 WORKER = np.dtype(
     [
         ("event_s", "f8"),  # time of its next event
-        ("step_start_s", "f8"),
+        ("oldest_start_s", "f8"),  # outstanding steps: launched, results not taken in (see ``device``)
+        ("oldest_end_s", "f8"),
+        ("newest_start_s", "f8"),
+        ("newest_end_s", "f8"),  # when the device is free
         ("busy_s", "f8"),
         ("energy_j", "f8"),
         ("ratio", "f8"),  # SGLang's new-token ratio
@@ -108,7 +130,9 @@ WORKER = np.dtype(
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         ("coast_steps", "i8"),  # decode steps that the present event covers
+        ("coast_s", "f8"),  # when the pass was that planned them
         ("orders", "i8"),
+        ("launched", "i8"),  # serial of the newest launched step
         ("steps", "i8"),
         ("requests", "i8"),
         ("preemptions", "i8"),
@@ -123,13 +147,20 @@ WORKER = np.dtype(
         ("running_tail", "i4"),
         ("running", "i4"),  # requests in the running list
         ("decoding", "i4"),  # of those, requests that decode
-        ("chunked", "i4"),  # request whose prompt is unfinished, or -1
+        ("chunked", "i4"),  # SGLang: request whose prompt is unfinished, or -1
+        ("prompts_head", "i4"),  # vLLM: running requests whose prompt is unfinished, in running order
+        ("prompts_tail", "i4"),
+        ("sitting_head", "i4"),  # vLLM: decodes that the step being formed leaves out
+        ("draining", "i4"),  # vLLM: running requests whose last token is being made
+        ("endings_new", "i4"),  # vLLM: requests that the newest, the older outstanding step makes the last token of
+        ("endings_old", "i4"),
         ("waiting_head", "i4"),
         ("waiting_tail", "i4"),
         ("waiting", "i4"),
         ("finish_heap_size", "i4"),
         ("batch_size", "i4"),  # prompt chunks in the step now running
         ("phase", "i4"),
+        ("outstanding", "i4"),  # steps launched whose results are not taken in: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full
         ("lingering", "i4"),  # SGLang: finished in the last decode step, not yet filtered out
         ("event_slot", "i4"),  # position in the event heap, -1 outside
@@ -139,11 +170,17 @@ WORKER = np.dtype(
 
 # Columns of Sim.counters.
 # FREE_NODE: first given-back node record, or -1; NODES_LEFT: records that can still be had; EVENT_HEAP: its size.
+# LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: of the lost requests, those that a step already accounts for.
 FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6, 7
-COUNTERS = 8
+# LARGEST_GROUP: copies in the largest group of the same pages so far, see ``copies``.
+LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP = 8, 9, 10, 11, 12
+COUNTERS = 13
 
 # Values of counters[FAULT], any of which voids the run.
-NODE_POOL_FULL, OUT_OF_MEMORY = 1, 2
+NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL = 1, 2, 3
+
+# Kinds of a logged step; vLLM has but one.
+ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
 
 #: Node records that one event can take, per request that a worker may run (and a few): at most five for each one that
 #: ends or is preempted, six for each one admitted.
@@ -165,6 +202,16 @@ CONFIG = np.dtype(
         ("max_prefill_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
         ("eviction", "i8"),
+        ("schedule", "i8"),  # order of the waiting queue
+        ("overlap", "i8"),  # a batch is formed while the one before it runs
+        ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
+        ("long_prefill_tokens", "i8"),  # vLLM: most tokens of one request a step; 0: no such limit
+        ("reserve_full_prompt", "i8"),  # vLLM: admission needs room for all known tokens, not for the first chunk alone
+        ("watermark_pages", "i8"),  # vLLM: pages that admission leaves free
+        ("mixed_chunk", "i8"),  # SGLang: running requests decode along with prefills
+        ("ignore_eos", "i8"),  # SGLang: outputs are pinned, which has a rule of its own where the radix cache is off
+        ("shared_outputs", "i8"),  # vLLM: prompts may contain outputs of requests that still decode (owner_head)
+        ("log", "i8"),  # 1: steps are logged
         ("balance_abs", "i8"),
         ("balance_rel", "f8"),
         ("cache_threshold", "f8"),
@@ -175,6 +222,28 @@ CONFIG = np.dtype(
     ],
     align=True,
 )
+
+#: A step in the log.
+STEP_LOG = np.dtype(
+    [
+        ("scheduled_s", "f8"),  # when the batch was formed
+        ("start_s", "f8"),  # when the device got to it
+        ("end_s", "f8"),
+        ("ratio", "f8"),  # SGLang's new-token ratio
+        ("free_tokens", "i8"),  # once the batch was formed
+        ("evictable_tokens", "i8"),
+        ("first_entry", "i8"),  # its entries: consecutive ones of the log's entries
+        ("first_lost", "i8"),
+        ("entries", "i4"),
+        ("lost", "i4"),
+        ("worker", "i4"),
+        ("kind", "i4"),
+    ],
+    align=True,
+)
+
+#: A request's share of a step.
+ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
 
 #: Scalars of ``latency.costs.StepCosts``.
 HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
@@ -200,6 +269,7 @@ class Trace(Handle):
         "output_tokens": Array("i8", 1),
         "max_output_tokens": Array("i8", 1),
         "think_s": Array("f8", 1),
+        "priority": Array("i4", 1),
         "prompt_node": Array("i4", 1),
         "output_node": Array("i4", 1),
         "parent": Array("i4", 1),
@@ -217,8 +287,10 @@ class Sim(Handle):
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     pending (N,): follow-ups by arrival; open_loop (N0,): first turns in order of arrival.
     follower_head, follower_next (N,): who waits for whom, as linked lists.
+    owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
     event_heap (W,). belief (M, ceil(W / 64)): bit sets of the workers believed to hold a trace-tree node.
     rng (1,). counters (COUNTERS,).
+    log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -239,8 +311,14 @@ class Sim(Handle):
         "open_loop": Array("i4", 1),
         "follower_head": Array("i4", 1),
         "follower_next": Array("i4", 1),
+        "owner_head": Array("i4", 1),
+        "owner": Array("i4", 1),
+        "next_owner": Array("i4", 1),
         "event_heap": Array("i4", 1),
         "belief": Array("u8", 2),
         "rng": Array("u8", 1),
         "counters": Array("i8", 1),
+        "log_steps": Array(STEP_LOG, 1),
+        "log_entries": Array(ENTRY_LOG, 1),
+        "log_lost": Array("i4", 1),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hisearch.kernels import heaps
 from hisearch.kernels import layout as la
-from hisearch.kernels.cost import coast, decode_seconds, token_wise
 from hisearch.kernels.jit import kernel
 
 
@@ -52,6 +51,34 @@ def wait_first(sim, w, r):
 
 
 @kernel
+def wait_by_urgency(sim, w, r):
+    """Queue ``r`` by (priority, arrival, index); a lower priority value goes first."""
+    requests = sim.requests
+    priority = sim.trace.priority
+    worker = sim.workers[w]
+    before = worker.waiting_tail
+    while before >= 0:
+        later = requests[before].arrival_s > requests[r].arrival_s
+        if requests[before].arrival_s == requests[r].arrival_s:
+            later = before > r
+        if priority[before] < priority[r] or (priority[before] == priority[r] and not later):
+            break
+        before = requests[before].prev
+    after = requests[before].next if before >= 0 else worker.waiting_head
+    requests[r].prev = before
+    requests[r].next = after
+    if before >= 0:
+        requests[before].next = r
+    else:
+        worker.waiting_head = r
+    if after >= 0:
+        requests[after].prev = r
+    else:
+        worker.waiting_tail = r
+    worker.waiting += 1
+
+
+@kernel
 def stop_waiting(sim, w, r):
     """Take ``r`` out of the waiting list."""
     worker = sim.workers[w]
@@ -80,6 +107,13 @@ def run_last(sim, w, r):
         worker.running_head = r
     worker.running_tail = r
     worker.running += 1
+
+
+@kernel
+def number(sim, w, r):
+    """Give ``r`` the next number in its worker's order, which decides between requests that finish together."""
+    sim.requests[r].order = sim.workers[w].orders
+    sim.workers[w].orders += 1
 
 
 @kernel
@@ -113,8 +147,6 @@ def join_decode(sim, w, r):
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
     worker.context_tokens += sim.trace.input_tokens[r] + request.generated
     worker.decoding += 1
-    request.order = worker.orders
-    worker.orders += 1
     heaps.finish_push(sim, w, r)
 
 
@@ -160,41 +192,6 @@ def steps_with_room(sim, w, ahead, pages, limit):
         if pages < 0:
             return steps
         steps += 1
-
-
-@kernel
-def plan_coast(sim, w, now, limit):
-    """Plan up to ``limit`` pure decode steps from ``now``; the worker's event is their end."""
-    worker = sim.workers[w]
-    steps, end = coast(sim.seconds, now, 1e300, limit, worker.decoding, worker.context_tokens)
-    worker.phase = la.COASTING
-    worker.step_start_s = now
-    worker.coast_steps = steps
-    heaps.event_set(sim, w, end)
-
-
-@kernel
-def cut_coast(sim, w, until):
-    """End the planned run with the step in progress at ``until``."""
-    worker = sim.workers[w]
-    steps, end = coast(
-        sim.seconds, worker.step_start_s, until, worker.coast_steps, worker.decoding, worker.context_tokens
-    )
-    worker.coast_steps = steps
-    heaps.event_set(sim, w, end)
-
-
-@kernel
-def account_coast(sim, w, steps):
-    """Totals of ``steps`` decode steps that begin now; energy by the trapezoid rule, exact while the law is linear."""
-    worker = sim.workers[w]
-    n = worker.decoding
-    first = decode_seconds(sim.joules, n, worker.context_tokens)
-    last = decode_seconds(sim.joules, n, worker.context_tokens + (steps - 1) * n)
-    worker.energy_j += steps * (token_wise(sim.joules, n, n, n) + 0.5 * (first + last))
-    worker.steps += steps
-    worker.decode_tokens += steps * n
-    worker.busy_s += worker.event_s - worker.step_start_s
 
 
 @kernel

@@ -3,11 +3,17 @@
 The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a
 request's blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is
 the queue's length. The host tier keeps its pages the same way: there, nothing is ever held beyond one operation.
+
+What a request holds is a way from its deepest node up to the root; ``NODE.lock`` counts the ways that lead through a
+node. A way follows the parents, except where a look-up found another copy of the same pages than the one above which a
+node was computed (see ``copies``): there a *strand* record says with which node it goes on. Its ``end`` is the depth at
+which that node ends, ``parent`` the node, ``next`` the next strand further up.
 """
 
 from __future__ import annotations
 
-from hisearch.kernels import tree
+from hisearch.kernels import copies, tree
+from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
 
@@ -91,67 +97,125 @@ def take(sim, v, pages):
                 tree.release_node(sim, d)
         else:
             store.evicted_tokens += taken * sim.config.page_tokens
-            if taken == here:
-                _unlink(sim, v, d)
-                tree.remove(sim, v, d)
+            if taken < here:
+                if node.first < 0:
+                    tree.trim(sim, v, d, node.end - taken * sim.config.page_tokens)
+                    continue
+                split(sim, v, d, node.end - taken * sim.config.page_tokens)
+            _unlink(sim, v, d)
+            if node.children > 0:
+                copies.become_ghost(sim, v, d)
             else:
-                tree.trim(sim, v, d, node.end - taken * sim.config.page_tokens)
+                copies.remove(sim, v, d)
 
 
 @kernel
-def split(sim, v, d, at):
-    """Cut node ``d`` at ``at``; in the queue the upper part follows the lower one. Returns the upper node."""
+def _split_one(sim, v, d, at):
     u = tree.split(sim, v, d, at)
-    if sim.nodes[d].queued:
+    sim.nodes[u].lock = sim.nodes[d].lock
+    if sim.nodes[d].queued == 1:
         _link_after(sim, v, u, d)
+    sim.nodes[u].queued = sim.nodes[d].queued
     return u
 
 
 @kernel
-def queued_pages(sim, d, tokens):
+def split(sim, v, d, at):
+    """Cut node ``d``, and all other copies of its pages, at ``at``. Returns the upper node of ``d``.
+
+    In the queue the upper part follows the lower one.
+    """
+    nodes = sim.nodes
+    if nodes[d].first < 0:
+        return _split_one(sim, v, d, at)
+    member = nodes[d].first
+    first = -1
+    before = -1
+    mine = -1
+    while member >= 0:
+        u = _split_one(sim, v, member, at)
+        if member == d:
+            mine = u
+        if before < 0:
+            first = u
+        else:
+            nodes[before].twin = u
+            sim.trees[v].copies += 1
+        nodes[u].first = first
+        before = u
+        member = nodes[member].twin
+    return mine
+
+
+@kernel
+def queued_pages(sim, v, d, tokens):
     """Pages that lie in the queue, of the first ``tokens`` on the path to node ``d``, which holds the last of them."""
     pages = 0
-    while sim.nodes[d].lock == 0:
+    while d >= sim.trees.shape[0]:
         node = sim.nodes[d]
-        pages += (min(node.end, tokens) - node.begin) // sim.config.page_tokens
-        d = node.parent
+        if node.lock == 0:
+            pages += (min(node.end, tokens) - node.begin) // sim.config.page_tokens
+        elif sim.trees[v].copies == 0:
+            break
+        d = tree.found_copy(sim, node.parent)
     return pages
 
 
 @kernel
-def lock(sim, v, d):
-    """Hold node ``d`` and so all above it; those that nobody held leave the queue."""
-    while True:
-        node = sim.nodes[d]
-        node.lock += 1
-        if node.lock > 1:
-            return
+def _lock_one(sim, v, d):
+    node = sim.nodes[d]
+    node.lock += 1
+    if node.lock == 1:
         _unlink(sim, v, d)
         sim.trees[v].free_pages -= run_pages(sim, d)
-        d = node.parent
 
 
 @kernel
-def unlock(sim, v, d):
-    """Let go of node ``d``; those that nobody holds any more join the back of the queue, deepest first."""
-    while True:
-        node = sim.nodes[d]
+def unlock(sim, v, d, strand):
+    """Let go of a way: what nobody holds any more joins the back of the queue, deepest first."""
+    nodes = sim.nodes
+    store = sim.trees[v]
+    while d >= sim.trees.shape[0]:
+        if strand >= 0 and nodes[strand].end == nodes[d].end:
+            d = nodes[strand].parent
+            after = nodes[strand].next
+            tree.release_node(sim, strand)
+            strand = after
+        node = nodes[d]
         node.lock -= 1
-        if node.lock > 0:
-            return
-        _link_after(sim, v, d, sim.trees[v].tail)
-        sim.trees[v].free_pages += run_pages(sim, d)
+        if node.lock == 0:
+            _link_after(sim, v, d, store.tail)
+            store.free_pages += run_pages(sim, d)
         d = node.parent
 
 
 @kernel
 def hold(sim, v, static, limit):
-    """Match the path to ``static`` (at most ``limit`` tokens) and hold what was found. Returns (tokens, node)."""
+    """Match the path to ``static`` (at most ``limit`` tokens) and hold what was found: (tokens, node, strand)."""
+    nodes = sim.nodes
     tokens, d = tree.match(sim, v, static, limit)
-    if tokens > 0 and tokens < sim.nodes[d].end:
+    if tokens > 0 and tokens < nodes[d].end:
         d = split(sim, v, d, tokens)
-    lock(sim, v, d)
-    return tokens, d
+    deepest = d
+    first_strand = -1
+    last_strand = -1
+    while d >= sim.trees.shape[0]:
+        _lock_one(sim, v, d)
+        d = nodes[d].parent
+        found = tree.found_copy(sim, d)
+        if found != d:
+            strand = tree.acquire_node(sim)
+            nodes[strand].end = nodes[found].end
+            nodes[strand].parent = found
+            nodes[strand].static = -2
+            nodes[strand].next = -1
+            if last_strand >= 0:
+                nodes[last_strand].next = strand
+            else:
+                first_strand = strand
+            last_strand = strand
+            d = found
+    return tokens, deepest, first_strand
 
 
 @kernel
@@ -162,13 +226,59 @@ def grow(sim, v, d, static, begin, end):
     its pages would be freed together in any case.
     """
     node = sim.nodes[d]
-    if d >= sim.trees.shape[0] and node.lock == 1 and node.children == 0 and node.end == begin:
+    alone = node.lock == 1 and node.children == 0 and node.first < 0
+    if d >= sim.trees.shape[0] and alone and node.end == begin:
         tree.extend(sim, v, d, static, end)
         return d
     child = tree.insert(sim, v, d, static, begin, end)
-    # The caller's hold on d passes to the child: d is now locked by its child instead.
     sim.nodes[child].lock = 1
     return child
+
+
+@kernel
+def duplicate(sim, v, d, static, begin, end):
+    """Add copies of the cached pages in (begin, end] on the path to ``static`` below the held ``d``.
+
+    The pages were taken before, and computed although others had computed them already. Returns the node now held.
+    """
+    nodes = sim.nodes
+    _, cached = tree.match(sim, v, static, end)
+    if end < nodes[cached].end:
+        cached = split(sim, v, cached, end)
+    deepest = -1
+    below = -1
+    while True:
+        if nodes[cached].begin < begin:
+            split(sim, v, cached, begin)
+        copy = tree.acquire_node(sim)
+        nodes[copy].begin = nodes[cached].begin
+        nodes[copy].end = nodes[cached].end
+        nodes[copy].static = nodes[cached].static
+        nodes[copy].lock = 1
+        copies.join(sim, v, copy, cached)
+        if below < 0:
+            deepest = copy
+        else:
+            nodes[below].parent = copy
+            nodes[copy].children = 1
+        below = copy
+        if nodes[cached].begin == begin:
+            break
+        cached = tree.found_copy(sim, nodes[cached].parent)
+    nodes[below].parent = d
+    nodes[d].children += 1
+    return deepest
+
+
+@kernel
+def cached_runs(sim, v, static, begin, end):
+    """Nodes that ``duplicate`` would copy, or a few more."""
+    _, d = tree.match(sim, v, static, end)
+    runs = 1
+    while sim.nodes[d].begin > begin:
+        d = tree.found_copy(sim, sim.nodes[d].parent)
+        runs += 1
+    return runs
 
 
 @kernel
@@ -177,13 +287,13 @@ def store(sim, v, static, tokens):
 
     They become the youngest.
     """
-    found, d = hold(sim, v, static, tokens)
+    found, d, strand = hold(sim, v, static, tokens)
     room = sim.trees[v].free_pages * sim.config.page_tokens
     end = min(tokens, found + room)
     if end > found:
         take(sim, v, (end - found) // sim.config.page_tokens)
         d = grow(sim, v, d, static, found, end)
-    unlock(sim, v, d)
+    unlock(sim, v, d, strand)
 
 
 @kernel
@@ -195,9 +305,12 @@ def reset(sim, v, pages):
     root.lock = 1
     root.parent = -1
     root.static = -1
+    root.first = -1
+    root.queued = 0
     cache = sim.trees[v]
     cache.capacity_pages = pages
     cache.free_pages = 0
     cache.head = -1
     cache.tail = -1
+    cache.copies = 0
     push_empty(sim, v, pages)

@@ -8,7 +8,7 @@ admission reserves.
 
 from __future__ import annotations
 
-from hisearch.kernels import heaps, lists, radix
+from hisearch.kernels import device, heaps, lists, radix
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels.cost import batch_cost
@@ -201,11 +201,10 @@ def form(sim, w, now):
     if prefill:
         seconds = batch_cost(sim.seconds, sim.requests, sim.batch[w], worker.batch_size, 0, 0)
         worker.energy_j += batch_cost(sim.joules, sim.requests, sim.batch[w], worker.batch_size, 0, 0)
-        worker.phase = la.STEPPING
-        worker.step_start_s = now
-        heaps.event_set(sim, w, max(now + seconds, worker.load_back_s))
+        device.launch(sim, w, now, seconds)
+        device.await_next(sim, w, now, True)
     else:
-        lists.plan_coast(sim, w, now, _coast_limit(sim, w))
+        device.plan_coast(sim, w, now, _coast_limit(sim, w))
 
 
 @kernel
@@ -218,7 +217,7 @@ def _finish(sim, w, r, now):
 def _complete_decode(sim, w, now):
     worker = sim.workers[w]
     steps = worker.coast_steps
-    lists.account_coast(sim, w, steps)
+    device.finish_coast(sim, w)
     sim.trees[w].free_pages -= lists.pages_over(sim, w, 1, steps - 1)
     worker.ratio = _decayed(sim, worker.ratio, steps - 1)
     _note_peak(sim, w)
@@ -233,8 +232,7 @@ def _complete_decode(sim, w, now):
 @kernel
 def _complete_prefill(sim, w, now):
     worker = sim.workers[w]
-    worker.steps += 1
-    worker.busy_s += now - worker.step_start_s
+    device.retire(sim, w)
     empty = worker.decoding + worker.lingering == 0
     joined = 0
     worker.chunked = -1
@@ -254,6 +252,7 @@ def _complete_prefill(sim, w, now):
             # The prompt's pages are keyed by what was known before this token: a path to the prompt's end or beyond.
             memory.keep_unfinished(sim, w, r)
             lists.run_last(sim, w, r)
+            lists.number(sim, w, r)
             lists.join_decode(sim, w, r)
             joined += 1
     if worker.chunked >= 0:
@@ -282,4 +281,4 @@ def receive(sim, w, r, now):
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
     elif worker.phase == la.COASTING and not worker.full:
-        lists.cut_coast(sim, w, now)
+        device.cut_coast(sim, w, now)

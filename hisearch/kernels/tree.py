@@ -40,6 +40,8 @@ def acquire_node(sim):
     node.heap_slot = -1
     node.queued = 0
     node.hits = 0
+    node.first = -1
+    node.twin = -1
     return d
 
 
@@ -49,6 +51,13 @@ def release_node(sim, d):
     sim.counters[la.NODES_LEFT] += 1
     sim.nodes[d].next = sim.counters[la.FREE_NODE]
     sim.counters[la.FREE_NODE] = d
+
+
+@kernel
+def found_copy(sim, d):
+    """Of all copies of the pages of ``d``, the one that a look-up finds (see ``copies``)."""
+    first = sim.nodes[d].first
+    return d if first < 0 else first
 
 
 @kernel
@@ -65,7 +74,7 @@ def match(sim, v, static, limit):
         if d >= 0:
             tokens = min(nodes[d].end, floor_page(sim, sim.trace.end_tokens[s]), limit)
             while nodes[d].begin >= tokens:
-                d = nodes[d].parent
+                d = found_copy(sim, nodes[d].parent)
             return tokens, d
         s = sim.trace.parent[s]
     return 0, v
@@ -174,7 +183,8 @@ def remove(sim, v, d):
     while s > 0:
         start = trace.start_tokens[s]
         if sim.cover[v, s] == d:
-            sim.cover[v, s] = parent if start < node.begin and parent >= sim.trees.shape[0] else -1
+            above = parent >= sim.trees.shape[0] and start < node.begin
+            sim.cover[v, s] = found_copy(sim, parent) if above else -1
         if start <= node.begin:
             break
         s = trace.parent[s]

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from hisearch.kernels import layout as la
+from hisearch.kernels import owners
 from hisearch.latency.costs import StepCosts
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import RequestTable, Result, WorkerTable
+from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
 from hisearch.specs.deployment import RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -26,7 +27,14 @@ _ROUTERS = {
     "power_of_two": la.POWER_OF_TWO,
     "cache_aware": la.CACHE_AWARE,
 }
-_EVICTIONS = {"lru": la.LRU, "lfu": la.LFU}
+_EVICTIONS = {
+    "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
+    "priority": la.BY_PRIORITY,
+}  # fmt: skip
+_SCHEDULES = {
+    "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
+    "random": la.SHUFFLED,
+}  # fmt: skip
 
 
 def _records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -75,6 +83,16 @@ def _config(plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: floa
         max_request_tokens=plan.max_request_tokens,
         conservativeness=engine.schedule_conservativeness,
         eviction=_EVICTIONS[engine.eviction],
+        schedule=_SCHEDULES[engine.schedule],
+        overlap=engine.overlap,
+        chunked_prefill=engine.chunked_prefill,
+        long_prefill_tokens=engine.long_prefill_tokens,
+        reserve_full_prompt=engine.reserve_full_prompt,
+        watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
+        mixed_chunk=engine.mixed_chunk,
+        ignore_eos=plan.ignore_eos,
+        shared_outputs=0,
+        log=0,
         cache_threshold=router.cache_threshold,
         balance_abs=router.balance_abs_threshold,
         balance_rel=router.balance_rel_threshold,
@@ -101,8 +119,10 @@ def _requests(trace: TraceArrays, load: float) -> Any:
     return requests
 
 
-def _allocate(plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, seed: int, node_room: int) -> la.Sim:
-    """All arrays of one simulation; ``node_room``: cache-tree nodes to reserve."""
+def _allocate(
+    plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, seed: int, node_room: int, log_room: int = 0
+) -> la.Sim:
+    """All arrays of one simulation; ``node_room``: cache-tree nodes to reserve; ``log_room``: steps to log."""
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
@@ -113,6 +133,8 @@ def _allocate(plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, 
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
     head, after = _followers(trace.previous)
+    owner_head, owner, next_owner = (np.empty(0, np.int32),) * 3 if radix else owners.find(trace)
+    settings.shared_outputs = len(owner) > 0
     return la.Sim(
         config=settings,
         trace=la.Trace(**{name: getattr(trace, name) for name in la.Trace.FIELDS}),
@@ -131,10 +153,16 @@ def _allocate(plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, 
         open_loop=first_turns[order],
         follower_head=head,
         follower_next=after,
+        owner_head=owner_head,
+        owner=owner,
+        next_owner=next_owner,
         event_heap=np.empty(workers, np.int32),
         belief=np.zeros((len(trace.parent) if config.router == la.CACHE_AWARE else 1, words), np.uint64),
         rng=np.array([seed], np.uint64),
         counters=np.zeros(la.COUNTERS, np.int64),
+        log_steps=np.empty(log_room, la.STEP_LOG).view(np.recarray),
+        log_entries=np.empty(8 * log_room, la.ENTRY_LOG).view(np.recarray),
+        log_lost=np.empty(log_room, np.int32),
     )
 
 
@@ -147,6 +175,7 @@ def simulate(
     seed: int = 0,
     horizon_s: float = math.inf,
     load: float = 1.0,
+    log: bool = False,
 ) -> Result:
     """Replay ``trace`` on ``replicas`` identical workers behind ``router``.
 
@@ -158,6 +187,7 @@ def simulate(
         seed: of the router's random stream.
         horizon_s: simulated seconds after which the run stops; unfinished requests stay ``IN_FLIGHT``.
         load: factor on the arrival rate of first turns; think times are not scaled.
+        log: keep every step, its batch and what it preempted (``Result.log``).
 
     Raises:
         ValueError: if ``replicas`` or ``load`` is not positive.
@@ -171,8 +201,10 @@ def simulate(
         raise ValueError(f"load must be a positive number, not {load}")
     settings = _config(plan, replicas, router, horizon_s)
     room = 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (plan.engine.max_running_requests + 2)
+    settings.log = log
+    log_room = 4096 if log else 0
     while True:
-        sim = _allocate(plan, trace.arrays, settings, load, seed, room)
+        sim = _allocate(plan, trace.arrays, settings, load, seed, room, log_room)
         end_s, horizon_reached = cluster.run(sim)
         fault = sim.counters[la.FAULT]
         if fault == la.OUT_OF_MEMORY:
@@ -180,9 +212,12 @@ def simulate(
                 f"{plan.engine.name} would stop for want of memory at {end_s:.3f} s: its admission rule let in more "
                 f"than {plan.kv_capacity_tokens} KV tokens hold; lower chunk_tokens or max_running_requests"
             )
-        if fault != la.NODE_POOL_FULL:
+        if fault == la.NODE_POOL_FULL:
+            room *= 2
+        elif fault == la.LOG_FULL:
+            log_room *= 4
+        else:
             break
-        room *= 2
     if not horizon_reached and (sim.requests["outcome"] == la.IN_FLIGHT).any():
         raise AssertionError("the simulation ended with requests in flight")
     return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
@@ -221,4 +256,17 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         idle_w=plan.costs.idle_w,
         horizon_reached=horizon_reached,
         warnings=plan.costs.warnings,
+        log=_log(sim) if sim.config.log else None,
     )
+
+
+def _log(sim: la.Sim) -> StepLog:
+    steps, entries, lost = (
+        np.asarray(array[: sim.counters[used]]).copy()
+        for array, used in (
+            (sim.log_steps, la.LOG_STEPS),
+            (sim.log_entries, la.LOG_ENTRIES),
+            (sim.log_lost, la.LOG_LOST),
+        )
+    )
+    return StepLog(steps, entries, lost)

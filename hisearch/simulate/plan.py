@@ -31,6 +31,7 @@ class WorkerPlan:
     kv_capacity_tokens: whole pages of HBM. host_capacity_tokens: whole pages of the host tier, 0 where it is off.
     host_latency_s, host_s_per_token: law of a load-back, per operation and per token of KV.
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
+    ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
     """
 
     engine: EngineSpec
@@ -41,6 +42,7 @@ class WorkerPlan:
     host_latency_s: float = 0.0
     host_s_per_token: float = 0.0
     max_request_tokens: int = NO_WINDOW
+    ignore_eos: bool = False
 
 
 def plan_worker(

@@ -96,6 +96,34 @@ class WorkerTable:
 
 
 @dataclass(frozen=True)
+class StepLog:
+    """Every step of a run, in the order in which they were launched; structured arrays as in ``kernels.layout``.
+
+    steps (STEP_LOG): times, worker, kind, memory; ``first_entry``, ``entries`` and ``first_lost``, ``lost`` are ranges
+        of the other two.
+    entries (ENTRY_LOG): request index, tokens computed before and in the step, in batch order.
+    lost: indices of requests that were preempted (vLLM) or retracted (SGLang), in order.
+    """
+
+    steps: np.ndarray
+    entries: np.ndarray
+    lost: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def batch(self, step: int) -> np.ndarray:
+        """Entries of a step."""
+        first = self.steps["first_entry"][step]
+        return self.entries[first : first + self.steps["entries"][step]]
+
+    def lost_in(self, step: int) -> np.ndarray:
+        """Requests lost while a step was formed."""
+        first = self.steps["first_lost"][step]
+        return self.lost[first : first + self.steps["lost"][step]]
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished simulation."""
 
@@ -106,6 +134,7 @@ class Result:
     idle_w: float
     horizon_reached: bool = False
     warnings: tuple[str, ...] = field(default=())
+    log: StepLog | None = None
 
     @property
     def prompt_tokens(self) -> int:

@@ -9,7 +9,13 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 
 RouterName = Literal["random", "round_robin", "power_of_two", "cache_aware"]
-EvictionName = Literal["lru", "lfu"]
+EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
+ScheduleName = Literal["fcfs", "priority", "lpm", "lof", "dfs-weight", "random"]
+#: Orders of the waiting queue that each engine has.
+SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
+    "vllm": ("fcfs", "priority"),
+    "sglang": ("fcfs", "priority", "lpm", "lof", "dfs-weight", "random"),
+}
 
 
 class EngineSpec(Strict):
@@ -32,6 +38,25 @@ class EngineSpec(Strict):
         1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
     )
     eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; vLLM has lru alone.")
+    schedule: ScheduleName = Field(
+        "fcfs", description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy."
+    )
+    overlap: bool = Field(
+        True,
+        description="Form a batch while the one before it runs, as both engines do by default: vLLM async_scheduling, "
+        "SGLang's overlap schedule.",
+    )
+    chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
+    long_prefill_tokens: NonNegativeInt = Field(
+        0, description="vLLM long_prefill_token_threshold: most tokens of one request in a step; 0 sets no limit."
+    )
+    reserve_full_prompt: bool = Field(
+        True, description="vLLM scheduler_reserve_full_isl: admit a prompt only where all of it has room."
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="vLLM: share of the KV pages that admission leaves free; none by default."
+    )
+    mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
 
     @property
     def page_size(self) -> int:
@@ -41,7 +66,9 @@ class EngineSpec(Strict):
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
         if self.name == "vllm" and self.eviction != "lru":
-            raise ValueError("vLLM evicts by lru alone; eviction: lfu needs engine sglang")
+            raise ValueError(f"vLLM evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        if self.schedule not in SCHEDULES[self.name]:
+            raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
         if self.name == "vllm" and self.chunk_tokens < self.max_running_requests:
             raise ValueError(
                 f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "

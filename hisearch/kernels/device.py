@@ -1,0 +1,134 @@
+"""A worker's device: steps launched one behind the other, and when their results are taken in.
+
+Without overlap a step is launched, ends, and its results are taken in before the next pass. With overlap (vLLM's
+asynchronous scheduling, SGLang's overlap schedule) one more may be launched while the one before it runs: a pass forms
+step k + 1 when k - 1 has ended, and the device gets to it when k ends. If the step just launched is the only
+outstanding one, the next pass follows at once.
+
+A *coast* is a run of decode steps launched as one, between whose passes nothing happens. Without overlap its event is
+the end of its last step. With overlap the pass behind a coast of n steps comes when its last but one ends (for n = 1:
+when the step before the coast ends); its last step is then the only outstanding one.
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import heaps
+from hisearch.kernels import layout as la
+from hisearch.kernels.cost import coast, decode_seconds, token_wise
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def launch(sim, w, now, seconds):
+    """Launch the step formed at ``now``; it ends no sooner than the load-back that it waits for. Returns its end."""
+    worker = sim.workers[w]
+    start = max(now, worker.newest_end_s)
+    end = start + seconds
+    if worker.load_back_s > end:
+        end = worker.load_back_s
+    worker.newest_start_s = start
+    worker.newest_end_s = end
+    if worker.outstanding == 0:
+        worker.oldest_start_s = start
+        worker.oldest_end_s = end
+    worker.outstanding += 1
+    worker.launched += 1
+    return end
+
+
+@kernel
+def await_next(sim, w, now, launched):
+    """Set the worker's next event after a pass at ``now`` that launched a single step, or none."""
+    worker = sim.workers[w]
+    if worker.outstanding == 0:
+        worker.phase = la.IDLE
+        heaps.event_clear(sim, w)
+    elif launched and worker.outstanding == 1 and sim.config.overlap:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    else:
+        worker.phase = la.STEPPING
+        heaps.event_set(sim, w, worker.oldest_end_s)
+
+
+@kernel
+def retire(sim, w):
+    """The oldest outstanding step has ended; its results are being taken in."""
+    worker = sim.workers[w]
+    worker.steps += 1
+    worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
+    worker.oldest_start_s = worker.newest_start_s
+    worker.oldest_end_s = worker.newest_end_s
+    worker.outstanding -= 1
+
+
+@kernel
+def plan_coast(sim, w, now, limit):
+    """Plan a coast of up to ``limit`` decode steps, from a pass at ``now``.
+
+    With overlap there must be one outstanding step.
+    """
+    worker = sim.workers[w]
+    worker.phase = la.COASTING
+    if sim.config.overlap:
+        steps, event = coast(
+            sim.seconds, worker.newest_end_s, 1e300, limit - 1, worker.decoding, worker.context_tokens
+        )
+        steps += 1
+    else:
+        worker.newest_start_s = max(now, worker.newest_end_s)
+        steps, event = coast(sim.seconds, worker.newest_start_s, 1e300, limit, worker.decoding, worker.context_tokens)
+    worker.coast_steps = steps
+    heaps.event_set(sim, w, event)
+
+
+@kernel
+def cut_coast(sim, w, until):
+    """Let the planned coast end with the first pass at or after ``until``."""
+    worker = sim.workers[w]
+    if sim.config.overlap:
+        steps = 0
+        event = worker.newest_end_s
+        if event < until:
+            steps, event = coast(
+                sim.seconds, event, until, worker.coast_steps - 1, worker.decoding, worker.context_tokens
+            )
+        steps += 1
+    else:
+        steps, event = coast(
+            sim.seconds, worker.newest_start_s, until, worker.coast_steps, worker.decoding, worker.context_tokens
+        )
+    worker.coast_steps = steps
+    heaps.event_set(sim, w, event)
+
+
+@kernel
+def finish_coast(sim, w):
+    """The coast's event is due: account for its steps. Without overlap all have ended, with overlap all but the last.
+
+    Energy by the trapezoid rule, exact while the law is linear. ``context_tokens`` is still that of the first step.
+    """
+    worker = sim.workers[w]
+    steps = worker.coast_steps
+    n = worker.decoding
+    first = decode_seconds(sim.joules, n, worker.context_tokens)
+    last = decode_seconds(sim.joules, n, worker.context_tokens + (steps - 1) * n)
+    worker.energy_j += steps * (token_wise(sim.joules, n, n, n) + 0.5 * (first + last))
+    worker.decode_tokens += steps * n
+    worker.launched += steps
+    if not sim.config.overlap:
+        worker.steps += steps
+        worker.busy_s += worker.event_s - worker.newest_start_s
+        worker.newest_end_s = worker.event_s
+        return
+    # The step outstanding before the coast has ended, and all of the coast but its last one.
+    worker.steps += steps
+    worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
+    worker.busy_s += worker.event_s - worker.oldest_end_s
+    _, end = coast(
+        sim.seconds, worker.event_s, 1e300, 1, worker.decoding, worker.context_tokens + (steps - 1) * n
+    )
+    worker.newest_start_s = worker.event_s
+    worker.newest_end_s = end
+    worker.oldest_start_s = worker.newest_start_s
+    worker.oldest_end_s = end

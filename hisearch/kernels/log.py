@@ -1,0 +1,71 @@
+"""The log of steps: what was in each batch, and what was lost while it was formed. Off in a search.
+
+A step is logged when it is launched: ``lost`` for each request that loses its KV meanwhile, ``entry`` for each one in
+the batch, in batch order, then ``step``. Where an array is full the run is void (``LOG_FULL``); the caller runs it
+again with larger ones.
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import layout as la
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def forget_lost(sim):
+    """A pass begins: what earlier ones without a batch lost belongs to no step."""
+    sim.counters[la.LOG_LOST_TAKEN] = sim.counters[la.LOG_LOST]
+
+
+@kernel
+def lost(sim, r):
+    """Request ``r`` loses its KV."""
+    if not sim.config.log:
+        return
+    k = sim.counters[la.LOG_LOST]
+    if k >= sim.log_lost.shape[0]:
+        sim.counters[la.FAULT] = la.LOG_FULL
+        return
+    sim.log_lost[k] = r
+    sim.counters[la.LOG_LOST] = k + 1
+
+
+@kernel
+def entry(sim, r, computed, tokens):
+    """The next step computes ``tokens`` tokens of ``r`` behind ``computed``."""
+    k = sim.counters[la.LOG_ENTRIES]
+    if k >= sim.log_entries.shape[0]:
+        sim.counters[la.FAULT] = la.LOG_FULL
+        return
+    record = sim.log_entries[k]
+    record.request = r
+    record.computed = computed
+    record.tokens = tokens
+    sim.counters[la.LOG_ENTRIES] = k + 1
+
+
+@kernel
+def step(sim, w, kind, scheduled_s, start_s, end_s):
+    """Close the step to which all entries and losses since the last one belong."""
+    k = sim.counters[la.LOG_STEPS]
+    if k >= sim.log_steps.shape[0]:
+        sim.counters[la.FAULT] = la.LOG_FULL
+        return
+    record = sim.log_steps[k]
+    first = 0
+    if k > 0:
+        first = sim.log_steps[k - 1].first_entry + sim.log_steps[k - 1].entries
+    record.worker = w
+    record.kind = kind
+    record.scheduled_s = scheduled_s
+    record.start_s = start_s
+    record.end_s = end_s
+    record.ratio = sim.workers[w].ratio
+    record.free_tokens = sim.trees[w].free_pages * sim.config.page_tokens
+    record.evictable_tokens = sim.trees[w].evictable_pages * sim.config.page_tokens
+    record.first_entry = first
+    record.entries = sim.counters[la.LOG_ENTRIES] - first
+    record.first_lost = sim.counters[la.LOG_LOST_TAKEN]
+    record.lost = sim.counters[la.LOG_LOST] - sim.counters[la.LOG_LOST_TAKEN]
+    sim.counters[la.LOG_LOST_TAKEN] = sim.counters[la.LOG_LOST]
+    sim.counters[la.LOG_STEPS] = k + 1

@@ -1,0 +1,231 @@
+"""vLLM: one pass of the scheduler: running requests in order, then waiting ones, against one budget of tokens.
+
+Decodes are not looked at one by one: as long as the budget and the free pages suffice for all running requests, their
+order has no effect. Only where something is short are they served in order.
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import layout as la
+from hisearch.kernels import lists, queue, tree
+from hisearch.kernels import vllm_memory as memory
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def _cut(sim, tokens):
+    limit = sim.config.long_prefill_tokens
+    return min(tokens, limit) if limit > 0 else tokens
+
+
+@kernel
+def _missing(sim, r):
+    """Known tokens of the unfinished prompt ``r`` that are not computed."""
+    request = sim.requests[r]
+    return sim.trace.input_tokens[r] + request.generated - request.computed
+
+
+@kernel
+def _pages_for(sim, r, tokens):
+    """Pages that ``tokens`` more computed tokens of ``r`` take."""
+    computed = sim.requests[r].computed
+    return lists.pages(sim, computed + tokens) - lists.pages(sim, computed)
+
+
+@kernel
+def _schedule_chunk(sim, w, r, tokens):
+    """Put ``tokens`` more of ``r``'s known tokens into the batch; the pages are there.
+
+    A resumed request of which all but its newest output token is cached decodes at once, among the prompts.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    queue.take(sim, w, _pages_for(sim, r, tokens))
+    memory.publish(sim, w, r, request.computed + tokens)
+    request.chunk = tokens
+    request.mark = worker.launched + 1
+    complete = tokens == _missing(sim, r)
+    sim.batch[w, worker.batch_size] = r
+    worker.batch_size += 1
+    if complete and tokens == 1 and request.generated > 0:
+        request.part = la.LATE_DECODE
+        worker.decode_tokens += 1
+    else:
+        request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
+        worker.prefill_tokens += tokens
+
+
+@kernel
+def _everything_fits(sim, w):
+    """Whether the running requests get what they ask for in any order; only the very last may be cut by the budget."""
+    worker = sim.workers[w]
+    left = sim.config.chunk_tokens - worker.decoding
+    pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
+    r = worker.prompts_head
+    while r >= 0:
+        wanted = _cut(sim, _missing(sim, r))
+        share = min(wanted, left)
+        if share < wanted and r != worker.running_tail:
+            return False
+        pages += _pages_for(sim, r, share)
+        left -= share
+        r = sim.requests[r].next_aside
+    return pages <= sim.trees[w].free_pages
+
+
+@kernel
+def _serve_all(sim, w):
+    """Schedule every running request. Returns the budget left."""
+    worker = sim.workers[w]
+    left = sim.config.chunk_tokens - worker.decoding
+    if worker.decoding > 0:
+        queue.take(sim, w, lists.pages_due(sim, w, 0))
+    r = worker.prompts_head
+    while r >= 0 and left > 0:
+        share = min(_cut(sim, _missing(sim, r)), left)
+        _schedule_chunk(sim, w, r, share)
+        left -= share
+        r = sim.requests[r].next_aside
+    return left
+
+
+@kernel
+def _choose_victim(sim, w):
+    """fcfs: the last running request; priority: the least urgent, of equals the one nearest the front."""
+    worker = sim.workers[w]
+    if sim.config.schedule != la.PRIORITY:
+        return worker.running_tail
+    victim = worker.running_head
+    r = sim.requests[victim].next
+    while r >= 0:
+        mine, theirs = sim.trace.priority[r], sim.trace.priority[victim]
+        later = sim.requests[r].arrival_s > sim.requests[victim].arrival_s
+        if mine > theirs or (mine == theirs and later):
+            victim = r
+        r = sim.requests[r].next
+    return victim
+
+
+@kernel
+def _serve_in_order(sim, w):
+    """Serve running requests one by one, preempting where pages are short. Returns (budget left, preempted)."""
+    worker = sim.workers[w]
+    serial = worker.launched + 1
+    budget = sim.config.chunk_tokens
+    preempted = False
+    r = worker.running_head
+    while r >= 0 and budget > 0:
+        request = sim.requests[r]
+        if request.state == la.DRAINING:
+            r = request.next
+            continue
+        share = 1
+        if request.state == la.DECODING:
+            computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
+            needed = 1 if computed % sim.config.page_tokens == 0 else 0
+        else:
+            share = min(_cut(sim, _missing(sim, r)), budget)
+            needed = _pages_for(sim, r, share)
+        served = True
+        while served and needed > sim.trees[w].free_pages:
+            victim = _choose_victim(sim, w)
+            if sim.requests[victim].mark == serial:
+                budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
+            memory.preempt(sim, w, victim)
+            preempted = True
+            served = victim != r
+        if not served:
+            break
+        if request.state == la.DECODING:
+            request.mark = serial
+            queue.take(sim, w, needed)
+        else:
+            _schedule_chunk(sim, w, r, share)
+        budget -= share
+        r = request.next
+    _let_sit_out(sim, w, serial)
+    return budget, preempted
+
+
+@kernel
+def _let_sit_out(sim, w, serial):
+    """Decodes that the pass did not reach take no part in this step."""
+    worker = sim.workers[w]
+    last = -1
+    r = worker.running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING and request.mark != serial:
+            if request.joined_step <= worker.launched:
+                request.sampled_step = worker.launched
+                request.by_decode = 1
+            lists.leave_decode(sim, w, r)
+            request.state = la.SITTING
+            request.next_aside = -1
+            if last >= 0:
+                sim.requests[last].next_aside = r
+            else:
+                worker.sitting_head = r
+            last = r
+        r = request.next
+
+
+@kernel
+def serve_running(sim, w):
+    """Schedule the running requests. Returns (budget left, preempted)."""
+    if _everything_fits(sim, w):
+        return _serve_all(sim, w), False
+    return _serve_in_order(sim, w)
+
+
+@kernel
+def admit(sim, w, now, budget):
+    """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
+    worker = sim.workers[w]
+    r = worker.waiting_head
+    request = sim.requests[r]
+    page = sim.config.page_tokens
+    known = sim.trace.input_tokens[r] + request.generated
+    static = lists.path_end(sim, r)
+    limit = 0
+    if sim.config.prefix_caching:
+        limit = tree.floor_page(sim, known - 1)
+        if sim.config.shared_outputs:
+            memory.reveal(sim, w, static)
+    found, d = tree.match(sim, w, static, limit)
+    share = _cut(sim, known - found)
+    if not sim.config.chunked_prefill and share > budget:
+        return 0
+    admitted = known if sim.config.reserve_full_prompt else found + min(share, budget)
+    needed = lists.pages(sim, admitted) - found // page + queue.queued_pages(sim, w, d, found)
+    if needed + sim.config.watermark_pages > sim.trees[w].free_pages:
+        return 0
+    lists.stop_waiting(sim, w, r)
+    lists.run_last(sim, w, r)
+    lists.number(sim, w, r)
+    request.state = la.ADMITTED
+    found, request.node, request.strand = queue.hold(sim, w, static, limit)
+    request.locked_tokens = found
+    request.computed = found
+    loaded = 0
+    if sim.config.host_pages > 0:
+        loaded = _load_back(sim, w, now, r, found, limit)
+    lists.note_scheduled(sim, r, now, found, loaded)
+    tokens = min(_cut(sim, known - request.computed), budget)
+    _schedule_chunk(sim, w, r, tokens)
+    return tokens
+
+
+@kernel
+def _load_back(sim, w, now, r, found, limit):
+    """Copy back what the host tier holds beyond the ``found`` tokens. Returns the tokens."""
+    on_host, _ = tree.match(sim, sim.config.workers + w, lists.path_end(sim, r), limit)
+    loaded = on_host - found
+    pages = loaded // sim.config.page_tokens
+    if loaded <= 0 or pages > sim.trees[w].free_pages:
+        return 0
+    queue.take(sim, w, pages)
+    memory.publish(sim, w, r, on_host)
+    sim.requests[r].computed = on_host
+    lists.load_back(sim, w, now, loaded)
+    return loaded
