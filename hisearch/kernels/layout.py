@@ -67,7 +67,8 @@ REQUEST = np.dtype(
         ("outcome", "i4"),
         ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
         ("state", "i4"),  # vLLM: see below
-        ("by_decode", "i4"),  # vLLM: 1 where its newest token was sampled by a decode
+        ("rested", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
+        ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
         ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
     ],
     align=True,
@@ -151,6 +152,7 @@ WORKER = np.dtype(
         ("prompts_head", "i4"),  # vLLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
         ("sitting_head", "i4"),  # vLLM: decodes that the step being formed leaves out
+        ("futile", "i4"),  # vLLM: preemptions since a token was sampled
         ("draining", "i4"),  # vLLM: running requests whose last token is being made
         ("endings_new", "i4"),  # vLLM: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
@@ -177,10 +179,14 @@ LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP = 8, 9, 10, 11, 
 COUNTERS = 13
 
 # Values of counters[FAULT], any of which voids the run.
-NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL = 1, 2, 3
+# STUCK: requests preempt each other for ever, and none makes a token.
+NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK = 1, 2, 3, 4
 
 # Kinds of a logged step; vLLM has but one.
 ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
+
+#: Preemptions without a token sampled in between, per request that a worker may run, after which it is stuck.
+FUTILE_PREEMPTIONS = 1000
 
 #: Node records that one event can take, per request that a worker may run (and a few): at most five for each one that
 #: ends or is preempted, six for each one admitted.

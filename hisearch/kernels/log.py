@@ -69,3 +69,11 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
     record.lost = sim.counters[la.LOG_LOST] - sim.counters[la.LOG_LOST_TAKEN]
     sim.counters[la.LOG_LOST_TAKEN] = sim.counters[la.LOG_LOST]
     sim.counters[la.LOG_STEPS] = k + 1
+
+
+@kernel
+def spend(sim, pages):
+    """The step logged last had so many free pages less than the worker has now: a coast takes its pages at its end."""
+    k = sim.counters[la.LOG_STEPS] - 1
+    if k >= 0 and not sim.counters[la.FAULT]:
+        sim.log_steps[k].free_tokens -= pages * sim.config.page_tokens

@@ -29,6 +29,7 @@ def form(sim, w, now):
             budget -= tokens
     _note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
+        _sit_down(sim, w)
         if preempted and worker.outstanding == 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
@@ -81,6 +82,8 @@ def _launch(sim, w, now):
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
     worker.decode_tokens += worker.decoding
+    if worker.decoding > 0:
+        worker.futile = 0
     lists.advance_clock(sim, w, 1)
     _drain(sim, w)
     for k in range(worker.batch_size):
@@ -101,9 +104,10 @@ def _account_chunk(sim, w, r, end):
         return
     if request.state == la.PROMPT:
         memory.leave_prompts(sim, w, r)
+    worker.futile = 0
     request.generated += 1
     request.sampled_step = worker.launched
-    request.by_decode = 0
+    request.waits = 0
     if request.generated == 1:
         request.first_token_s = end
     if request.generated == sim.trace.output_tokens[r]:
@@ -111,6 +115,7 @@ def _account_chunk(sim, w, r, end):
         return
     request.state = la.DECODING
     request.joined_step = worker.launched + 1
+    request.rested = 0
     lists.join_decode(sim, w, r)
 
 
@@ -120,9 +125,9 @@ def _drain(sim, w):
     worker = sim.workers[w]
     while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == worker.clock:
         r = sim.finish_heap[w, 0]
+        sim.requests[r].waits = memory.newest_waits(sim, w, r)
         lists.leave_decode(sim, w, r)
         sim.requests[r].sampled_step = worker.launched
-        sim.requests[r].by_decode = 1
         _await_end(sim, w, r)
 
 
@@ -156,6 +161,7 @@ def _sit_down(sim, w):
         after = request.next_aside
         request.state = la.DECODING
         request.joined_step = worker.launched + 1
+        request.rested = 1
         lists.join_decode(sim, w, r)
         r = after
 
@@ -240,6 +246,7 @@ def _log_batch(sim, w, ahead):
 def _log_coast(sim, w):
     """Log each step of the coast that ends now, before it is accounted for."""
     worker = sim.workers[w]
+    log.forget_lost(sim)
     context = worker.context_tokens
     formed = worker.coast_s
     start = worker.newest_start_s
@@ -249,6 +256,7 @@ def _log_coast(sim, w):
         _log_batch(sim, w, step)
         _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context)
         log.step(sim, w, la.ANY_STEP, formed, start, end)
+        log.spend(sim, lists.pages_over(sim, w, 1, step))
         context += worker.decoding
         formed = start if sim.config.overlap else end
         start = end

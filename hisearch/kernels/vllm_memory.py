@@ -21,12 +21,17 @@ def sampled(sim, w, r):
 
 
 @kernel
-def _newest_by_decode(sim, w, r):
-    """Whether a decode (and not the end of a prompt) sampled the newest token of ``r``."""
+def newest_waits(sim, w, r):
+    """1 where the page filled by the token before ``r``'s newest one could not be found when that one was scheduled.
+
+    So it is if a decode makes the newest token and the one before it was in flight then: not behind the end of a
+    prompt, nor behind a step that ``r`` had sat out.
+    """
+    worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DECODING and request.joined_step <= sim.workers[w].launched:
-        return 1
-    return request.by_decode
+    if request.state == la.DECODING and request.joined_step <= worker.launched:
+        return 0 if request.joined_step == worker.launched and request.rested else 1
+    return request.waits
 
 
 @kernel
@@ -48,28 +53,19 @@ def in_flight(sim, w, r):
 
 @kernel
 def findable_tokens(sim, w, r):
-    """Computed tokens of ``r`` whose full pages could be found before the pass: those known when they were scheduled.
-
-    The token in flight was not, if a decode makes it: the page that its predecessor fills waits for the results.
-    """
+    """Computed tokens of ``r`` whose full pages could be found before the pass: those known when they were scheduled."""
     request = sim.requests[r]
     computed = request.computed
     if request.state == la.DECODING:
         computed = sim.trace.input_tokens[r] + sampled(sim, w, r) - 1
-    return computed - _newest_by_decode(sim, w, r) * in_flight(sim, w, r)
+    return computed - newest_waits(sim, w, r) * in_flight(sim, w, r)
 
 
 @kernel
-def publish(sim, w, r, computed):
-    """Make the full pages among ``r``'s first ``computed`` tokens findable."""
+def _lay(sim, w, r, static, end):
+    """Make ``r``'s pages up to ``end`` findable."""
     request = sim.requests[r]
-    if not sim.config.prefix_caching:
-        return
-    end = tree.floor_page(sim, computed)
     begin = request.locked_tokens
-    if end <= begin:
-        return
-    static = lists.path_end(sim, r)
     cached, _ = tree.match(sim, w, static, end)
     if cached > begin:
         spare = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
@@ -83,8 +79,77 @@ def publish(sim, w, r, computed):
 
 
 @kernel
+def publish(sim, w, r, computed):
+    """Make the full pages among ``r``'s first ``computed`` tokens findable."""
+    if not sim.config.prefix_caching:
+        return
+    end = tree.floor_page(sim, computed)
+    if end <= sim.requests[r].locked_tokens:
+        return
+    static = lists.path_end(sim, r)
+    if sim.config.shared_outputs:
+        _publish_rivals(sim, w, r, static)
+    _lay(sim, w, r, static, end)
+
+
+@kernel
+def _decodes(sim, w, r):
+    request = sim.requests[r]
+    if request.worker != w or request.outcome != la.IN_FLIGHT:
+        return False
+    return request.state == la.DECODING or request.state == la.DRAINING or request.state == la.SITTING
+
+
+@kernel
+def _made(sim, w, q, r):
+    """Findable tokens of the decoding request ``q`` at the turn of ``r``; the pass goes in running order."""
+    request = sim.requests[q]
+    if request.state == la.DECODING and sim.requests[r].state != la.DRAINING and request.order < sim.requests[r].order:
+        return sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+    return findable_tokens(sim, w, q)
+
+
+@kernel
+def _sooner(sim, w, a, b):
+    """Whether the decoding request ``a`` made the tokens that it shares with ``b`` before ``b`` did."""
+    if not _decodes(sim, w, b):
+        return True
+    lead = sim.trace.input_tokens[a] + sampled(sim, w, a) - sim.trace.input_tokens[b] - sampled(sim, w, b)
+    return lead > 0 or (lead == 0 and sim.requests[a].order < sim.requests[b].order)
+
+
+@kernel
+def _publish_rivals(sim, w, r, static):
+    """Publish what others have made of the path to ``static`` before ``r``: a decode's pages are laid only when needed.
+
+    Of several copies of a page a look-up finds the one that was made first.
+    """
+    begin = sim.requests[r].locked_tokens
+    while True:
+        first = -1
+        s = static
+        while s > 0 and sim.trace.end_tokens[s] > begin:
+            k = sim.owner_head[s]
+            while k >= 0:
+                q = sim.owner[k]
+                k = sim.next_owner[k]
+                if q == r or not _decodes(sim, w, q) or not _sooner(sim, w, q, r):
+                    continue
+                if tree.floor_page(sim, _made(sim, w, q, r)) <= sim.requests[q].locked_tokens:
+                    continue
+                if first < 0 or _sooner(sim, w, q, first):
+                    first = q
+            s = sim.trace.parent[s]
+        if first < 0:
+            return
+        _lay(sim, w, first, lists.path_end(sim, first), tree.floor_page(sim, _made(sim, w, first, r)))
+        if sim.counters[la.FAULT]:
+            return
+
+
+@kernel
 def reveal(sim, w, static):
-    """Publish what decoding requests have made so far of the path to ``static``: their pages are laid only when needed.
+    """Publish what decoding requests have made so far of the path to ``static``, for a waiting request.
 
     Each of them has its place in the pass before any waiting request.
     """
@@ -92,13 +157,12 @@ def reveal(sim, w, static):
     while s > 0:
         k = sim.owner_head[s]
         while k >= 0:
-            r = sim.owner[k]
-            request = sim.requests[r]
-            if request.worker == w and request.outcome == la.IN_FLIGHT:
-                if request.state == la.DECODING:
-                    publish(sim, w, r, sim.trace.input_tokens[r] + sampled(sim, w, r) - in_flight(sim, w, r))
-                elif request.state == la.DRAINING or request.state == la.SITTING:
-                    publish(sim, w, r, findable_tokens(sim, w, r))
+            q = sim.owner[k]
+            if _decodes(sim, w, q):
+                made = findable_tokens(sim, w, q)
+                if sim.requests[q].state == la.DECODING:
+                    made = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+                publish(sim, w, q, made)
             k = sim.next_owner[k]
         if sim.cover[w, s] >= 0:
             return
@@ -182,11 +246,11 @@ def preempt(sim, w, r):
     scheduled = request.mark == worker.launched + 1
     findable = findable_tokens(sim, w, r)
     newest = newest_step(sim, w, r)
-    by_decode = _newest_by_decode(sim, w, r)
+    waits = newest_waits(sim, w, r)
     if request.state == la.DECODING:
         lists.leave_decode(sim, w, r)
         request.sampled_step = newest
-        request.by_decode = by_decode
+        request.waits = waits
         allocated = request.computed
         if scheduled:
             allocated += 1
@@ -211,6 +275,9 @@ def preempt(sim, w, r):
     request.mark = -1
     request.preemptions += 1
     worker.preemptions += 1
+    worker.futile += 1
+    if worker.futile > la.FUTILE_PREEMPTIONS * sim.config.max_running:
+        sim.counters[la.FAULT] = la.STUCK
     log.lost(sim, r)
     if sim.config.schedule == la.PRIORITY:
         lists.wait_by_urgency(sim, w, r)
@@ -220,8 +287,9 @@ def preempt(sim, w, r):
 
 @kernel
 def never_fits(sim, r):
-    """True where prompt and declared output exceed the whole pool, or one step's budget if prompts are never cut."""
+    """True where prompt and declared output exceed what admission may fill, or one step's budget if prompts are not cut.
+    """
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True
-    return lists.pages(sim, declared) > sim.config.capacity_pages
+    return lists.pages(sim, declared) + sim.config.watermark_pages > sim.config.capacity_pages

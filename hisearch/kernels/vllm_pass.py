@@ -127,10 +127,13 @@ def _serve_in_order(sim, w):
             share = min(_cut(sim, _missing(sim, r)), budget)
             needed = _pages_for(sim, r, share)
         served = True
+        passed_over = 0
         while served and needed > sim.trees[w].free_pages:
             victim = _choose_victim(sim, w)
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
+            elif sim.requests[victim].order < request.order:
+                passed_over += 1
             memory.preempt(sim, w, victim)
             preempted = True
             served = victim != r
@@ -143,6 +146,10 @@ def _serve_in_order(sim, w):
             _schedule_chunk(sim, w, r, share)
         budget -= share
         r = request.next
+        while passed_over > 0 and r >= 0:
+            # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
+            r = sim.requests[r].next
+            passed_over -= 1
     _let_sit_out(sim, w, serial)
     return budget, preempted
 
@@ -157,8 +164,8 @@ def _let_sit_out(sim, w, serial):
         request = sim.requests[r]
         if request.state == la.DECODING and request.mark != serial:
             if request.joined_step <= worker.launched:
+                request.waits = memory.newest_waits(sim, w, r)
                 request.sampled_step = worker.launched
-                request.by_decode = 1
             lists.leave_decode(sim, w, r)
             request.state = la.SITTING
             request.next_aside = -1

@@ -20,6 +20,10 @@ class EngineOutOfMemory(ValueError):  # noqa: N818
     """The simulated engine runs out of KV memory in a way from which the real one does not recover."""
 
 
+class EngineStuck(EngineOutOfMemory):
+    """The simulated engine's requests keep taking each other's memory, so that none gets on."""
+
+
 _ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG}
 _ROUTERS = {
     "random": la.RANDOM,
@@ -191,7 +195,8 @@ def simulate(
 
     Raises:
         ValueError: if ``replicas`` or ``load`` is not positive.
-        EngineOutOfMemory: the engine itself would fail on this load with these settings.
+        EngineOutOfMemory: the engine itself would fail on this load with these settings, or (``EngineStuck``) get
+            nowhere.
     """
     from hisearch.kernels import cluster
 
@@ -211,6 +216,11 @@ def simulate(
             raise EngineOutOfMemory(
                 f"{plan.engine.name} would stop for want of memory at {end_s:.3f} s: its admission rule let in more "
                 f"than {plan.kv_capacity_tokens} KV tokens hold; lower chunk_tokens or max_running_requests"
+            )
+        if fault == la.STUCK:
+            raise EngineStuck(
+                f"{plan.engine.name} would preempt its requests for ever from {end_s:.3f} s on, without making a token: "
+                f"{plan.kv_capacity_tokens} KV tokens are too few for these settings"
             )
         if fault == la.NODE_POOL_FULL:
             room *= 2

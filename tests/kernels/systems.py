@@ -153,6 +153,12 @@ def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
         num_blocks=capacity_tokens // engine.page_size + 1,
         block_size=engine.page_size,
         prefix=engine.prefix_caching,
+        chunked_prefill=engine.chunked_prefill,
+        long_prefill_token_threshold=engine.long_prefill_tokens,
+        scheduler_reserve_full_isl=engine.reserve_full_prompt,
+        policy="priority" if engine.schedule == "priority" else "fcfs",
+        async_scheduling=engine.overlap,
+        watermark=engine.watermark,
     )
 
 
@@ -174,8 +180,7 @@ class _DeclaredVllm(vllm.VllmWorker):
     """Rejects by the declared output limit, all that a simulation may know (L5); recordings are never rejected."""
 
     def rejection(self, request: Request) -> str | None:
-        total = request.input_tokens + request.max_output_tokens
-        return f"{total} tokens exceed the pool's" if total > self.kv_capacity_tokens else None
+        return super().rejection(replace(request, output_tokens=request.max_output_tokens))
 
 
 class _UnpinnedSglang(sglang.SglangWorker):
@@ -227,6 +232,12 @@ def vllm_engines() -> st.SearchStrategy[EngineSpec]:
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 64, 256]),
         prefix_caching=st.sampled_from([True, True, True, False]),
+        overlap=st.booleans(),
+        schedule=st.sampled_from(["fcfs", "fcfs", "priority"]),
+        chunked_prefill=st.sampled_from([True, True, True, False]),
+        long_prefill_tokens=st.sampled_from([0, 0, 5, 24]),
+        reserve_full_prompt=st.sampled_from([True, True, False]),
+        watermark=st.sampled_from([0.0, 0.0, 0.1]),
     )
 
 
@@ -242,6 +253,7 @@ def sglang_engines() -> st.SearchStrategy[EngineSpec]:
         schedule_conservativeness=st.sampled_from([1.0, 0.2, 0.02]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         eviction=st.sampled_from(["lru", "lfu"]),
+        overlap=st.just(False),
     )
 
 
@@ -272,6 +284,10 @@ def crowded(name: str) -> st.SearchStrategy[System]:
             page_tokens=st.sampled_from([1, 4, 16]),
             chunk_tokens=st.sampled_from([16, 64]),
             schedule_conservativeness=st.just(0.02),
+            overlap=st.booleans() if name == "vllm" else st.just(False),
+            schedule=st.sampled_from(["fcfs", "priority"]) if name == "vllm" else st.just("fcfs"),
+            long_prefill_tokens=st.sampled_from([0, 0, 7]),
+            reserve_full_prompt=st.booleans(),
         ),
         capacity_tokens=st.sampled_from([160, 240]),
         workers=st.integers(1, 2),

@@ -1,4 +1,7 @@
-"""N identical workers behind a router, in one virtual clock. Synchronous scheduling only.
+"""N identical workers behind a router, in one virtual clock.
+
+A worker whose engine schedules ahead of the device has at most two steps outstanding. Its next pass follows at once
+where the step just formed is the only one, else when the oldest has ended.
 
 Order of events at equal times: arrivals by request index, then ends of steps by worker index, then starts of steps by
 worker index. An arrival that an end brings about at the same time (think time 0) comes before the next end. So a step
@@ -35,6 +38,8 @@ class Worker(Protocol):
     first_scheduled_s: dict[Any, float]
     first_token_s: dict[Any, float]
     finish_s: dict[Any, float]
+    outstanding: list[Any]
+    most_outstanding: int
     reused_tokens: dict[Any, int]
     preemptions: dict[Any, int]
 
@@ -153,12 +158,18 @@ class Cluster:
 
     def _start_step(self, worker: int, now: float) -> None:
         self.start_planned[worker] = False
-        engine, tally = self.engines[worker], self.tallies[worker]
+        engine = self.engines[worker]
         step = engine.form(now)
-        if step is None:
-            return
-        self.busy[worker] = True
-        heapq.heappush(self.events, (step.end_s, _STEP_END, worker))
+        if step is not None:
+            self._tally(worker, step)
+        if step is not None and len(engine.outstanding) < engine.most_outstanding:
+            self._plan_start(worker, now)
+        elif engine.outstanding:
+            self.busy[worker] = True
+            heapq.heappush(self.events, (engine.outstanding[0].step.end_s, _STEP_END, worker))
+
+    def _tally(self, worker: int, step: Step) -> None:
+        engine, tally = self.engines[worker], self.tallies[worker]
         tally.steps.append(step)
         tally.busy_s += step.end_s - step.start_s
         tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)

@@ -51,6 +51,7 @@ class SglangWorker:
     def __init__(self, config: SglangConfig, cost: Cost) -> None:
         self.config = config
         self.cost = cost
+        self.most_outstanding = 1 if config.disable_overlap_schedule else 2
         self.cache = KvCache(config)
         self.waiting: list[LiveRequest] = []
         self.running = Batch()
@@ -318,7 +319,6 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
         if reason is not None:
             raise ValueError(f"request {request.id}: {reason}")
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
-    most_outstanding = 1 if config.disable_overlap_schedule else 2
     steps: list[Step] = []
     now = 0.0
     while pending or worker.has_unfinished or worker.outstanding:
@@ -327,7 +327,7 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
         step = worker.form(now)
         if step is not None:
             steps.append(step)
-        if worker.outstanding and (step is None or len(worker.outstanding) == most_outstanding):
+        if worker.outstanding and (step is None or len(worker.outstanding) == worker.most_outstanding):
             now = worker.outstanding[0].step.end_s
             worker.process()
         elif step is None and pending:

@@ -17,6 +17,14 @@ from .recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
 from .vllm_pool import BlockPool
 
 
+#: Preemptions without a token in between, per request that may run, after which none will ever get on.
+FUTILE_PREEMPTIONS = 1000
+
+
+class StuckError(RuntimeError):
+    """The rules lead nowhere: see ``FUTILE_PREEMPTIONS``."""
+
+
 @dataclass(frozen=True)
 class VllmConfig:
     """Scheduler settings, by vLLM's names where it has one.
@@ -32,6 +40,7 @@ class VllmConfig:
         scheduler_reserve_full_isl: admission needs room for all known tokens, not for the first chunk alone.
         policy: ``fcfs`` or ``priority``.
         async_scheduling: a batch is formed while the one before it runs.
+        watermark: share of the usable blocks that admission leaves free.
     """
 
     max_num_seqs: int
@@ -44,6 +53,7 @@ class VllmConfig:
     scheduler_reserve_full_isl: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
+    watermark: float = 0.0
 
     @classmethod
     def from_recording(cls, config: dict[str, Any]) -> VllmConfig:
@@ -104,6 +114,7 @@ class VllmWorker:
     def __init__(self, config: VllmConfig, cost: Cost) -> None:
         self.config = config
         self.cost = cost
+        self.most_outstanding = 2 if config.async_scheduling else 1
         self.pool = BlockPool(config.num_blocks)
         self.waiting: list[LiveRequest] = []
         self.running: list[LiveRequest] = []
@@ -116,6 +127,7 @@ class VllmWorker:
         self.device_free_s = 0.0
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
+        self._futile = 0
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -143,8 +155,9 @@ class VllmWorker:
         since vLLM then refuses a model length above the step's budget.
         """
         total = request.input_tokens + request.output_tokens
-        if total > self.kv_capacity_tokens:
-            return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}"
+        kept = int(self.config.watermark * self.pool.usable_blocks)
+        if _ceil_div(total, self.config.block_size) + kept > self.pool.usable_blocks:
+            return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}, of which {kept} blocks stay free"
         if not self.config.chunked_prefill and total > self.config.max_tokens:
             return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
         return None
@@ -174,6 +187,8 @@ class VllmWorker:
         end_s = start_s + step_seconds(self.cost, batch)
         preempted = sorted(live.request.id for live in self._preempted)
         step = Step(start_s, end_s, now, batch, preempted)
+        if sampled:
+            self._futile = 0
         self._advance(sampled)
         self.device_free_s = end_s
         self.outstanding.append(_Outstanding(step, list(self._shares), sampled))
@@ -274,7 +289,8 @@ class VllmWorker:
     def _fits(self, hits: list[int], tokens: int) -> bool:
         """Whether ``tokens`` in all can be held, ``hits`` being reused; a hit in the free queue leaves it too."""
         new_blocks = _ceil_div(tokens, self.config.block_size) - len(hits)
-        return new_blocks + sum(map(self.pool.is_free, hits)) <= len(self.pool.free)
+        kept = int(self.config.watermark * self.pool.usable_blocks)
+        return new_blocks + sum(map(self.pool.is_free, hits)) + kept <= len(self.pool.free)
 
     def _compute(self, live: LiveRequest, share: int) -> None:
         """Give the request its share: take blocks, make those findable that known tokens fill."""
@@ -321,6 +337,9 @@ class VllmWorker:
         self.running.remove(victim)
         self._shares.pop(victim, None)
         self._preempted.append(victim)
+        self._futile += 1
+        if self._futile > FUTILE_PREEMPTIONS * self.config.max_num_seqs:
+            raise StuckError("requests preempt each other for ever")
         self._release(victim)
         victim.computed = 0
         victim.preemptions += 1
@@ -358,7 +377,6 @@ def replay(config: VllmConfig, requests: list[Request], cost: Cost) -> Recording
         if reason is not None:
             raise ValueError(f"request {request.id}: {reason}")
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
-    most_outstanding = 2 if config.async_scheduling else 1
     steps: list[Step] = []
     now = 0.0
     while pending or worker.has_unfinished:
@@ -369,7 +387,7 @@ def replay(config: VllmConfig, requests: list[Request], cost: Cost) -> Recording
         step = worker.form(now)
         if step is not None:
             steps.append(step)
-        if step is None or len(worker.outstanding) == most_outstanding:
+        if step is None or len(worker.outstanding) == worker.most_outstanding:
             now = worker.outstanding[0].step.end_s
             worker.process()
     return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
