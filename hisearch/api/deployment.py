@@ -14,6 +14,7 @@ import numpy as np
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score, evaluate
+from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate
 from hisearch.simulate.plan import WorkerPlan, plan_worker
 from hisearch.simulate.result import Outcome, Result
@@ -22,6 +23,7 @@ from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.stats import requests_over_window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +56,12 @@ class SimulatedDeployment:
     @cached_property
     def score(self) -> Score:
         """The figures and the verdict; without an SLO every simulation passes."""
-        return evaluate(self.result, self.slo or _NO_SLO, usd_per_hour=self.cost.total)
+        return evaluate(
+            self.result,
+            self.slo or _NO_SLO,
+            usd_per_hour=self.cost.total,
+            over_window=requests_over_window(self.trace, self.plan.max_request_tokens),
+        )
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -70,7 +77,7 @@ class SimulatedDeployment:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader should know of the trace and of the figures."""
-        return (*self.trace.warnings, *self.result.warnings)
+        return (*self.trace.warnings, *self.result.warnings, *self.score.warnings)
 
     def outcomes(self) -> dict[str, int]:
         """How many requests ended how: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
@@ -78,8 +85,12 @@ class SimulatedDeployment:
         return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
 
     def requests_frame(self) -> pd.DataFrame:
-        """One row per request: its id in the trace, times in seconds, tokens, worker, outcome."""
+        """One row per request: its id in the trace, times in seconds, tokens, worker, outcome.
+
+        TPOT is missing where there is no second output token.
+        """
         frame = self.result.requests.to_pandas()
+        frame["tpot_s"] = frame["tpot_s"].where(frame["output_tokens"] >= 2)
         frame.insert(0, "id", self.trace.request_ids)
         return frame
 
@@ -115,11 +126,10 @@ class SimulatedDeployment:
         costs, memory, profile = self.plan.costs, self.plan.memory, self.resolved.profile.spec
         slo = None
         if self.slo is not None:
-            terms = [{**asdict(check), "margin": check.margin, "holds": check.holds} for check in self.score.slo]
             slo = {
                 "feasible": self.feasible,
                 "max_rejected_fraction": self.slo.max_rejected_fraction,
-                "terms": terms,
+                "terms": [check_to_dict(check) for check in self.score.slo],
             }
         return {
             "deployment": {"name": self.resolved.name, "spec": self.resolved.deployment.model_dump(mode="json")},
@@ -176,8 +186,11 @@ def simulate_deployment(
         SpecError, TraceError: with file, line and key.
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split so.
-        ValueError: ``load`` is not positive, or ``overrides`` for a deployment that is resolved already.
+        ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` for a deployment that is resolved
+            already.
     """
+    if not horizon_s > 0:
+        raise ValueError(f"horizon_s must be a positive number of seconds, not {horizon_s:g}")
     catalogue = catalogue or Catalogue()
     settings = tuple(overrides)
     if isinstance(deployment, ResolvedDeployment):

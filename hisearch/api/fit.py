@@ -1,19 +1,25 @@
-"""Which workers of a search space or a deployment fit into device memory: arithmetic alone, nothing is simulated."""
+"""Which workers of a search space or a deployment can be built: they fit into their host and into device memory.
+
+Arithmetic alone, nothing is simulated.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hisearch.latency.loading import full_load
 from hisearch.latency.memory import GIB, DoesNotFit, plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.deployments import starting_memory_fraction
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.checks import slots_problem
+from hisearch.specs.deployment import KV_DTYPES, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.resolved import ResolvedDeployment, ResolvedStudy
+from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 
 
 @dataclass(frozen=True)
@@ -21,8 +27,10 @@ class Fit:
     """A worker and its room for KV.
 
     kv_capacity_tokens: of the roomiest of its chunk sizes and batch limits; 0 where none fits.
-    gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so.
+    gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
+    the host has too few slots.
     problem: why none fits, or "".
+    note: what a worker that fits needs besides, or "".
     """
 
     accelerator: str
@@ -33,6 +41,7 @@ class Fit:
     kv_capacity_tokens: int
     gib_short: float = 0.0
     problem: str = ""
+    note: str = ""
 
     @property
     def ok(self) -> bool:
@@ -41,7 +50,7 @@ class Fit:
 
 
 def study_fits(study: ResolvedStudy) -> list[Fit]:
-    """Every worker of a study's space, chunk sizes and batch limits folded together.
+    """Every worker of a study's space, chunk sizes and batch limits folded together; KV formats that its engine has.
 
     Memory fraction and host tier are those that stages 1 and 2 of the search start from.
     """
@@ -57,8 +66,9 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
         variants = [
             PoolSpec(accelerator=accelerator, engine=spec, tensor_parallel=ranks, weight_dtype=weight, kv_dtype=kv)
             for spec in _engines(study, engine)
+            if kv in KV_DTYPES[engine]
         ]
-        tried = [fit_of(pool, model, study.accelerators[accelerator].spec) for pool in variants]
+        tried = [fit_of(pool, model, study.hardware) for pool in variants]
         if tried:
             fits.append(max(tried, key=lambda fit: (fit.kv_capacity_tokens, -fit.gib_short)))
     return fits
@@ -66,14 +76,17 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
 
 def deployment_fit(resolved: ResolvedDeployment) -> Fit:
     """The deployment's worker."""
-    pool = resolved.deployment.pool
-    return fit_of(pool, resolved.model.spec, resolved.accelerators[pool.accelerator].spec)
+    return fit_of(resolved.deployment.pool, resolved.model.spec, resolved.hardware)
 
 
-def fit_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> Fit:
-    """One pool's worker."""
+def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
+    """One pool's worker; ``hardware`` holds its accelerator and its host."""
+    accelerator = hardware.accelerators[pool.accelerator].spec
     weight = pool.weight_dtype or model.weight_dtype
-    tokens, short, problem = 0, 0.0, ""
+    empty = Fit(pool.accelerator, pool.engine.name, pool.tensor_parallel, weight, pool.kv_dtype, 0)
+    host = pool.host or accelerator.host
+    if host is not None and (problem := slots_problem(pool.tensor_parallel, host, hardware.hosts[host].spec)):
+        return replace(empty, gib_short=math.inf, problem=problem)
     try:
         plan = plan_memory(
             model,
@@ -84,12 +97,26 @@ def fit_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> Fi
             engine=pool.engine,
             accelerator_name=pool.accelerator,
         )
-        tokens = plan.kv_capacity_tokens
     except DoesNotFit as error:
-        short, problem = error.bytes_short / GIB, str(error)
+        return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))
     except InvalidParallelism as error:
-        short, problem = float("inf"), str(error)
-    return Fit(pool.accelerator, pool.engine.name, pool.tensor_parallel, weight, pool.kv_dtype, tokens, short, problem)
+        return replace(empty, gib_short=math.inf, problem=str(error))
+    return replace(empty, kv_capacity_tokens=plan.kv_capacity_tokens, note=_loading_note(pool, model, accelerator))
+
+
+def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> str:
+    """Why the published weights cannot be loaded as fp8, or ""."""
+    held = full_load(
+        model,
+        accelerator,
+        engine=pool.engine.name,
+        tensor_parallel=pool.tensor_parallel,
+        weight_dtype=pool.weight_dtype,
+    )
+    if held is None or held.fits:
+        return ""
+    sentence = held.sentence(model.weight_dtype, pool.accelerator)
+    return f"tensor_parallel {pool.tensor_parallel}: {sentence}; this needs a checkpoint with fp8 weights"
 
 
 def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:

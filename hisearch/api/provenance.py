@@ -7,6 +7,8 @@ import platform
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from hisearch.specs.wording import counted
+
 if TYPE_CHECKING:
     from hisearch.report.data import PriceNote, ProfileNote
     from hisearch.search.driver import SearchOutcome
@@ -32,6 +34,8 @@ def provenance(
         trace: the compiled trace: its name, digest, requests and skipped rows.
         run: the machine's side of it: workers, wall time, replayed simulations, digest of the journal's inputs.
     """
+    from hisearch.search.ending import FINISHED
+
     trials = outcome.trials
     whole = sum(trial.slice_fraction == 1.0 for trial in trials)
     budget = resolved.study.budget
@@ -51,11 +55,33 @@ def provenance(
             "whole_trace": whole,
             "slices": len(trials) - whole,
             "failed": sum(bool(trial.error) for trial in trials),
-            "stopped": outcome.stopped or "finished",
+            "stopped": outcome.stopped or FINISHED,
+            "untried": list(outcome.ending.untried),
         },
         "stage_1": {"combinations": outcome.execution.combinations, "skipped": outcome.execution.skipped},
         "run": run,
     }
+
+
+def simulations_in_words(facts: dict[str, Any]) -> str:
+    """``394 simulations, 248 of them on the whole trace, none new: all are stored ones of an earlier run``.
+
+    Args:
+        facts: what ``provenance`` returned.
+    """
+    used, whole, replayed = (
+        facts["budget"]["simulations_used"],
+        facts["budget"]["whole_trace"],
+        facts["run"]["replayed"],
+    )
+    text = counted(used, "simulation")
+    if whole < used:
+        text += f", {whole:,} of them on the whole trace"
+    if not replayed:
+        return text
+    if replayed == used:
+        return f"{text}, none of them new: all are stored ones of an earlier run"
+    return f"{text}, {replayed:,} of them stored ones of an earlier run"
 
 
 def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
@@ -70,19 +96,11 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
             notes.append(
                 PriceNote(name, price.usd_per_hour, "USD/hour", price.evidence, price.source, price.as_of.isoformat())
             )
-    medium = resolved.space.spec.cache.host_medium
-    facts = resolved.media[medium].spec
-    provenance_of = facts.provenance
-    notes.append(
-        PriceNote(
-            medium,
-            facts.usd_per_gib_hour,
-            "USD/GiB/hour",
-            "assumed",
-            provenance_of.source,
-            provenance_of.as_of.isoformat(),
-        )
-    )
+    cache = resolved.space.spec.cache
+    if max(cache.host_gib_per_worker) > 0:
+        facts = resolved.media[cache.host_medium].spec
+        source, as_of = facts.provenance.source, facts.provenance.as_of.isoformat()
+        notes.append(PriceNote(cache.host_medium, facts.usd_per_gib_hour, "USD/GiB/hour", "assumed", source, as_of))
     return tuple(notes)
 
 

@@ -9,7 +9,7 @@
 ``candidates.csv``  stage 1's estimates
 ``front.csv``       the Pareto front
 ``report.html``     the report
-``recommended/``    launch scripts of the recommendation
+``recommended/``    launch scripts of the recommendation; an older one, if changed, is kept as ``recommended.1/``
 ==================  ==========================================================================================
 
 Every file is written beside its place and renamed into it, so that no reader ever sees half of one. Nothing is written
@@ -83,13 +83,29 @@ def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a folder beside ``path``, then put it in the place of ``path``."""
+    """Let ``write`` fill a folder beside ``path``, then put it in the place of ``path``.
+
+    A folder that is there already and holds more than an export's own files, or changed ones, is kept as ``path.1``,
+    ``path.2``, …
+    """
+    from hisearch.export.files import is_untouched
+
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         temporary.chmod(0o755)
         write(temporary)
         if path.exists():
-            shutil.rmtree(path)
+            if is_untouched(path):
+                shutil.rmtree(path)
+            else:
+                path.rename(_free_name(path))
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while os.path.lexists(path.with_name(f"{path.name}.{number}")):
+        number += 1
+    return path.with_name(f"{path.name}.{number}")

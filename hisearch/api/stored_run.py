@@ -47,6 +47,7 @@ def _missing(folder: Path, name: str) -> str:
 
 def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
     from hisearch.search.driver import SearchOutcome, headroom
+    from hisearch.search.ending import FINISHED, Ending
     from hisearch.search.pareto import front
     from hisearch.search.recommend import nearest_miss, recommend
     from hisearch.search.simulation import Simulation
@@ -54,8 +55,8 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
     trials = _trials(folder, facts["run"]["inputs_digest"])
-    recommendation = recommend(trials)
-    stopped = facts["budget"]["stopped"]
+    recommendation = recommend(trials, problem.objectives)
+    stopped, untried = facts["budget"]["stopped"], facts["budget"]["untried"]
     outcome = SearchOutcome(
         execution=_execution(problem),
         trials=tuple(trials),
@@ -63,7 +64,7 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
         recommendation=recommendation,
         nearest_miss=nearest_miss(trials) if recommendation is None else None,
         headroom=headroom(trials, recommendation.trial) if recommendation is not None else None,
-        stopped="" if stopped == "finished" else stopped,
+        ending=Ending("" if stopped == FINISHED else stopped, tuple(untried), problem.budget),
     )
     return StudyResult(study.resolved, outcome, simulation, facts, folder)
 

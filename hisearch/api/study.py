@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.provenance import hisearch_version, price_notes, profile_note, provenance
+from hisearch.api.provenance import hisearch_version, price_notes, profile_note, provenance, simulations_in_words
 from hisearch.api.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
 from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from hisearch.report.data import LoadPoint, ReportInput
     from hisearch.search.driver import SearchOutcome
+    from hisearch.search.failure import Failure
     from hisearch.search.problem import Problem
     from hisearch.search.progress import Progress
     from hisearch.search.simulation import Simulation, World
@@ -113,7 +114,7 @@ class Study:
 
         study, slo = self.resolved.study, self.resolved.slo.spec
         return Problem(
-            model=self.resolved.model.name,
+            model=self.resolved.model_name,
             slo=slo,
             space=self.resolved.space.spec,
             objectives=tuple(study.objectives),
@@ -241,8 +242,18 @@ class StudyResult:
 
     @property
     def stopped(self) -> str:
-        """What ended the search early: "simulations", "seconds" or "interrupted"; empty where it came to its end."""
+        """What ended the search before it had simulated all that it wanted to: "simulations", "seconds", "interrupted".
+
+        Empty where nothing did. ``outcome.ending`` says what was left out.
+        """
         return self.outcome.stopped
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """Why nothing is recommended; None where something is."""
+        from hisearch.search.failure import explain
+
+        return explain(self.trials) if self.recommendation is None else None
 
     @property
     def figure(self) -> Figures:
@@ -277,7 +288,8 @@ class StudyResult:
             if self.recommendation is None:
                 raise ValueError("nothing to export: no deployment meets the SLO")
             return self.export_trial(self.recommendation.trial, Path(target))
-        found = recommend([t for t in self.trials if t.deployment.pool.engine.name == target])
+        on_it = [trial for trial in self.trials if trial.deployment.pool.engine.name == target]
+        found = recommend(on_it, self.resolved.study.objectives)
         if found is None:
             raise ValueError(f"nothing to export: no deployment on {target} meets the SLO")
         return self.export_trial(found.trial, self.run_dir / f"recommended-{target}")
@@ -286,22 +298,12 @@ class StudyResult:
         """Write the launch scripts of any trial's deployment into ``folder``.
 
         Raises:
-            ExportError: the deployment cannot be expressed as launch commands.
+            ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where
+                these belong.
         """
-        from hisearch.export.deployment import export_deployment
+        from hisearch.api.exporting import export_trial
 
-        pool = trial.deployment.pool
-        accelerator = self.resolved.accelerators[pool.accelerator].spec
-        host_name = pool.host or accelerator.host
-        slots = self.resolved.hosts[host_name].spec.accelerators if host_name is not None else 8
-        return export_deployment(
-            trial.deployment,
-            self.resolved.model.spec,
-            accelerator,
-            self.simulation.kv_capacity_tokens(pool),
-            folder,
-            accelerators_per_host=slots,
-        )
+        return export_trial(self, trial, folder)
 
     def report_input(self) -> ReportInput:
         """What the report is drawn from."""
@@ -309,7 +311,6 @@ class StudyResult:
         from hisearch.search.pareto import hypervolume_progress
 
         study, facts = self.resolved.study, self.provenance
-        budget = facts["budget"]
         return ReportInput(
             title=f"{self.resolved.name}: which deployment to buy",
             study=self.resolved.name,
@@ -317,11 +318,12 @@ class StudyResult:
             model_id=self.resolved.model.spec.huggingface_id,
             objectives=tuple(study.objectives),
             slo=tuple(self.resolved.slo.spec.terms),
-            max_rejected_fraction=self.resolved.slo.spec.max_rejected_fraction,
             trials=self.trials,
             front=self.front,
             recommendation=self.recommendation,
             nearest_miss=self.nearest_miss,
+            failure=self.failure.text if self.failure is not None else "",
+            cut_short=self.outcome.ending.caution(self.recommendation is not None),
             capacity=self._load_points(),
             progress=hypervolume_progress(self.trials, study.objectives),
             provenance=RunRecord(
@@ -336,9 +338,9 @@ class StudyResult:
                 settings={
                     "Requests": f"{facts['trace']['requests']:,}",
                     "Load": f"{study.workload.load:g}",
-                    "Simulations": f"{budget['simulations_used']} ({budget['whole_trace']} on the whole trace)",
+                    "Simulated": simulations_in_words(facts),
                     "Stage 1": self.outcome.execution.summary(),
-                    "Ended": budget["stopped"],
+                    "Ended": self.outcome.ending.in_words(),
                 },
             ),
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from hisearch.specs.catalogue import Catalogue, is_path
+from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.document import Document
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import TraceFormat, WorkloadSpec
@@ -16,9 +18,6 @@ from hisearch.specs.workload import TraceFormat, WorkloadSpec
 if TYPE_CHECKING:
     from hisearch.traces.compiled import CompiledTrace
     from hisearch.traces.trace import Trace
-
-#: Ends of file names that make a reference a path although it holds no slash.
-_TRACE_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
 
 
 def find_workload(ref: str | Path, catalogue: Catalogue | None = None) -> Document[WorkloadSpec] | Path:
@@ -33,9 +32,9 @@ def find_workload(ref: str | Path, catalogue: Catalogue | None = None) -> Docume
         SpecError: the workload is not valid.
     """
     catalogue, name = catalogue or Catalogue(), str(ref)
-    if isinstance(ref, Path) or is_path(name) or name.endswith(_TRACE_SUFFIXES):
-        path = catalogue.find_file(name)
-        if path.suffix not in {".yaml", ".yml"}:
+    path = catalogue.find_file(name) if isinstance(ref, Path) else catalogue.find_workload_file(name)
+    if path is not None:
+        if path.suffix not in YAML_SUFFIXES:
             return path
         name = str(path)
     return catalogue.get("Workload", name)
@@ -48,6 +47,7 @@ def load_trace(
     limit: int | None = None,
     skip_bad: int = 0,
     format: str = "auto",  # noqa: A002 - the name of the workload's key
+    columns: Mapping[str, str] | None = None,
     catalogue: Catalogue | None = None,
 ) -> CompiledTrace:
     """Compile a workload, or take it from the cache.
@@ -58,20 +58,23 @@ def load_trace(
         limit: keep the first requests only.
         skip_bad: broken rows to tolerate.
         format: of a trace file, one of ``hisearch.specs.workload.TraceFormat``.
+        columns: of a CSV: our field -> its column, as ``spec.file.columns`` of a workload.
         catalogue: where names are looked up.
 
     Raises:
         SpecError, TraceError: with file, line and key.
-        ValueError: no such format, or a format for what is not a trace file.
+        ValueError: no such format, or a format or columns for what is not a trace file.
     """
     from hisearch.traces.load import load_trace_file, load_workload
 
     check_format(format)
     workload = find_workload(ref, catalogue)
     if isinstance(workload, Path):
-        return load_trace_file(workload, seed=seed, limit=limit, skip_bad=skip_bad, format=format)
-    if format != "auto":
-        raise ValueError(f"format {format} is for trace files; {ref} is a workload, which says its own")
+        options: dict[str, Any] = {"limit": limit, "skip_bad": skip_bad, "format": format}
+        return load_trace_file(workload, seed=seed, columns=dict(columns or {}), **options)
+    for name, given in (("format", format != "auto"), ("columns", bool(columns))):
+        if given:
+            raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
     return load_workload(
         workload.spec, workload.path.parent, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name
     )
@@ -101,3 +104,21 @@ def check_format(name: str) -> None:
     known = get_args(TraceFormat)
     if name not in known:
         raise ValueError(f"no trace format '{name}'{unknown(name, known)}")
+
+
+def parse_columns(mappings: Iterable[str]) -> dict[str, str]:
+    """``columns`` from text such as ``arrival_s=ts,input_tokens=prompt``; quote a mapping with a comma in its column.
+
+    Raises:
+        ValueError: a part is no ``FIELD=COLUMN``, or a field is given twice.
+    """
+    columns: dict[str, str] = {}
+    for part in (part for row in csv.reader(mappings, skipinitialspace=True) for part in row):
+        field, equals, column = part.partition("=")
+        field = field.strip()
+        if not (field and equals and column.strip()):
+            raise ValueError(f"columns: expected FIELD=COLUMN, for example arrival_s=ts, got '{part}'")
+        if field in columns:
+            raise ValueError(f"columns: {field} is given twice")
+        columns[field] = column.strip()
+    return columns

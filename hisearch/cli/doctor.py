@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +27,8 @@ def doctor(
 ) -> None:
     """Check the installation, or a document without running it.
 
-    Of a document, all that it names is checked too; of studies and deployments also which workers fit into memory.
+    Of a document, all that it names is checked too; of studies and deployments also which workers can be built, and of
+    studies which of the trace's requests the model would reject.
     """
     from hisearch.cli import output
 
@@ -43,13 +45,20 @@ def doctor(
     checkup = load_any(_path_of(file), overrides)
     fits = _fits(checkup, overrides)
     problems = [str(problem) for problem in checkup.problems]
+    warnings = [str(warning) for warning in checkup.warnings] + list(
+        dict.fromkeys(fit.note for fit in fits if fit.note)
+    )
+    if checkup.ok and checkup.kind == "Study":
+        found, unreadable = _judge_trace(checkup, overrides)
+        warnings += found
+        problems += unreadable
     if fits and not any(fit.ok for fit in fits):
         nearest = min(fits, key=lambda fit: fit.gib_short)
         problems.append(f"{checkup.name}: no worker fits; nearest: {nearest.problem}")
     if as_json:
-        output.print_json(_to_dict(checkup, fits, problems))
+        output.print_json(_to_dict(checkup, fits, problems, warnings))
     else:
-        _show(checkup, fits, problems)
+        _show(checkup, fits, problems, warnings)
     if problems:
         raise typer.Exit(ERROR)
 
@@ -104,6 +113,8 @@ def _path_of(ref: str) -> str:
     catalogue = Catalogue()
     kinds = [kind for kind in KINDS if ref in catalogue.names(kind)]
     if not kinds:
+        if Path(ref).exists():
+            raise catalogue.unknown(ref, "", ())
         raise UnknownReferenceError.at(f"no document named '{ref}'; `hisearch list` shows what there is")
     if len(kinds) > 1:
         output.note(f"'{ref}' is a {kinds[0]} and also a {', a '.join(kinds[1:])}; give a path to check those")
@@ -122,17 +133,33 @@ def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     return [deployment_fit(load_deployment(checkup.path, settings))]
 
 
-def _show(checkup: Checkup, fits: list[Fit], problems: list[str]) -> None:
+def _judge_trace(checkup: Checkup, settings: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Warnings and problems of a study's trace: what the model would reject, or why the trace cannot be read."""
+    from hisearch.api.study import load_study
+    from hisearch.specs.errors import SpecError
+    from hisearch.traces.stats import window_warning
+
+    study = load_study(checkup.path, settings)
+    model = study.resolved.model
+    try:
+        trace = study.trace
+    except SpecError as error:
+        return [], [str(problem) for problem in error.problems]
+    rejected = window_warning(trace, model.spec.max_context_tokens)
+    return [*trace.warnings, *([f"{trace.name} on {model.name}: {rejected}"] if rejected else [])], []
+
+
+def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list[str]) -> None:
     from hisearch.cli import output
 
     state = "cannot be used" if problems else "ok"
     output.say(f"{checkup.kind or 'document'} {checkup.name}: {state}", bold=True)
     for problem in problems:
         output.say(f"problem: {problem}")
-    for warning in checkup.warnings:
+    for warning in warnings:
         output.say(f"warning: {warning}")
     if fits:
-        output.heading(f"Workers that fit into memory: {sum(fit.ok for fit in fits)} of {len(fits)}")
+        output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
         rows = [
             (fit.accelerator, fit.engine, fit.tensor_parallel, fit.weight_dtype, fit.kv_dtype, _room(fit))
             for fit in fits
@@ -146,7 +173,7 @@ def _room(fit: Fit) -> str:
     return f"{fit.gib_short:.2f} GiB short on each rank" if fit.gib_short < float("inf") else fit.problem
 
 
-def _to_dict(checkup: Checkup, fits: list[Fit], problems: list[str]) -> dict[str, Any]:
+def _to_dict(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list[str]) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -155,6 +182,6 @@ def _to_dict(checkup: Checkup, fits: list[Fit], problems: list[str]) -> dict[str
         "name": checkup.name,
         "ok": not problems,
         "problems": problems,
-        "warnings": [str(warning) for warning in checkup.warnings],
+        "warnings": warnings,
         "fits": [{**asdict(fit), "ok": fit.ok} for fit in fits],
     }

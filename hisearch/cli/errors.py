@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from typing import Any
@@ -24,9 +23,6 @@ class ReportingGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode gets question marks, not an error
-                stream.reconfigure(errors="replace")
         try:
             try:
                 return super().invoke(ctx)
@@ -35,10 +31,6 @@ class ReportingGroup(TyperGroup):
         except KeyboardInterrupt:
             print("hisearch: interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            # Whoever read standard output has gone; Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ERROR) from None
         except (ValueError, OSError, MemoryError) as error:
             if os.environ.get("HISEARCH_DEBUG"):
                 raise

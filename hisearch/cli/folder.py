@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hisearch.search.trial import Trial
 
 
-def report(run_dir: options.RunDir) -> None:
+def report(run_dir: options.RunDir, as_json: options.Json = False) -> None:
     """Write a run folder's report.html again."""
     from hisearch.api.run_folder import replace_with
     from hisearch.api.stored_run import load_run
@@ -26,7 +26,10 @@ def report(run_dir: options.RunDir) -> None:
     data = load_run(run_dir).report_input()
     target = run_dir / "report.html"
     replace_with(target, lambda path: write_report(data, path))
-    output.say(str(target))
+    if as_json:
+        output.print_json({"path": target})
+    else:
+        output.say(str(target))
 
 
 def export(
@@ -37,21 +40,36 @@ def export(
     trial: Annotated[int | None, typer.Option(min=0, help="A trial by its number instead, feasible or not.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write; RUN_DIR/recommended[-ENGINE] where absent."),
+        typer.Option(metavar="DIR", help="Folder to write; RUN_DIR/recommended[-ENGINE] or trial-N where absent."),
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Write launch scripts of a run's recommendation."""
+    """Write launch scripts of a run's recommendation.
+
+    An earlier export's own files in the folder are replaced; where others are in the way, nothing is written.
+    """
     if engine not in {None, "sglang", "vllm"}:
         raise typer.BadParameter(f"expected sglang or vllm, got '{engine}'", param_hint="--engine")
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
+    from hisearch.api.exporting import standing
     from hisearch.api.stored_run import load_run
     from hisearch.cli import output
+    from hisearch.cli.terms import terms_to_dict
 
     result = load_run(run_dir)
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
-    for path in result.export_trial(_chosen(result, engine, trial), out or run_dir / name):
+    chosen, folder = _chosen(result, engine, trial), out or run_dir / name
+    files = result.export_trial(chosen, folder)
+    found = standing(result, chosen)
+    if as_json:
+        facts = {"folder": folder, "files": files, "trial": chosen.number, "title": found.title}
+        output.print_json({**facts, "feasible": chosen.feasible, "slo": terms_to_dict(chosen.slo)})
+        return
+    for path in files:
         output.say(str(path))
+    if not chosen.feasible:
+        output.warn([f"{found.title}: {'; '.join(found.lines)}"])
 
 
 def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Trial:
@@ -66,7 +84,8 @@ def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Tria
         if number >= len(result.trials):
             raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
         return result.trials[number]
-    found = recommend([t for t in result.trials if engine is None or t.deployment.pool.engine.name == engine])
+    on_it = [t for t in result.trials if engine is None or t.deployment.pool.engine.name == engine]
+    found = recommend(on_it, result.resolved.study.objectives)
     if found is None:
         where = f" on {engine}" if engine else ""
         raise ValueError(

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hisearch.cli import bench, catalogue, doctor, folder, run, simulate, trace
+from hisearch.cli import bench, catalogue, doctor, folder, run, simulate, trace, validate
 from hisearch.cli.errors import ReportingGroup
+from hisearch.cli.streams import leavable_streams
 
 app = typer.Typer(
     name="hisearch",
@@ -44,6 +45,7 @@ def _root(
 app.command("run")(run.run)
 app.command("simulate")(simulate.simulate)
 app.add_typer(trace.app, name="trace")
+app.add_typer(validate.app, name="validate")
 app.command("report")(folder.report)
 app.command("export")(folder.export)
 app.command("dashboard")(folder.dashboard)
@@ -59,4 +61,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: those after the program's name; the process's where None.
     """
-    app(args=None if arguments is None else list(arguments), prog_name="hisearch")
+    with leavable_streams():
+        app(args=None if arguments is None else list(arguments), prog_name="hisearch")

@@ -13,8 +13,16 @@ Setting = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on standard error.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of everything random.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Keep the first requests only.")]
 SkipBad = Annotated[int, typer.Option("--skip-bad", min=0, metavar="N", help="Leave out up to N broken rows.")]
 Format = Annotated[str, typer.Option("--format", help="Format of the trace file (docs/traces.md).")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="FIELD=COLUMN,…",
+        help="Of a CSV of your own: which column is what, e.g. arrival_s=ts,input_tokens=prompt (docs/traces.md).",
+    ),
+]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder that `hisearch run` has written.")]

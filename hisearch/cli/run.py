@@ -42,8 +42,8 @@ def run(
     """Search a study for the deployment to buy.
 
     Writes a run folder. Prints the recommended deployment with its percentiles against the SLO, the runner-ups and
-    the front. Exits with 0 where a deployment meets the SLO, 99 where none does (the nearest miss is then printed,
-    term by term).
+    the front. Exits with 0 where a deployment meets the SLO, 99 where none does of those simulated on the whole trace
+    (the nearest miss is then printed, term by term), 1 where none was: neither is then known.
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
@@ -69,7 +69,9 @@ def run(
     if result.stopped == "interrupted":
         output.note(_how_to_resume(run_dir))
         raise typer.Exit(INTERRUPTED)
-    if result.recommendation is None:
+    if result.failure is not None:
+        if not result.failure.examined:
+            raise ValueError(f"{result.failure.text} {result.outcome.ending.caution(recommended=False)}")
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
@@ -109,8 +111,7 @@ def _kind(ref: str) -> str:
     """
     from hisearch.specs.catalogue import Catalogue, is_path
     from hisearch.specs.document import kind_of
-    from hisearch.specs.errors import SpecError, UnknownReferenceError
-    from hisearch.specs.wording import unknown
+    from hisearch.specs.errors import SpecError
 
     catalogue = Catalogue()
     if is_path(ref):
@@ -122,7 +123,7 @@ def _kind(ref: str) -> str:
     studies, slos = catalogue.names("Study"), catalogue.names("SLO")
     if ref in studies or ref in slos:
         return "Study" if ref in studies else "SLO"
-    raise UnknownReferenceError.at(f"no Study or SLO named '{ref}'{unknown(ref, [*studies, *slos])}")
+    raise catalogue.unknown(ref, "Study or SLO", [*studies, *slos])
 
 
 def _from_slo(
@@ -132,6 +133,7 @@ def _from_slo(
     from hisearch.cli import output
     from hisearch.specs.catalogue import is_path
     from hisearch.specs.from_slo import study_from_slo
+    from hisearch.specs.wording import counted
 
     resolved, text = study_from_slo(Path(ref) if is_path(ref) else ref, model, trace, overrides=settings)
     if keep is not None:
@@ -141,7 +143,7 @@ def _from_slo(
         study = resolved.study
         output.note(
             f"study {resolved.name} made from the SLO: space {resolved.space.name}, "
-            f"objectives {', '.join(study.objectives)}, {study.budget.simulations} simulations or "
+            f"objectives {', '.join(study.objectives)}, {counted(study.budget.simulations, 'simulation')} or "
             f"{study.budget.seconds:g} s, load {study.workload.load:g}, seed {study.seed}; change any with --set, "
             f"{f'kept in {keep}' if keep is not None else 'keep it with --keep FILE'}"
         )

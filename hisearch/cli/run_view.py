@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hisearch.api.provenance import simulations_in_words
 from hisearch.api.study import StudyResult
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import UNUSED, sentence, settings
-from hisearch.report.page import caution
+from hisearch.report.page import FRONT_HEADING, caution, front_caption
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.deployments import describe, hardware
 from hisearch.search.recommend import describe_miss
@@ -37,16 +38,15 @@ def show(result: StudyResult) -> None:
 
 
 def _show_miss(result: StudyResult) -> None:
-    tried = sum(trial.comparable for trial in result.trials)
-    output.say(
-        f"Nothing meets the SLO of {result.resolved.name} among the deployments simulated on the whole trace: {tried}",
-        bold=True,
-    )
-    nearest = result.nearest_miss
-    if nearest is None:
-        output.say("No deployment was simulated on the whole trace: raise spec.budget, or see the failed trials.")
+    nearest, failure = result.nearest_miss, result.failure
+    if failure is None:
         return
-    output.say("The nearest miss, term by term:")
+    if nearest is None:
+        output.say(f"No answer for {result.resolved.name}", bold=True)
+        output.say(failure.text)
+        return
+    output.say(f"Nothing meets the SLO of {result.resolved.name} among what was simulated", bold=True)
+    output.say(f"{failure.text}\n\nThe nearest miss, term by term:")
     for line in describe_miss(nearest):
         output.say(f"  {line}")
     output.say(f"\n{_sentence(result, nearest)}")
@@ -82,9 +82,9 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
     }
     headroom = result.outcome.headroom
     if result.recommendation is not None and headroom is not None and headroom.load > 0:
-        text = f"{headroom.load:.3g} times this load meets the SLO"
+        text = f"{headroom.load:.3g} × this load meets the SLO"
         if math.isfinite(headroom.infeasible_load):
-            text += f", {headroom.infeasible_load:.3g} times does not"
+            text += f", {headroom.infeasible_load:.3g} × does not"
         else:
             text = f"at least {text}; more was not tried"
         figures["capacity"] = text
@@ -96,11 +96,9 @@ def _show_front(result: StudyResult) -> None:
         return
     objectives = [name for name in result.resolved.study.objectives if name != "usd_per_hour"]
     names = [quantity(name) for name in objectives]
-    feasible = result.recommendation is not None
     shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
-    output.heading(
-        f"The front: {len(shown)} deployments that no other beats" + ("" if feasible else " (none feasible)")
-    )
+    report = result.report_input()
+    output.heading(f"{FRONT_HEADING[result.recommendation is not None]}: {front_caption(report)}")
     chosen = result.recommendation.trial.number if result.recommendation is not None else -1
     rows = [
         (
@@ -120,10 +118,8 @@ def _show_front(result: StudyResult) -> None:
 
 def _show_origin(result: StudyResult) -> None:
     """What the figures rest on, and where the rest is."""
-    profile, doubt = result.resolved.profile, caution(result.report_input())
-    assumed = sorted(
-        name for name, document in result.resolved.accelerators.items() if document.spec.price.evidence == "assumed"
-    )
+    report = result.report_input()
+    profile, doubt, assumed = result.resolved.profile, caution(report), report.provenance.assumed_prices
     output.heading("What this rests on")
     output.say(
         f"Step times: profile {profile.name}, {profile.spec.evidence}, error about "
@@ -132,11 +128,10 @@ def _show_origin(result: StudyResult) -> None:
     )
     if doubt is not None:
         output.say(doubt)
-    budget = result.provenance["budget"]
-    ended = f"; ended early by {result.stopped}" if result.stopped else ""
+    ended = "" if result.stopped else f"; {result.outcome.ending.in_words()}"
     output.say(
-        f"{budget['simulations_used']} simulations, {budget['whole_trace']} of them on the whole trace, in "
-        f"{result.provenance['run']['wall_time_s']:.1f} s{ended}. Report: {result.run_dir / 'report.html'}"
+        f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
+        f"Report: {result.run_dir / 'report.html'}"
     )
     if result.recommendation is not None:
         output.say(f"Launch scripts: {result.run_dir / 'recommended'}")
@@ -158,14 +153,17 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
             "capacity": headroom,
             "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
         }
-    profile = result.resolved.profile
+    profile, report = result.resolved.profile, result.report_input()
     return {
         "study": result.resolved.name,
         "run_dir": result.run_dir,
-        "feasible": found is not None,
+        "feasible": None if result.failure is not None and not result.failure.examined else found is not None,
+        "failure": result.failure,
         "stopped": result.stopped,
+        "untried": list(result.outcome.ending.untried),
         "objectives": list(result.resolved.study.objectives),
         "simulations": len(result.trials),
+        "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
         "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
         "front": [_trial(trial) for trial in result.front],
@@ -174,7 +172,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
             "evidence": profile.spec.evidence,
             "relative_error": profile.spec.relative_error,
         },
-        "caution": caution(result.report_input()),
+        "assumed_prices": list(report.provenance.assumed_prices),
+        "caution": caution(report),
         "warnings": list(warnings(result)),
     }
 

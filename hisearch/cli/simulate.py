@@ -20,15 +20,16 @@ def simulate(
     deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="A deployment.")],
     trace: Annotated[str, typer.Option(help="The workload or trace file.")],
     slo: Annotated[str | None, typer.Option(help="Hold it against this SLO.")] = None,
-    load: Annotated[float, typer.Option(help="Factor on the arrival rate.")] = 1.0,
+    load: Annotated[float, typer.Option(help="Factor on the arrival rate, more than 0.")] = 1.0,
     settings: options.Setting = None,
     horizon_s: Annotated[
-        float | None, typer.Option("--horizon-s", min=0, help="Stop after so many simulated seconds.")
+        float | None, typer.Option("--horizon-s", help="Stop after so many simulated seconds, more than 0.")
     ] = None,
     seed: options.Seed = 0,
     limit: options.Limit = None,
     skip_bad: options.SkipBad = 0,
     trace_format: options.Format = "auto",
+    columns: options.Columns = None,
     requests: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a row per request to FILE (.parquet, .csv, .csv.gz).")
     ] = None,
@@ -42,16 +43,17 @@ def simulate(
     if requests is not None and not requests.name.endswith(_TABLES):
         raise typer.BadParameter(f"{requests}: expected a name ending in {', '.join(_TABLES)}", param_hint="--requests")
     from hisearch.api.deployment import simulate_deployment
-    from hisearch.api.workload import load_trace
+    from hisearch.api.workload import load_trace, parse_columns
     from hisearch.cli import output, simulate_view
     from hisearch.specs.resolve import load_deployment
 
+    mapping = parse_columns(columns or ())
     resolved = load_deployment(deployment, tuple(settings or ()))
     if not quiet:
         output.note_compilation()
     simulated = simulate_deployment(
         resolved,
-        load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format),
+        load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping),
         slo=slo,
         load=load,
         seed=seed,

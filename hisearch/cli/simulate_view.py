@@ -8,7 +8,9 @@ from hisearch.api.deployment import SimulatedDeployment
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
+from hisearch.score.terms import notes
 from hisearch.search.deployments import describe
+from hisearch.specs.wording import counted
 
 #: Workers that are printed; all are in the JSON form.
 WORKER_ROWS = 32
@@ -19,12 +21,16 @@ def show(simulated: SimulatedDeployment) -> None:
     trace = simulated.trace
     output.say(f"{simulated.resolved.name}: {describe(simulated.resolved.deployment)}", bold=True)
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
-    output.say(f"{simulated.resolved.model.spec.huggingface_id} on {trace.name}, {len(trace):,} requests{at_load}")
+    output.say(
+        f"{simulated.resolved.model.spec.huggingface_id} on {trace.name}, {counted(len(trace), 'request')}{at_load}"
+    )
     output.heading("Latency of requests")
     output.table(("", *LATENCY_POINTS), latency_rows(simulated.metrics), numbers=range(1, 6))
     if simulated.slo is not None:
         output.heading("Against the SLO: " + ("met" if simulated.feasible else "missed"))
         output.table(TERM_COLUMNS, term_rows(simulated.score.slo), numbers=(1, 2, 3))
+        for note in notes(simulated.score.slo):
+            output.say(note)
     output.heading("Figures")
     output.pairs(_figures(simulated))
     output.heading("Workers")
@@ -52,10 +58,10 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         "utilisation": percent(metrics["utilisation"]),
         "simulated time": f"{significant(metrics['makespan_s'])} s",
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
-        f"hours) for {cost.accelerators} accelerators",
+        f"hours) for {counted(cost.accelerators, 'accelerator')}",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
         "energy": f"{significant(metrics['joules_per_token'])} J per token",
-        "KV memory": f"{simulated.plan.kv_capacity_tokens:,} tokens per worker"
+        "KV memory": f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker"
         + (f", {simulated.plan.host_capacity_tokens:,} in its host tier" * bool(simulated.plan.host_capacity_tokens)),
     }
     if math.isfinite(simulated.horizon_s):

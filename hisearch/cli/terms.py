@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
-from hisearch.report.quantities import percent, significant
-from hisearch.score.terms import TermCheck
+from hisearch.report.quantities import significant
+from hisearch.report.terms import term_lines
+from hisearch.score.terms import Check, check_to_dict
 
 #: Columns that ``term_rows`` fills.
 TERM_COLUMNS = ("term", "simulated", "at most", "margin", "verdict")
 
 
-def term_rows(checks: Iterable[TermCheck]) -> list[tuple[str, ...]]:
-    """A row per term: name, value, bound, share of the bound that is left, verdict."""
-    return [
-        (
-            check.label,
-            seconds(check.value_s),
-            seconds(check.bound_s),
-            percent(check.margin),
-            "met" if check.holds else "missed",
-        )
-        for check in checks
-    ]
+def term_rows(checks: Iterable[Check]) -> list[tuple[str, ...]]:
+    """A row per check of an SLO: name, value, bound, share of the bound that is left, verdict."""
+    return [(line.label, line.value, line.bound, line.margin, line.verdict) for line in term_lines(checks)]
 
 
-def terms_to_dict(checks: Iterable[TermCheck]) -> list[dict[str, Any]]:
-    """Terms for machines."""
-    return [{**asdict(check), "margin": check.margin, "holds": check.holds} for check in checks]
+def terms_to_dict(checks: Iterable[Check]) -> list[dict[str, Any]]:
+    """Checks for machines."""
+    return [check_to_dict(check) for check in checks]
 
 
 def latency_rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:

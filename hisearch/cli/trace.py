@@ -29,26 +29,49 @@ def stats(
             "--capacity-tokens", min=1, help="Cache size for the hit-rate curve; may be given more than once."
         ),
     ] = None,
-    block_tokens: Annotated[int, typer.Option(min=1, help="Block size of the caches in the curve.")] = 16,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**31 - 1,
+            help="Block size of the caches in the curve; that of the trace where absent, or 16 where it has none.",
+        ),
+    ] = None,
+    curve: Annotated[bool, typer.Option("--curve", help="The whole hit-rate curve of an LRU cache.")] = False,
+    curve_html: Annotated[
+        Path | None, typer.Option("--curve-html", metavar="FILE", help="Draw the curve into a page that opens offline.")
+    ] = None,
     seed: options.Seed = 0,
     limit: options.Limit = None,
     skip_bad: options.SkipBad = 0,
+    columns: options.Columns = None,
     as_json: options.Json = False,
 ) -> None:
     """Describe a trace: rates, burstiness, lengths, sessions.
 
     And what a prefix cache could hit, without limit and by its size.
     """
-    from hisearch.api.workload import load_trace
+    from hisearch.api.workload import load_trace, parse_columns
     from hisearch.cli import output, trace_view
-    from hisearch.traces.stats import trace_stats
+    from hisearch.traces.stats import curve_capacities, lru_hit_curve, trace_stats
 
-    compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format)
+    mapping = parse_columns(columns or ())
+    compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
     found = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
+    points = []
+    if curve or curve_html is not None:
+        capacities = curve_capacities(compiled, block_tokens=found.block_tokens)
+        points = lru_hit_curve(compiled, capacities, block_tokens=found.block_tokens)
+    if curve_html is not None:
+        from hisearch.report.cache_curve import write_curve
+
+        write_curve(curve_html, points, trace_name=found.name, block_tokens=found.block_tokens)
     if as_json:
-        output.print_json(found.to_dict())
+        output.print_json(found.to_dict() | ({"curve": points} if curve else {}))
     else:
         trace_view.show(found)
+        if curve:
+            trace_view.show_curve(points)
         output.warn(found.warnings)
 
 
@@ -60,20 +83,28 @@ def import_(
     skip_bad: options.SkipBad = 0,
     limit: options.Limit = None,
     seed: options.Seed = 0,
+    columns: options.Columns = None,
+    as_json: options.Json = False,
 ) -> None:
     """Convert a trace to hisearch's own form."""
-    from hisearch.api.workload import check_format, first_requests
+    from hisearch.api.workload import check_format, first_requests, parse_columns
     from hisearch.cli import output
+    from hisearch.specs.wording import counted
     from hisearch.specs.workload import TraceFileSpec
     from hisearch.traces.importers import read_trace
 
     check_format(trace_format)
-    spec = TraceFileSpec.model_validate({"path": str(source), "format": trace_format, "skip_bad": skip_bad})
+    mapping = parse_columns(columns or ())
+    spec = TraceFileSpec.model_validate(
+        {"path": str(source), "format": trace_format, "skip_bad": skip_bad, "columns": mapping}
+    )
     trace = read_trace(source, spec, seed=seed)
-    _write(trace if limit is None else first_requests(trace, limit), out)
+    _write(trace if limit is None else first_requests(trace, limit), out, as_json)
+    if as_json:
+        return
     output.warn(trace.warnings)
     if trace.skipped_rows:
-        output.note(f"{trace.skipped_rows} broken rows left out")
+        output.note(f"{counted(trace.skipped_rows, 'broken row')} left out")
 
 
 @app.command("generate")
@@ -84,6 +115,7 @@ def generate(
     requests: Annotated[
         int | None, typer.Option(min=1, help="Make so many requests, whatever the workload says.")
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Make a synthetic trace."""
     from hisearch.specs.catalogue import Catalogue
@@ -97,13 +129,19 @@ def generate(
     if requests is not None:
         data = generator.model_dump() | {"requests": requests, "duration_s": None}
         generator = GeneratorSpec.model_validate(data)
-    _write(generate_trace(generator, seed=seed), out)
+    _write(generate_trace(generator, seed=seed), out, as_json)
 
 
-def _write(trace: Trace, out: Path) -> None:
+def _write(trace: Trace, out: Path, as_json: bool) -> None:
+    """Write the trace and say so; as JSON with all that is to be known of it."""
     from hisearch.cli import output
+    from hisearch.specs.wording import counted
     from hisearch.traces.canonical import write_trace
     from hisearch.traces.ordering import in_arrival_order
 
     write_trace(in_arrival_order(trace), out)
-    output.say(f"{out}: {len(trace):,} requests")
+    if as_json:
+        facts = {"path": out, "requests": len(trace), "skipped_rows": trace.skipped_rows}
+        output.print_json({**facts, "warnings": list(trace.warnings)})
+    else:
+        output.say(f"{out}: {counted(len(trace), 'request')}")

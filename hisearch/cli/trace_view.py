@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from hisearch.cli import output
 from hisearch.report.quantities import percent, significant
-from hisearch.traces.stats import Distribution, TraceStats
+from hisearch.specs.wording import counted
+from hisearch.traces.stats import CachePoint, Distribution, TraceStats
 
 _POINTS = ("mean", "min", "p10", "p50", "p90", "p95", "p99", "max")
+#: Characters of the longest bar of a curve.
+_BAR_WIDTH = 50
 
 
 def show(stats: TraceStats) -> None:
     """Print a trace's statistics for people."""
-    output.say(f"{stats.name}: {stats.requests:,} requests", bold=True)
+    output.say(f"{stats.name}: {counted(stats.requests, 'request')}", bold=True)
     rows = {
         "sessions": f"{stats.sessions:,}, {percent(stats.single_turn_fraction)} of one turn",
-        "follow-ups": f"{stats.follow_ups:,} wait for their predecessor",
-        "span": f"{significant(stats.span_s)} s from the first to the last of {stats.known_arrivals:,} known arrivals",
+        "follow-ups": f"{counted(stats.follow_ups, 'request')} after a predecessor",
+        "span": f"{significant(stats.span_s)} s from the first to the last of "
+        f"{counted(stats.known_arrivals, 'known arrival')}",
         "rate": f"{significant(stats.rate_rps)} requests/s",
         "burstiness": ", ".join(
             f"{name} {significant(value)}"
@@ -41,6 +45,21 @@ def show(stats: TraceStats) -> None:
     output.heading(f"Hit rate of an LRU cache of {stats.block_tokens}-token blocks")
     curve = [(f"{point.capacity_tokens:,}", f"{point.hit_rate:.2%}", f"{point.hit_tokens:,}") for point in stats.lru]
     output.table(("capacity (tokens)", "hit rate", "hit tokens"), curve, numbers=range(3))
+
+
+def show_curve(points: list[CachePoint]) -> None:
+    """Print a hit-rate curve as bars, of which the longest is the largest cache's."""
+    output.heading("The whole curve, up to the cache that hits all that can be hit")
+    most = max((point.hit_rate for point in points), default=0.0)
+    rows = [
+        (
+            f"{point.capacity_tokens:,}",
+            f"{point.hit_rate:.2%}",
+            "█" * round(_BAR_WIDTH * point.hit_rate / most) if most else "",
+        )
+        for point in points
+    ]
+    output.table(("capacity (tokens)", "hit rate", ""), rows, numbers=(0, 1))
 
 
 def _points(values: Distribution) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 
+from hisearch.export.files import DEPLOYMENT, README, write_export
 from hisearch.export.flags import (
     ENGINE_VERSIONS,
     ROUTER_VERSION,
@@ -17,17 +16,23 @@ from hisearch.export.flags import (
     Launch,
     engine_flags,
     hicache_gb_per_rank,
+    loading,
     needs_checkpoint,
     other_engine,
     router_flags,
 )
 from hisearch.export.placement import SERVICE_PORTS, place
+from hisearch.export.standing import Standing
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.deployments import ENGINE_TITLES
 from hisearch.specs.base import API_VERSION, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.yaml_nodes import dump_yaml
+
+#: What the README says where nobody knows what the deployment was simulated on.
+EXAMPLE_REPLAY = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
 
 _COMMANDS: dict[EngineName, str] = {
     "sglang": "python -m sglang.launch_server --model-path",
@@ -43,40 +48,55 @@ def export_deployment(
     out: Path,
     *,
     accelerators_per_host: int = 8,
+    standing: Standing | None = None,
+    replay: str = EXAMPLE_REPLAY,
+    inputs: dict[str, str] | None = None,
 ) -> list[Path]:
     """Write launch scripts for ``deployment`` into the folder ``out`` (made where absent).
 
     ``README.md``, ``deployment.yaml`` and ``<engine>/run.sh`` are what was simulated;
-    ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the other engine and was not simulated.
+    ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the other engine and was not simulated. An
+    earlier export's own files in ``out`` are replaced or removed; anything else there is left, or refused where it is
+    in the way.
 
     Args:
-        deployment: what was simulated.
+        deployment: what was simulated; what it names should be found from anywhere (see ``specs.stand_alone``).
         model: the model it serves; weights are taken by its Hugging Face id.
         accelerator: the accelerator of its pool.
         kv_capacity_tokens: KV tokens of one replica, as simulated.
         out: the folder that receives the files; nothing is written outside it.
         accelerators_per_host: accelerator slots of one host; replicas are packed host by host.
+        standing: what the deployment is to its study; None where there is none.
+        replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
+        inputs: further documents that the command reads, by name.
 
     Returns:
         The files written, README first.
 
     Raises:
-        ExportError: the engine's command line cannot express the deployment, or a replica exceeds a host.
+        ExportError: the engine's command line cannot express the deployment, a replica exceeds a host, or ``out``
+            holds other files where these belong.
     """
+    standing = standing or Standing("deployment", "Deployment", ())
     launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
     engine = launch.pool.engine.name
-    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, simulated=True)}
+    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, standing, simulated=True)}
     other, notes = other_engine(launch.pool.engine)
     other_launch = launch._replace(pool=launch.pool.model_copy(update={"engine": other}))
     try:
         files[f"alternatives/{other.name}/run.sh"] = _script(
-            deployment, other_launch, accelerators_per_host, simulated=False
+            deployment, other_launch, accelerators_per_host, standing, simulated=False
         )
     except ExportError as error:
         notes = (f"No script was written: {error}.",)
-    readme = _readme(deployment, launch, accelerators_per_host, other.name, notes)
-    files = {"README.md": readme, "deployment.yaml": _yaml(deployment)} | files
-    return [_write(out / name, text) for name, text in files.items()]
+    needed = needs_checkpoint(other_launch)
+    if needed is not None and needed != needs_checkpoint(launch):
+        notes = (*notes, f"It needs a checkpoint with {needed.dtype} weights: {needed.reason}.")
+    inputs = inputs or {}
+    readme = _readme(
+        deployment, launch, accelerators_per_host, other.name, notes, standing=standing, replay=replay, inputs=inputs
+    )
+    return write_export(out, {README: readme, DEPLOYMENT: _yaml(deployment, standing)} | inputs | files)
 
 
 def _render(template: str, **values: Any) -> str:
@@ -99,7 +119,9 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in str(text)).replace("`", "'")
 
 
-def _script(deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, *, simulated: bool) -> str:
+def _script(
+    deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, standing: Standing, *, simulated: bool
+) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
     return _render(
@@ -107,9 +129,10 @@ def _script(deployment: DeploymentSpec, launch: Launch, accelerators_per_host: i
         engine=ENGINE_TITLES[engine],
         version=ENGINE_VERSIONS[engine],
         simulated=simulated,
+        standing=standing,
         summary=summary(launch.pool),
         model=launch.model.huggingface_id,
-        checkpoint=needs_checkpoint(launch.pool, launch.model),
+        checkpoint=needs_checkpoint(launch),
         command=_COMMANDS[engine],
         flags=engine_flags(launch),
         placements=placements,
@@ -126,24 +149,36 @@ def summary(pool: PoolSpec) -> str:
     return f"{replicas} on {accelerators} x {pool.accelerator}, tensor parallel {pool.tensor_parallel}"
 
 
-def _yaml(deployment: DeploymentSpec) -> str:
-    document: dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": "Deployment",
-        "metadata": {"name": "recommended", "description": "Exported by hisearch; every setting is written out."},
-        "spec": deployment.model_dump(mode="json"),
-    }
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+def _yaml(deployment: DeploymentSpec, standing: Standing) -> str:
+    description = f"{standing.title}. Exported by hisearch; every setting is written out."
+    return document_text("Deployment", standing.name, description, deployment.model_dump(mode="json"))
+
+
+def document_text(kind: str, name: str, description: str, spec: dict[str, Any]) -> str:
+    """YAML text of a document."""
+    metadata = {"name": name, "description": description} if description else {"name": name}
+    return dump_yaml({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
 
 
 def _readme(
-    deployment: DeploymentSpec, launch: Launch, accelerators_per_host: int, other: EngineName, notes: tuple[str, ...]
+    deployment: DeploymentSpec,
+    launch: Launch,
+    accelerators_per_host: int,
+    other: EngineName,
+    notes: tuple[str, ...],
+    *,
+    standing: Standing,
+    replay: str,
+    inputs: dict[str, str],
 ) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
     return _render(
         "README.md.j2",
         deployment=deployment,
+        standing=standing,
+        replay=replay,
+        inputs=tuple(inputs),
         pool=launch.pool,
         model=launch.model,
         summary=summary(launch.pool),
@@ -155,7 +190,8 @@ def _readme(
         hosts=sorted({p.host for p in placements}),
         accelerators_per_host=accelerators_per_host,
         kv_capacity_tokens=launch.kv_capacity_tokens,
-        checkpoint=needs_checkpoint(launch.pool, launch.model),
+        checkpoint=needs_checkpoint(launch),
+        loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),
         service_port=SERVICE_PORTS[engine],
         other=other,
@@ -180,15 +216,9 @@ def _host_tier_note(launch: Launch) -> str | None:
     )
 
 
-def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-    if path.suffix == ".sh":
-        path.chmod(0o755 & ~_umask())
-    return path
-
-
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current
+def _loading_note(launch: Launch) -> str | None:
+    """What SGLang holds while it quantises the published weights, where that is possible at all."""
+    held = loading(launch)
+    if held is None or not held.fits:
+        return None
+    return f"{held.sentence(launch.model.weight_dtype, launch.pool.accelerator)}."

@@ -1,6 +1,6 @@
 """One table per engine: command-line flag -> the value it takes from a deployment.
 
-Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``server_args.py``, vLLM 0.19.0
+Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``server_args.py``, vLLM 0.19.1
 ``arg_utils.py`` and ``config/cache.py``, sglang-router 0.3.2 ``router_args.py``.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hisearch.latency.loading import FullLoad, full_load
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 
 #: The versions whose flags are written.
-ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.0"}
+ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1"}
 ROUTER_VERSION = "0.3.2"
 
 _BYTES_PER_GIB = 2**30
@@ -41,15 +42,39 @@ Value = str | bool | None
 Table = tuple[tuple[str, Callable[[Launch], Value]], ...]
 
 
-def needs_checkpoint(pool: PoolSpec, model: ModelSpec) -> str | None:
-    """The weight format that only a separately quantized checkpoint provides, or None.
+class Checkpoint(NamedTuple):
+    """Weights that have to be brought: in which format, and why the published ones will not do (a sentence)."""
 
-    Both engines quantize 16-bit weights to fp8 while loading; every other change of format needs other weights.
+    dtype: str
+    reason: str
+
+
+def loading(launch: Launch) -> FullLoad | None:
+    """What a rank holds while its weights are quantised; None where it is never all of them (vLLM), or nothing is."""
+    pool = launch.pool
+    return full_load(
+        launch.model,
+        launch.accelerator,
+        engine=pool.engine.name,
+        tensor_parallel=pool.tensor_parallel,
+        weight_dtype=pool.weight_dtype,
+    )
+
+
+def needs_checkpoint(launch: Launch) -> Checkpoint | None:
+    """The weights that only a separately quantized checkpoint provides, or None.
+
+    Both engines quantize 16-bit weights to fp8 while loading, SGLang only where the 16-bit weights fit; every other
+    change of format needs other weights.
     """
-    wanted = pool.weight_dtype or model.weight_dtype
-    if wanted == model.weight_dtype or (model.weight_dtype in _HALF_OR_FULL and wanted in {*_HALF_OR_FULL, "fp8"}):
+    pool, stored = launch.pool, launch.model.weight_dtype
+    wanted = pool.weight_dtype or stored
+    if wanted == stored or (stored in _HALF_OR_FULL and wanted in _HALF_OR_FULL):
         return None
-    return wanted
+    if wanted != "fp8" or stored not in _HALF_OR_FULL:
+        return Checkpoint(wanted, f"the published ones have {stored}, and the engine cannot convert them while loading")
+    held = loading(launch)
+    return None if held is None or held.fits else Checkpoint(wanted, held.sentence(stored, pool.accelerator))
 
 
 def _dtype(launch: Launch) -> Value:
@@ -58,8 +83,10 @@ def _dtype(launch: Launch) -> Value:
 
 
 def _quantization(launch: Launch) -> Value:
+    """fp8 where the engine makes it while loading; a checkpoint that is fp8 says so itself."""
     wanted = launch.pool.weight_dtype or launch.model.weight_dtype
-    return "fp8" if wanted == "fp8" and launch.model.weight_dtype in _HALF_OR_FULL else None
+    online = wanted == "fp8" and launch.model.weight_dtype in _HALF_OR_FULL and needs_checkpoint(launch) is None
+    return "fp8" if online else None
 
 
 def _fp8_format(launch: Launch) -> str:

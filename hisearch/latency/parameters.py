@@ -9,16 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard, window_layers
-from hisearch.specs.base import DTYPE_BYTES, DType
+from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
 from hisearch.specs.model import MlaSpec, ModelSpec
 
 #: Formats of weights that engines keep as published; everything narrower is a quantised format.
 WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
-
-#: Bytes of scales per element: MXFP4 keeps an 8-bit scale per 32 elements, GPTQ/AWQ int4 a 16-bit scale and a 4-bit
-#: zero per 128. (NVFP4's scale per 16 is twice as large: its weights take 6 % more.) Those of fp8 and int8, per channel
-#: or 128 x 128 block, are nothing.
-SCALE_BYTES: dict[str, float] = {"fp4": 1.0 / 32, "int4": 2.5 / 128}
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,12 @@ class Matrix:
 
 def element_bytes(dtype: DType) -> float:
     """Bytes a weight takes in ``dtype``, scales included."""
-    return DTYPE_BYTES[dtype] + SCALE_BYTES.get(dtype, 0.0)
+    return DTYPE_BYTES[dtype] + WEIGHT_SCALE_BYTES.get(dtype, 0.0)
+
+
+def kv_element_bytes(dtype: DType) -> float:
+    """Bytes an element of the KV cache takes in ``dtype``, scales included."""
+    return DTYPE_BYTES[dtype] + KV_SCALE_BYTES.get(dtype, 0.0)
 
 
 def wide_dtype(dtype: DType) -> DType:
@@ -87,8 +87,8 @@ def weight_bytes_per_rank(model: ModelSpec, tensor_parallel: int, weight_dtype: 
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
     """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it."""
     if model.mla is not None:
-        return (model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * DTYPE_BYTES[kv_dtype]
-    return 2 * part.kv_heads * model.head_dim * DTYPE_BYTES[kv_dtype]
+        return (model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * kv_element_bytes(kv_dtype)
+    return 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype)
 
 
 def kv_bytes_per_token_per_rank(model: ModelSpec, tensor_parallel: int, kv_dtype: DType) -> float:

@@ -58,6 +58,11 @@ class RunRecord:
     warnings: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def assumed_prices(self) -> tuple[str, ...]:
+        """Items whose price is an assumption."""
+        return tuple(price.item for price in self.prices if price.evidence == "assumed")
+
 
 @dataclass(frozen=True)
 class ReportInput:
@@ -65,9 +70,10 @@ class ReportInput:
 
     title: the report's heading. study, workload: names. model_id: the model as its users call it.
     objectives: two to four names (``hisearch.specs.study.Objective``), in the study's order.
-    slo: the terms; max_rejected_fraction: the rejected share that is allowed.
+    slo: the latency terms.
     trials: every trial, slices and failures included. front: the Pareto front among them.
-    recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest.
+    recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure says
+    why. cut_short: what to know of a search that its budget cut short, or "".
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
 
@@ -81,12 +87,13 @@ class ReportInput:
     model_id: str
     objectives: tuple[str, ...]
     slo: tuple[SloTerm, ...]
-    max_rejected_fraction: float
     trials: tuple[Trial, ...]
     front: tuple[Trial, ...]
     recommendation: Recommendation | None
     provenance: RunRecord
     nearest_miss: Trial | None = None
+    failure: str = ""
+    cut_short: str = ""
     capacity: tuple[LoadPoint, ...] = ()
     progress: Mapping[int, float] = field(default_factory=dict)
 

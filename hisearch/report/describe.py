@@ -6,6 +6,7 @@ from hisearch.report.quantities import HOURS_PER_MONTH, usd
 from hisearch.search.deployments import ENGINE_TITLES, formats
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.wording import counted
 
 NOT_USED = "not used"
 NO_ROUTER = "none needed"
@@ -16,8 +17,7 @@ STAGES = {1: "execution", 2: "routing", 3: "cache tiers"}
 
 def replicas(deployment: DeploymentSpec) -> str:
     """``3 replicas`` or ``1 replica``."""
-    count = deployment.pool.replicas
-    return f"{count} replica" + ("" if count == 1 else "s")
+    return counted(deployment.pool.replicas, "replica")
 
 
 def sentence(trial: Trial, model_id: str) -> str:
@@ -34,7 +34,8 @@ def sentence(trial: Trial, model_id: str) -> str:
         text += f", behind a {deployment.router.policy} router"
     engine = pool.engine
     text += (
-        f", with chunks of {engine.chunk_tokens:,} tokens and up to {engine.max_running_requests:,} running requests"
+        f", with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
+        f"{counted(engine.max_running_requests, 'running request')}"
     )
     if pool.host_tier.gib_per_worker > 0:
         text += f" and {pool.host_tier.gib_per_worker:g} GiB of host memory for KV"

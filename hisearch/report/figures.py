@@ -41,7 +41,10 @@ def figure_pareto(data: ReportInput) -> go.Figure:
     for group in _groups(pareto):
         x, y, z = ([point.values[i] for point in group.points] for i in range(3))
         figure.add_trace(go.Scatter3d(x=x, y=y, z=z, **group.style(small=0.6), **_hover(group.points, pareto)))
-    scene = {key: _axis_layout(axis) for key, axis in zip(("xaxis", "yaxis", "zaxis"), pareto.axes, strict=False)}
+    scene = {
+        key: _axis_layout(axis) | {"range": _range(axis)}
+        for key, axis in zip(("xaxis", "yaxis", "zaxis"), pareto.axes, strict=False)
+    }
     camera = {"eye": {"x": 1.42, "y": 1.42, "z": 0.62}, "center": {"x": 0, "y": 0, "z": -0.16}}
     return _finish(figure, scene=scene | {"camera": camera, "aspectmode": "cube"}, legend=_LEGEND)
 
@@ -50,12 +53,14 @@ def figure_projection(data: ReportInput, x: str, y: str) -> go.Figure:
     """Two objectives in the plane, the region that the SLO allows shaded.
 
     Raises:
-        ValueError: not objectives of the study.
+        ValueError: not objectives of the study, or undefined for all its trials.
     """
+    pareto = pareto_data(data)
+    drawn = [axis.name for axis in pareto.axes]
     for name in (x, y):
-        if name not in data.objectives:
-            raise ValueError(f"{name} is not an objective of this study: {', '.join(data.objectives)}")
-    return _plane(pareto_data(data), data.objectives.index(x), data.objectives.index(y))
+        if name not in drawn:
+            raise ValueError(f"{name} is not an objective of this study that has values: {', '.join(drawn)}")
+    return _plane(pareto, drawn.index(x), drawn.index(y))
 
 
 def figure_parallel(data: ReportInput) -> go.Figure:
@@ -160,9 +165,11 @@ def _groups(pareto: ParetoData) -> list[_Group]:
             faint | {"color": [theme.STAGE_COLOURS[p.stage] for p in of["dominated"]], "symbol": "circle"},
         ),
     ]
+    what = "Front" if pareto.feasible else "Misses the SLO, unbeaten"
     for stage, name in STAGES.items():
-        marker = {"color": theme.STAGE_COLOURS[stage], "symbol": theme.STAGE_SHAPES[stage], "size": 10}
-        groups.append(_Group(f"Front, stage {stage} ({name})", [p for p in of["front"] if p.stage == stage], marker))
+        shape = theme.STAGE_SHAPES[stage] + ("" if pareto.feasible else "-open")
+        marker = {"color": theme.STAGE_COLOURS[stage], "symbol": shape, "size": 10}
+        groups.append(_Group(f"{what}, stage {stage} ({name})", [p for p in of["front"] if p.stage == stage], marker))
     highlighted = [p for p in pareto.points if p.status == "highlighted"]
     if highlighted:
         marker = {

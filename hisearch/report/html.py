@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hisearch.report import figures, page
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import STAGES
-from hisearch.report.points import ParetoData, pareto_data
+from hisearch.report.points import ParallelData, ParetoData, parallel_data, pareto_data
 from hisearch.report.quantities import quantity
+from hisearch.report.terms import term_lines
 from hisearch.report.theme import template
+from hisearch.specs.wording import counted
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -63,12 +65,15 @@ def render(data: ReportInput) -> str:
         verdict=page.verdict(data),
         caution=page.caution(data),
         counts=page.counts(data),
-        slo=page.slo_rows(data.highlighted, data.max_rejected_fraction) if data.highlighted is not None else (),
+        counted=counted,
+        slo=term_lines(data.highlighted.slo) if data.highlighted is not None else (),
         facts=page.key_facts(data.highlighted) if data.highlighted is not None else (),
         options=page.options(data),
         settings=page.chosen_settings(data),
         front=page.front_table(data),
-        assumed=sum(price.evidence == "assumed" for price in data.provenance.prices),
+        front_heading=page.FRONT_HEADING[data.recommendation is not None],
+        front_caption=page.front_caption(data),
+        assumed=data.provenance.assumed_prices,
         drawings=drawings,
         plots=plots,
         templates={scheme: template(scheme) for scheme in ("light", "dark")},
@@ -99,14 +104,15 @@ def _drawings(data: ReportInput) -> tuple[list[Drawing], dict[str, Any]]:
     """The figures that this study has data for, and their Plotly data by key; the template is the page's to choose."""
     pareto = pareto_data(data)
     built: list[tuple[Drawing, go.Figure]] = []
-    if pareto.points:
-        if len(data.objectives) > 2:
+    names = [axis.name for axis in pareto.axes]
+    if pareto.points and len(names) > 1:
+        if len(names) > 2:
             built.append((_space(data, pareto), figures.figure_pareto(data)))
-        for x, y in itertools.combinations(data.objectives, 2):
+        for x, y in itertools.combinations(names, 2):
             plane = figures.figure_projection(data, x, y)
-            plane.update_layout(showlegend=len(data.objectives) == 2)
+            plane.update_layout(showlegend=len(names) == 2)
             built.append((_plane(data, pareto, x, y), plane))
-        built.append((_parallel(pareto), figures.figure_parallel(data)))
+        built.append((_parallel(pareto, parallel_data(data)), figures.figure_parallel(data)))
     if data.capacity:
         built.append((_capacity(data), figures.figure_capacity(data)))
     if data.progress:
@@ -131,16 +137,17 @@ def _space(data: ReportInput, pareto: ParetoData) -> Drawing:
     good = ", ".join(f"{name.label}: {name.good}" for name in names)
     bold = (
         "Bold marks are the front: none of the others beats them in every respect."
-        if data.front
-        else "None meets the SLO; the large mark comes closest."
+        if pareto.feasible
+        else "None meets the SLO: bold rings are those that none of the others beats in every respect, the large mark "
+        "is the one that comes closest."
     )
     return Drawing(
         "pareto",
         "All trials by " + ", ".join(name.label for name in names),
         f"Each mark is one simulated deployment. {bold} {good}. Drag to turn, hover or tap a mark for its "
-        f"configuration.{_omitted(pareto)}",
-        f"Three-dimensional scatter of {len(pareto.points)} trials; {_front_words(data)}. The front's table below has "
-        "the same numbers.",
+        f"configuration.{_omitted(pareto)}{_beyond(pareto, *(axis.name for axis in pareto.axes[:3]))}",
+        f"Three-dimensional scatter of {counted(len(pareto.points), 'trial')}; {_front_words(data)}. The front's table "
+        "below has the same numbers.",
         "space",
     )
 
@@ -150,30 +157,35 @@ def _plane(data: ReportInput, pareto: ParetoData, x: str, y: str) -> Drawing:
     corner = f"{'right' if across.maximised else 'left'} and {'up' if up.maximised else 'down'}"
     bounded = [axis.quantity.label for axis in pareto.axes if axis.name in (x, y) and axis.bound is not None]
     region = (
-        f" The shaded region is what the SLO allows for {' and '.join(bounded)}; "
-        "a grey ring inside it misses another term."
+        f" The shaded region is what the SLO allows for {' and '.join(bounded)}; a ring inside it misses another term."
         if bounded
         else " The SLO has no bound on either of the two."
     )
     return Drawing(
         f"plane-{x}-{y}",
         f"{up.label} against {across.label}",
-        f"Good is {corner}.{region}",
-        f"Scatter of {up.title} against {across.title} for {len(pareto.points)} trials; {_front_words(data)}.",
-        "plane" if len(data.objectives) > 2 else "space",
+        f"Good is {corner}.{region}{_beyond(pareto, x, y)}"
+        f"{' A double click shows all.' if pareto.beyond(x, y) else ''}",
+        f"Scatter of {up.title} against {across.title} for {counted(len(pareto.points), 'trial')}; "
+        f"{_front_words(data)}.",
+        "plane" if len(pareto.axes) > 2 else "space",
     )
 
 
-def _parallel(pareto: ParetoData) -> Drawing:
+def _parallel(pareto: ParetoData, parallel: ParallelData) -> Drawing:
     chosen = pareto.highlight.lower()
+    green = "the front" if pareto.feasible else "those that none of the others beats (none meets the SLO)"
+    beyond = " Results beyond an axis are drawn at its end." if pareto.beyond(*(a.name for a in pareto.axes)) else ""
+    omitted = f" Without an axis, as they vary least: {', '.join(parallel.omitted)}." if parallel.omitted else ""
     return Drawing(
         "parallel",
         "Settings and what they lead to",
-        f"Each line is one trial: its settings on the left, its results on the right. Green lines are the front, the "
+        f"Each line is one trial: its settings on the left, its results on the right. Green lines are {green}, the "
         f"pink one is the trial marked as {chosen}. Lines are spread a little around a setting, so that none hides "
-        "another. Drag along an axis to keep only the lines that pass there; drag a "
-        "title to reorder.",
-        f"Parallel coordinates of {len(pareto.points)} trials over the settings that differ and the objectives.",
+        f"another.{beyond}{omitted} Drag along an axis to keep only the lines that pass there; drag a title to "
+        "reorder.",
+        f"Parallel coordinates of {counted(len(pareto.points), 'trial')} over the settings that differ and the "
+        "objectives.",
         "parallel",
     )
 
@@ -181,7 +193,7 @@ def _parallel(pareto: ParetoData) -> Drawing:
 def _capacity(data: ReportInput) -> Drawing:
     who = "recommended deployment" if data.recommendation is not None else "nearest miss"
     good = [point.load for point in data.capacity if point.attainment >= 0.99]
-    reach = f"At least 99 % of requests are good up to {max(good):g} times the load." if good else ""
+    reach = f"At least 99 % of requests are good up to {max(good):.3g} times the load." if good else ""
     return Drawing(
         "capacity",
         f"The {who} at other loads",
@@ -198,14 +210,15 @@ def _progress(data: ReportInput) -> Drawing:
         "Hypervolume measures how much the front found so far covers. A line that has been flat for long means that "
         "more simulations are unlikely to change the answer; one that still climbs asks for a larger budget. Dotted "
         f"lines: the search turns to {', '.join(f'{name} (stage {stage})' for stage, name in STAGES.items())}.",
-        f"Hypervolume of the front over {len(data.progress)} simulations, as a share of its final value.",
+        f"Hypervolume of the front after {counted(len(data.progress), 'simulation')} that enlarged it, as a share of "
+        "its final value.",
         "half",
     )
 
 
 def _front_words(data: ReportInput) -> str:
     front = len(data.front)
-    words = f"{front} on the front" if front else "none meets the SLO"
+    words = f"{front} on the front" if data.recommendation is not None else "none meets the SLO"
     if data.highlighted is None:
         return words
     kind = "recommended" if data.recommendation is not None else "nearest miss"
@@ -216,4 +229,12 @@ def _front_words(data: ReportInput) -> str:
 
 
 def _omitted(pareto: ParetoData) -> str:
-    return f" {pareto.omitted:,} faint trials are left out of the figures." if pareto.omitted else ""
+    return f" Left out of the figures: {counted(pareto.omitted, 'faint trial')}." if pareto.omitted else ""
+
+
+def _beyond(pareto: ParetoData, *names: str) -> str:
+    """What the named axes leave out."""
+    count = pareto.beyond(*names)
+    if not count:
+        return ""
+    return f" {count:,} outlier{'s' if count > 1 else ''} lie{'' if count > 1 else 's'} beyond the axes."

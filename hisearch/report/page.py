@@ -8,20 +8,11 @@ from typing import NamedTuple
 
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import NO_ROUTER, UNUSED, sentence, settings
-from hisearch.report.quantities import percent, quantity, significant, usd
+from hisearch.report.quantities import UNDEFINED, percent, quantity, significant, usd
+from hisearch.score.terms import REJECTED, notes
 from hisearch.search.deployments import ENGINE_TITLES, describe
 from hisearch.search.trial import Trial, metric_of
-
-
-class SloRow(NamedTuple):
-    """One line of the SLO table. met: the verdict, also given in words by the template."""
-
-    term: str
-    meaning: str
-    value: str
-    bound: str
-    margin: str
-    met: bool
+from hisearch.specs.wording import counted
 
 
 class Fact(NamedTuple):
@@ -72,11 +63,8 @@ def verdict(data: ReportInput) -> str:
     if data.recommendation is not None:
         return f"Deploy {sentence(data.recommendation.trial, data.model_id)}."
     if data.nearest_miss is None:
-        return "Nothing was found that meets the SLO, and no trial came to an end with figures."
-    return (
-        f"No deployment that was simulated meets the SLO; a larger budget may find one. The nearest miss is "
-        f"{sentence(data.nearest_miss, data.model_id)}."
-    )
+        return data.failure
+    return f"{data.failure} The nearest miss is {sentence(data.nearest_miss, data.model_id)}."
 
 
 def counts(data: ReportInput) -> Counts:
@@ -91,44 +79,6 @@ def counts(data: ReportInput) -> Counts:
         feasible=sum(1 for trial in comparable if trial.feasible),
         front=len(data.front),
     )
-
-
-def slo_rows(trial: Trial, max_rejected_fraction: float) -> tuple[SloRow, ...]:
-    """Every SLO term and the allowed share of rejected requests, held against a trial."""
-    rows = []
-    for check in trial.slo:
-        shown = quantity(check.label)
-        rows.append(
-            SloRow(
-                shown.label,
-                shown.meaning,
-                shown.show(check.value_s),
-                f"≤ {check.bound_s * shown.scale:g} {shown.unit}",
-                _margin(check.margin),
-                check.holds,
-            )
-        )
-    rejected = trial.metrics.get("rejected_fraction", math.nan)
-    if math.isfinite(rejected):
-        bound = max_rejected_fraction
-        margin = 1 - rejected / bound if bound > 0 else (0.0 if rejected == 0 else -math.inf)
-        rows.append(
-            SloRow(
-                "Rejected",
-                "requests the deployment turned away",
-                percent(rejected),
-                f"≤ {percent(bound)}" if bound > 0 else "none",
-                _margin(margin) if bound > 0 else ("none rejected" if rejected == 0 else "some rejected"),
-                rejected <= bound,
-            )
-        )
-    return tuple(rows)
-
-
-def _margin(margin: float) -> str:
-    if margin >= 0:
-        return f"{percent(margin)} to spare"
-    return f"exceeds by {percent(-margin)}" if math.isfinite(margin) else "never reached"
 
 
 def key_facts(trial: Trial) -> tuple[Fact, ...]:
@@ -184,21 +134,37 @@ def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
     return shown.label, shown.show(ours), text
 
 
+#: Heading of the front, by whether it meets the SLO.
+FRONT_HEADING = {True: "The front", False: "No front, as nothing meets the SLO"}
+
+
+def front_caption(data: ReportInput) -> str:
+    """What ``ReportInput.front`` holds: where nothing is feasible, deployments that all miss the SLO."""
+    which = counted(len(data.front), "deployment")
+    if data.recommendation is None:
+        return f"{which} that no other beats in every objective; all miss the SLO"
+    return f"{which} on the whole trace within the SLO, which no other beats in every objective"
+
+
 def front_table(data: ReportInput) -> FrontTable:
     """The front, cheapest first."""
     extra = [name for name in ("goodput", "usd_per_hour") if name not in data.objectives]
     names = [*data.objectives, *extra]
     fixed = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Host tier (GiB)")
-    titles = (*fixed, *(quantity(name).title for name in names), "SLO margin")
+    rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
+    titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
     chosen = data.highlighted
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
     return FrontTable(
         tuple((title, title not in ("Accelerators", "Engine", "Router")) for title in titles),
-        tuple((chosen is not None and trial.number == chosen.number, _front_row(trial, names)) for trial in rows),
+        tuple(
+            (chosen is not None and trial.number == chosen.number, _front_row(trial, names, rejecting))
+            for trial in rows
+        ),
     )
 
 
-def _front_row(trial: Trial, names: list[str]) -> tuple[Cell, ...]:
+def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, ...]:
     pool = trial.deployment.pool
     router = trial.deployment.router.policy if pool.replicas > 1 else NO_ROUTER
     cells = [
@@ -217,7 +183,10 @@ def _front_row(trial: Trial, names: list[str]) -> tuple[Cell, ...]:
     for name in names:
         value = trial.metrics.get(metric_of(name), math.nan)
         cells.append(Cell(quantity(name).number(value), value))
-    cells.append(Cell(percent(trial.worst_margin), trial.worst_margin))
+    margin = trial.worst_margin
+    cells.append(Cell(percent(margin) if math.isfinite(margin) else UNDEFINED, margin))
+    if rejecting:
+        cells.append(Cell(percent(trial.metrics[REJECTED]), trial.metrics[REJECTED]))
     return tuple(cells)
 
 
@@ -233,13 +202,17 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
 
 
 def caution(data: ReportInput) -> str | None:
-    """What to doubt: a margin that is smaller than the profile's stated error."""
-    if data.recommendation is None:
-        return None
-    margin, error = data.recommendation.trial.worst_margin, data.provenance.profile.relative_error
-    if not math.isfinite(margin) or margin >= error:
-        return None
-    return (
-        f"The tightest margin ({percent(margin)}) is smaller than the latency profile's stated error "
-        f"({percent(error)}): measure this deployment before you rely on it."
-    )
+    """What to doubt: margins below the profile's stated error, notes on the highlighted terms, a search cut short."""
+    sentences = []
+    if data.recommendation is not None:
+        margin, error = data.recommendation.trial.worst_margin, data.provenance.profile.relative_error
+        if math.isfinite(margin) and margin < error:
+            sentences.append(
+                f"The tightest margin ({percent(margin)}) is smaller than the latency profile's stated error "
+                f"({percent(error)}): measure this deployment before you rely on it."
+            )
+    if data.highlighted is not None:
+        sentences.extend(f"{note}." for note in notes(data.highlighted.slo))
+    if data.cut_short:
+        sentences.append(data.cut_short)
+    return " ".join(sentences) or None

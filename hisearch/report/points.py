@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -20,11 +21,20 @@ STATUS_ORDER: tuple[Status, ...] = ("infeasible", "dominated", "front", "highlig
 #: At most this many points off the front are drawn; more would bury the front and swell the report.
 MAX_FAINT = 1000
 
-_LOG_RATIO = 30.0
+#: An axis turns logarithmic where what it shows spans more than this factor.
+_LOG_RATIO = 10.0
+
+#: Share of the points at each end of an axis that may be outliers, and how much longer, as a share, an axis may become
+#: by showing them.
+_TAIL = 0.1
+_LONG_TAIL = 0.25
+
+#: Most axes of the parallel coordinates: what the width of the page holds with legible labels.
+MAX_DIMENSIONS = 12
 
 
 class Axis(NamedTuple):
-    """An objective as an axis. bound: the SLO's bound in shown units. span: least and largest drawn value."""
+    """An objective as an axis. bound: the SLO's bound in shown units. span: least and largest value that is in view."""
 
     name: str
     quantity: Quantity
@@ -44,12 +54,21 @@ class Point(NamedTuple):
 
 
 class ParetoData(NamedTuple):
-    """Points of the Pareto figures. highlight: what the highlighted trial is. omitted: faint points left out."""
+    """Points of the Pareto figures.
+
+    highlight: what the highlighted trial is. omitted: faint points left out. feasible: whether the front meets the SLO.
+    """
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
     highlight: str
     omitted: int
+    feasible: bool
+
+    def beyond(self, *names: str) -> int:
+        """Points that lie outside the spans of the named axes."""
+        shown = [(i, axis.span) for i, axis in enumerate(self.axes) if axis.name in names]
+        return sum(any(not low <= point.values[i] <= high for i, (low, high) in shown) for point in self.points)
 
 
 class Dimension(NamedTuple):
@@ -65,10 +84,11 @@ class Dimension(NamedTuple):
 
 
 class ParallelData(NamedTuple):
-    """Lines of the parallel coordinates, faintest first. statuses: per line."""
+    """Lines of the parallel coordinates, faintest first. statuses: per line. omitted: settings without an axis."""
 
     dimensions: tuple[Dimension, ...]
     statuses: tuple[Status, ...]
+    omitted: tuple[str, ...]
 
 
 class ProgressData(NamedTuple):
@@ -88,34 +108,47 @@ class CapacityData(NamedTuple):
 
 
 def pareto_data(data: ReportInput) -> ParetoData:
-    """Every trial that replayed the whole trace at the study's load and has finite objectives."""
+    """Every trial that replayed the whole trace at the study's load and has finite objectives.
+
+    An objective that is undefined for every trial gets no axis.
+    """
+    names = _defined_objectives(data)
     front = {trial.number for trial in data.front}
     chosen = data.highlighted
     drawn = sorted(
-        (_point(trial, data, front, chosen) for trial in data.trials if _drawable(trial, data)),
+        (_point(trial, names, front, chosen) for trial in data.trials if _drawable(trial, names)),
         key=lambda point: (STATUS_ORDER.index(point.status), point.number),
     )
     faint = [point for point in drawn if point.status in ("infeasible", "dominated")]
     bold = [point for point in drawn if point.status in ("front", "highlighted")]
     kept = _thin(faint, MAX_FAINT)
-    axes = tuple(_axis(name, i, [*kept, *bold], data) for i, name in enumerate(data.objectives))
-    highlight = "Recommended" if data.recommendation is not None else "Nearest miss"
-    return ParetoData(axes, tuple(kept + bold), highlight, len(faint) - len(kept))
+    axes = tuple(_axis(name, i, kept, bold, data) for i, name in enumerate(names))
+    feasible = data.recommendation is not None
+    highlight = "Recommended" if feasible else "Nearest miss"
+    return ParetoData(axes, tuple(kept + bold), highlight, len(faint) - len(kept), feasible)
 
 
-def _drawable(trial: Trial, data: ReportInput) -> bool:
-    return trial.comparable and all(
-        math.isfinite(trial.metrics.get(metric_of(name), math.nan)) for name in data.objectives
+def _defined_objectives(data: ReportInput) -> tuple[str, ...]:
+    """The study's objectives, but for those that are undefined for every comparable trial."""
+    comparable = [trial for trial in data.trials if trial.comparable]
+    return tuple(
+        name
+        for name in data.objectives
+        if not comparable or any(not math.isnan(trial.metrics.get(metric_of(name), math.nan)) for trial in comparable)
     )
 
 
-def _point(trial: Trial, data: ReportInput, front: set[int], chosen: Trial | None) -> Point:
+def _drawable(trial: Trial, names: Sequence[str]) -> bool:
+    return trial.comparable and all(math.isfinite(trial.metrics.get(metric_of(name), math.nan)) for name in names)
+
+
+def _point(trial: Trial, names: Sequence[str], front: set[int], chosen: Trial | None) -> Point:
     status: Status = "dominated" if trial.feasible else "infeasible"
     if trial.number in front:
         status = "front"
     if chosen is not None and trial.number == chosen.number:
         status = "highlighted"
-    values = tuple(float(f"{trial.objective(name) * quantity(name).scale:.4g}") for name in data.objectives)
+    values = tuple(float(f"{trial.objective(name) * quantity(name).scale:.4g}") for name in names)
     return Point(trial.number, trial.stage, status, describe(trial.deployment), values)
 
 
@@ -126,20 +159,39 @@ def _thin(points: list[Point], limit: int) -> list[Point]:
     return [points[i * len(points) // limit] for i in range(limit)]
 
 
-def _axis(name: str, index: int, points: Sequence[Point], data: ReportInput) -> Axis:
+def _axis(name: str, index: int, faint: Sequence[Point], bold: Sequence[Point], data: ReportInput) -> Axis:
+    """An axis over the bold points, the SLO's bound and the bulk of the faint points."""
     shown = quantity(name)
     bound = next((term.at_most_s * shown.scale for term in data.slo if term.label == name), None)
-    values = [point.values[index] for point in points]
-    if bound is not None:
-        values.append(bound)
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    needed = [point.values[index] for point in bold] + ([bound] if bound is not None else [])
+    low, high = _span(sorted([*needed, *(point.values[index] for point in faint)]), needed)
     return Axis(name, shown, low > 0 and high / low > _LOG_RATIO, bound, (low, high))
 
 
-def parallel_data(data: ReportInput) -> ParallelData:
-    """The settings that differ between the drawn trials, then the objectives.
+def _span(values: Sequence[float], needed: Sequence[float]) -> tuple[float, float]:
+    """Least and largest of ``values`` (sorted), without outliers that would squeeze the rest.
 
-    A setting that only repeats another (a page size that follows from the engine) is left out.
+    An end is cut at the 10th or the 90th percentile, or at the outermost of ``needed``, where what lies beyond would
+    take more than ``_LONG_TAIL`` of what is left.
+    """
+    if not values:
+        return 0.0, 1.0
+    tail = math.floor(_TAIL * len(values))
+    low = min([values[tail], *needed])
+    high = max([values[-1 - tail], *needed])
+    room = _LONG_TAIL * (high - low)
+    if low - values[0] <= room:
+        low = values[0]
+    if values[-1] - high <= room:
+        high = values[-1]
+    return low, high
+
+
+def parallel_data(data: ReportInput) -> ParallelData:
+    """The settings that differ between the drawn trials, then the objectives; at most ``MAX_DIMENSIONS`` axes.
+
+    A setting that only repeats another (a page size that follows from the engine) is left out. Of too many settings
+    those are kept of which most trials differ from the commonest value.
     """
     pareto = pareto_data(data)
     by_number = {trial.number: trial for trial in data.trials}
@@ -149,10 +201,13 @@ def parallel_data(data: ReportInput) -> ParallelData:
         column = [setting[name] for setting in chosen]
         if len(set(column) - UNUSED) > 1 and not any(_same_partition(column, other) for other in columns.values()):
             columns[name] = column
-    dimensions = [_setting_dimension(name, column) for name, column in columns.items()]
+    varied = sorted(columns, key=lambda name: Counter(columns[name]).most_common(1)[0][1])
+    kept = set(varied[: MAX_DIMENSIONS - len(pareto.axes)])
+    dimensions = [_setting_dimension(name, column) for name, column in columns.items() if name in kept]
     for index, axis in enumerate(pareto.axes):
         dimensions.append(_objective_dimension(axis, [point.values[index] for point in pareto.points]))
-    return ParallelData(tuple(dimensions), tuple(point.status for point in pareto.points))
+    omitted = tuple(name for name in columns if name not in kept)
+    return ParallelData(tuple(dimensions), tuple(point.status for point in pareto.points), omitted)
 
 
 def _same_partition(first: Sequence[object], second: Sequence[object]) -> bool:
@@ -176,10 +231,13 @@ def _numbers_first(value: str | int | float) -> tuple[bool, float, str]:
 
 
 def _objective_dimension(axis: Axis, values: Sequence[float]) -> Dimension:
+    """An axis over the span; lines of values beyond it run through its end."""
+    low, high = axis.span
+    inside = [min(max(value, low), high) for value in values]
     if not axis.log:
-        return Dimension(axis.quantity.title, tuple(values), _even_ticks(min(values), max(values)))
-    ticks = tuple((math.log10(tick), f"{tick:g}") for tick in _decades(*axis.span))
-    return Dimension(axis.quantity.title, tuple(math.log10(value) for value in values), ticks)
+        return Dimension(axis.quantity.title, tuple(inside), _even_ticks(min(inside), max(inside)))
+    ticks = tuple((math.log10(tick), f"{tick:g}") for tick in _decades(low, high))
+    return Dimension(axis.quantity.title, tuple(math.log10(value) for value in inside), ticks)
 
 
 def _even_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:

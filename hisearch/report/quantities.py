@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hisearch.score.terms import REJECTED
 from hisearch.search.trial import is_maximised
 
 #: Average hours of a month: 8,760 / 12.
 HOURS_PER_MONTH = 730.0
+
+#: Stands for a figure that is undefined: TPOT without a second output token, say.
+UNDEFINED = "-"
 
 _LATENCIES = {
     "ttft": ("TTFT", "time to first token", "s", 1.0),
@@ -41,11 +45,24 @@ class Quantity(NamedTuple):
         return "higher is better" if self.maximised else "lower is better"
 
     def show(self, value: float) -> str:
-        """A stored value in shown units."""
+        """A stored value in shown units, seconds below 0.1 in milliseconds."""
         if self.unit.startswith("USD"):
             return usd(value) + self.unit.removeprefix("USD")
-        text = significant(value * self.scale)
-        return f"{text} {self.unit}" if self.unit and math.isfinite(value) else text
+        if self.unit == "%":
+            return percent(value)
+        unit, scale = self._unit_for(value)
+        text = significant(value * scale)
+        return f"{text} {unit}" if unit and math.isfinite(value) else text
+
+    def show_bound(self, value: float) -> str:
+        """A bound in shown units, as it was written."""
+        if self.unit == "%":
+            return f"{value * 100:g} %"
+        unit, scale = self._unit_for(value)
+        return f"{value * scale:g} {unit}"
+
+    def _unit_for(self, value: float) -> tuple[str, float]:
+        return ("ms", 1e3) if self.unit == "s" and abs(value) < 0.1 else (self.unit, self.scale)
 
     def number(self, value: float) -> str:
         """A stored value in shown units, for a column whose heading has the unit."""
@@ -66,6 +83,8 @@ def quantity(name: str) -> Quantity:
         return Quantity("Cost", "price of everything that runs", "USD/hour", 1.0, is_maximised(name))
     if name == "usd_per_million_tokens":
         return Quantity("Cost per million tokens", "prompt and output tokens", "USD", 1.0, is_maximised(name))
+    if name == REJECTED:
+        return Quantity("Rejected", "requests that the deployment turned away", "%", 100.0, False)
     metric, _, percentile = name.rpartition("_p")
     label, meaning, unit, scale = _LATENCIES[metric]
     return Quantity(f"{label} p{percentile}", f"{meaning}, {_ordinal(percentile)} percentile", unit, scale, False)
@@ -80,7 +99,7 @@ def _ordinal(number: str) -> str:
 def significant(value: float, digits: int = 3) -> str:
     """``digits`` significant digits without an exponent; thousands separated: 0.0123, 4.57, 18,432."""
     if math.isnan(value):
-        return "n/a"
+        return UNDEFINED
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     if value == 0.0:

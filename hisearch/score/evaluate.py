@@ -9,10 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.score.energy import joules_total
-from hisearch.score.percentiles import Latencies
-from hisearch.score.terms import TermCheck
+from hisearch.score.percentiles import Latencies, requests_needed
+from hisearch.score.terms import (
+    OVER_KV_MEMORY,
+    OVER_WINDOW,
+    REJECTED,
+    TOO_LARGE,
+    Check,
+    RejectionCheck,
+    TermCheck,
+    notes,
+)
+from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.simulate.result import Outcome, RequestTable, Result
-from hisearch.specs.slo import SloSpec
+from hisearch.specs.slo import SloSpec, SloTerm
 
 #: Percentiles that every score carries, whatever the SLO asks for.
 PERCENTILES = (50, 90, 95, 99)
@@ -22,31 +32,41 @@ PERCENTILES = (50, 90, 95, 99)
 class Score:
     """Figures of one simulation, see ``hisearch.score.metrics`` for the keys of ``metrics``.
 
-    slo: one check per SLO term, in the SLO's order.
-    feasible: every term holds, and no more requests were rejected than the SLO allows.
+    slo: one check per SLO term, in the SLO's order, and last the one of the rejected requests.
+    feasible: every check holds.
     """
 
     metrics: dict[str, float]
-    slo: tuple[TermCheck, ...]
+    slo: tuple[Check, ...]
     feasible: bool
 
     @property
     def worst_margin(self) -> float:
-        """Smallest margin over the SLO's terms."""
-        return min(check.margin for check in self.slo)
+        """Smallest margin over the SLO's latency terms; infinite where none has a value."""
+        return worst_margin_of(self.slo)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know of the terms: rejections, percentiles of few requests, undefined ones."""
+        return notes(self.slo)
 
 
-def evaluate(result: Result, slo: SloSpec, *, usd_per_hour: float = math.nan) -> Score:
+def evaluate(
+    result: Result, slo: SloSpec, *, usd_per_hour: float = math.nan, over_window: np.ndarray | None = None
+) -> Score:
     """Score a simulation.
 
     Rejected and unfinished requests are not good. Requests still in flight when the simulation stopped count as
     infinitely late in every percentile and mean (``hisearch.score.percentiles``); requests that had not arrived by then
-    are left out.
+    are left out. TPOT is of requests with two or more output tokens: where requests finished and none has, it is NaN
+    among the metrics, None in its terms, and its terms hold.
 
     Args:
         result: a finished simulation.
         slo: the promise to hold it against.
         usd_per_hour: price of the deployment; the cost figures are NaN without it.
+        over_window: mask of the requests that exceed the model's window, shape (N,) (see
+            ``hisearch.traces.stats.requests_over_window``); without it rejections are not told apart by reason.
     """
     requests = result.requests
     counts = np.bincount(requests.outcome, minlength=len(Outcome))
@@ -56,16 +76,44 @@ def evaluate(result: Result, slo: SloSpec, *, usd_per_hour: float = math.nan) ->
 
     values = _latency_values(requests)
     latencies = _latencies(requests, values, unfinished)
-    good = int(_good_requests(values, slo).sum())
+    good = int(_good_requests(requests, values, slo).sum())
+
+    reasons = _rejection_reasons(requests.outcome == Outcome.TOO_LARGE, over_window)
+    rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons)
 
     metrics = _latency_metrics(latencies)
-    metrics |= _rates(result, good, arrived, rejected)
+    metrics |= _rates(result, good, arrived)
+    metrics[REJECTED] = rejection.value
     metrics |= _costs(result, usd_per_hour, metrics["total_tokens_per_s"])
-    checks = tuple(
-        TermCheck(term.label, latencies[term.metric].percentile(term.percentile), term.at_most_s) for term in slo.terms
-    )
-    feasible = all(check.holds for check in checks) and metrics["rejected_fraction"] <= slo.max_rejected_fraction
-    return Score(metrics, checks, feasible)
+    checks: tuple[Check, ...] = (*(_check(term, latencies[term.metric]) for term in slo.terms), rejection)
+    return Score(metrics, checks, all(check.holds for check in checks))
+
+
+def _check(term: SloTerm, latencies: Latencies | None) -> TermCheck:
+    """A latency term, with a note where its value is undefined or rests on too few requests."""
+    if latencies is None:
+        note = "undefined, as no request has a second output token; it holds"
+        return TermCheck(term.label, None, term.at_most_s, note)
+    needed = requests_needed(term.percentile)
+    note = ""
+    if 0 < len(latencies) < needed:
+        note = (
+            f"rests on {len(latencies):,} request{'s' if len(latencies) > 1 else ''}; of fewer than {needed:,}, "
+            f"percentile {term.percentile:g} is little more than the slowest one"
+        )
+    return TermCheck(term.label, latencies.percentile(term.percentile), term.at_most_s, note)
+
+
+def _rejection_reasons(rejected: np.ndarray, over_window: np.ndarray | None) -> dict[str, int]:
+    """How many requests were rejected, by why; reasons that apply to none are left out."""
+    if over_window is None:
+        counts = {TOO_LARGE: int(rejected.sum())}
+    else:
+        counts = {
+            OVER_WINDOW: int((rejected & over_window).sum()),
+            OVER_KV_MEMORY: int((rejected & ~over_window).sum()),
+        }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def _latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
@@ -78,39 +126,46 @@ def _latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
     }
 
 
-def _latencies(requests: RequestTable, values: Mapping[str, np.ndarray], unfinished: int) -> dict[str, Latencies]:
-    """Sorted latencies by metric; TPOT over requests with at least two output tokens only."""
+def _latencies(
+    requests: RequestTable, values: Mapping[str, np.ndarray], unfinished: int
+) -> dict[str, Latencies | None]:
+    """Sorted latencies by metric; TPOT over requests with at least two output tokens only, None where undefined."""
     several = requests.output_tokens >= 2
     in_flight_several = int(((requests.outcome == Outcome.IN_FLIGHT) & several).sum())
     tpot = Latencies.of(values["tpot_s"][several[requests.finished]], in_flight_several)
-    if len(tpot) == 0 and len(values["tpot_s"]):
-        tpot = Latencies(np.zeros(1))  # one-token outputs only: no gap between tokens was ever waited for
+    undefined = len(tpot) == 0 and len(values["tpot_s"]) > 0
     return {
         "ttft_s": Latencies.of(values["ttft_s"], unfinished),
-        "tpot_s": tpot,
+        "tpot_s": None if undefined else tpot,
         "e2e_s": Latencies.of(values["e2e_s"], unfinished),
     }
 
 
-def _good_requests(values: Mapping[str, np.ndarray], slo: SloSpec) -> np.ndarray:
-    """Mask over finished requests, shape (finished,): each own latency is within every term's bound."""
+def _good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo: SloSpec) -> np.ndarray:
+    """Mask over finished requests, shape (finished,): each own latency is within every term's bound.
+
+    A request with a single output token has no TPOT and passes every bound on it.
+    """
     good = np.ones(len(values["ttft_s"]), dtype=bool)
+    single = requests.output_tokens[requests.finished] < 2
     for term in slo.terms:
-        good &= values[term.metric] <= term.at_most_s
+        within = values[term.metric] <= term.at_most_s
+        good &= (within | single) if term.metric == "tpot_s" else within
     return good
 
 
-def _latency_metrics(latencies: Mapping[str, Latencies]) -> dict[str, float]:
+def _latency_metrics(latencies: Mapping[str, Latencies | None]) -> dict[str, float]:
+    """Means and percentiles, seconds; NaN (the one object ``math.nan``, so that scores compare) where undefined."""
     metrics: dict[str, float] = {}
     for name, values in latencies.items():
         stem = name.removesuffix("_s")
-        metrics[f"{stem}_mean_s"] = values.mean()
+        metrics[f"{stem}_mean_s"] = math.nan if values is None else values.mean()
         for percent in PERCENTILES:
-            metrics[f"{stem}_p{percent}_s"] = values.percentile(percent)
+            metrics[f"{stem}_p{percent}_s"] = math.nan if values is None else values.percentile(percent)
     return metrics
 
 
-def _rates(result: Result, good: int, arrived: int, rejected: int) -> dict[str, float]:
+def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
     """Figures per second and per request."""
     requests, workers = result.requests, result.workers
     finished = requests.finished
@@ -128,7 +183,6 @@ def _rates(result: Result, good: int, arrived: int, rejected: int) -> dict[str, 
         "total_tokens_per_s": (prompt + output) * per_s,
         "hit_rate": result.hit_rate,
         "host_hit_rate": host_hits / result.prompt_tokens if result.prompt_tokens else 0.0,
-        "rejected_fraction": rejected / arrived if arrived else 0.0,
         "preemptions": float(requests.preemptions.sum()) / count if count else 0.0,
         "utilisation": float(workers.busy_s.sum()) * per_s / max(len(workers.busy_s), 1),
         "makespan_s": span_s,

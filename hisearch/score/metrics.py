@@ -2,7 +2,8 @@
 
 ============================  =====================================================================================
 ``{ttft,tpot,e2e}_{mean,p50,p90,p95,p99}_s``  over finished requests and, as infinite, those in flight at
-                              a horizon; TPOT over those with at least two output tokens
+                              a horizon; TPOT over those with at least two output tokens, NaN where requests
+                              finished and none has a second one
 ``goodput_rps``               requests per second that are finished and within every SLO bound
 ``attainment``                share of all arrived requests that are good
 ``throughput_rps``            finished requests per second
@@ -14,6 +15,10 @@
 ``usd_per_hour``              accelerators, hosts' share, host-tier memory
 ``usd_per_million_tokens``    dollars per million tokens (prompt + generated) at the replayed load
 ``joules_per_token``          energy / (prompt + generated tokens)
-``makespan_s``                first arrival to last finish
+``makespan_s``                first arrival to the last event of a worker (a step's start or end). That is the end
+                              of the last step; where a horizon cut the simulation, the last event not after it, so
+                              at most the horizon, and less where the workers were amid steps or idle by then.
+                              A request that is rejected on arrival is no such event. Every figure per second divides
+                              by it
 ============================  =====================================================================================
 """

@@ -19,6 +19,15 @@ import numpy as np
 from hisearch.traces.compiled import F8
 
 
+def requests_needed(percent: float) -> int:
+    """Fewest requests of which a percentile, in (0, 100], leaves one above: ``ceil(1 / (1 - percent / 100))``.
+
+    Of fewer it lies between the two largest values. The 100th percentile is the largest by definition, and needs one.
+    """
+    above = round(100.0 - percent, 9)
+    return math.ceil(round(100.0 / above, 9)) if above > 0.0 else 1
+
+
 @dataclass(frozen=True)
 class Latencies:
     """Sorted latencies of one metric, seconds: ``finished_s`` of shape (n,), and ``unfinished`` infinite ones."""

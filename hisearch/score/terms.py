@@ -1,27 +1,142 @@
-"""One SLO term held against a simulation."""
+"""What an SLO asks for, held against a simulation: a check per latency term, and one of the rejected requests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Why requests are rejected: keys of ``RejectionCheck.reasons``. The last is either of the first two.
+OVER_WINDOW = "over_window"
+OVER_KV_MEMORY = "over_kv_memory"
+TOO_LARGE = "too_large"
+
+REASONS_IN_WORDS = {
+    OVER_WINDOW: "with more tokens, prompt and declared output together, than the model's window",
+    OVER_KV_MEMORY: "with more tokens than a worker's whole KV memory",
+    TOO_LARGE: "with more tokens than the model's window or a worker's whole KV memory",
+}
+
+#: Label of every ``RejectionCheck``, which is also the key of its value among the metrics.
+REJECTED = "rejected_fraction"
 
 
 @dataclass(frozen=True)
 class TermCheck:
-    """A term's value beside its bound.
+    """A latency term's value beside its bound.
 
-    ``margin`` is 1 - value / bound: positive inside the SLO, negative by how much it is missed.
+    value_s: the percentile; infinite where requests that count never ended; None where it is undefined, because no
+    request has what it measures (TPOT without a second output token). An undefined term holds: nobody waited.
+    note: what to know of the value, or "".
     """
 
     label: str
-    value_s: float
+    value_s: float | None
     bound_s: float
+    note: str = ""
 
     @property
-    def margin(self) -> float:
+    def margin(self) -> float | None:
         """Share of the bound that is left; negative where it is missed, minus infinity for an infinite value."""
-        return 1.0 - self.value_s / self.bound_s
+        return None if self.value_s is None else 1.0 - self.value_s / self.bound_s
+
+    @property
+    def violation(self) -> float:
+        """By how much of the bound it is missed; at most 0 where it holds."""
+        return 0.0 if self.margin is None else -self.margin
 
     @property
     def holds(self) -> bool:
         """True where the term is met."""
-        return self.value_s <= self.bound_s
+        return self.value_s is None or self.value_s <= self.bound_s
+
+
+@dataclass(frozen=True)
+class RejectionCheck:
+    """The rejected share of the requests that arrived beside what the SLO allows.
+
+    bound: largest share allowed, 0 to 1. arrived: requests. reasons: how many of them were rejected, by why.
+    """
+
+    bound: float
+    arrived: int
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Its name among the terms."""
+        return REJECTED
+
+    @property
+    def requests(self) -> int:
+        """Rejected requests."""
+        return sum(self.reasons.values())
+
+    @property
+    def value(self) -> float:
+        """Rejected share of the requests that arrived."""
+        return self.requests / self.arrived if self.arrived else 0.0
+
+    @property
+    def over_window(self) -> float:
+        """Share of the requests that arrived that the model's window rejects: every deployment does."""
+        return self.reasons.get(OVER_WINDOW, 0) / self.arrived if self.arrived else 0.0
+
+    @property
+    def margin(self) -> float | None:
+        """Share of the bound that is left; None where none may be rejected."""
+        return 1.0 - self.value / self.bound if self.bound > 0.0 else None
+
+    @property
+    def violation(self) -> float:
+        """Share of requests that were rejected beyond what is allowed; at most 0 where it holds."""
+        return self.value - self.bound
+
+    @property
+    def holds(self) -> bool:
+        """True where no more were rejected than allowed."""
+        return self.value <= self.bound
+
+    @property
+    def note(self) -> str:
+        """How many were rejected and why; "" where none was."""
+        if not self.requests:
+            return ""
+        why = ", ".join(f"{count:,} {REASONS_IN_WORDS[reason]}" for reason, count in self.reasons.items())
+        return f"{self.requests:,} of {self.arrived:,} requests rejected: {why}"
+
+
+#: Anything that decides whether a simulation is feasible.
+Check = TermCheck | RejectionCheck
+
+
+def worst_margin(checks: Iterable[Check]) -> float:
+    """Smallest margin over the latency terms; infinite where none has a value."""
+    margins = (check.margin for check in checks if isinstance(check, TermCheck))
+    return min((margin for margin in margins if margin is not None), default=math.inf)
+
+
+def notes(checks: Iterable[Check]) -> tuple[str, ...]:
+    """What to know of the checks' values, a sentence each without its full stop."""
+    return tuple(f"{check.label}: {check.note}" for check in checks if check.note)
+
+
+def check_from_json(data: Mapping[str, Any]) -> Check:
+    """Inverse of ``dataclasses.asdict``.
+
+    Raises:
+        TypeError: ``data`` is not what it returns for a check.
+    """
+    return RejectionCheck(**data) if "reasons" in data else TermCheck(**data)
+
+
+def check_to_dict(check: Check) -> dict[str, Any]:
+    """A check for machines: its fields and the verdict (docs/cli.md, "A trial")."""
+    own: dict[str, Any] = {"label": check.label}
+    if isinstance(check, TermCheck):
+        own |= {"value_s": check.value_s, "bound_s": check.bound_s}
+    else:
+        own |= {"value": check.value, "bound": check.bound, "requests": check.requests}
+        own |= {"arrived": check.arrived, "reasons": dict(check.reasons)}
+    return own | {"margin": check.margin, "holds": check.holds, "note": check.note}

@@ -23,6 +23,7 @@ from hisearch.search.pareto import front, minimised, miss_order
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.study import SearchSpaceSpec
 
 if TYPE_CHECKING:
     import optuna
@@ -65,11 +66,17 @@ def bases(trials: Sequence[Trial], objectives: Sequence[str]) -> list[Trial]:
     return chosen + narrow[:MISSED_BASES]
 
 
-def search_cache(problem: Problem, ledger: Ledger, until: int) -> None:
-    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed."""
+def search_cache(problem: Problem, ledger: Ledger, until: int) -> bool:
+    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed.
+
+    Returns:
+        Whether the stage came to its own end: it had nothing more to propose.
+    """
     found = bases(ledger.trials, problem.objectives)
-    if not found or until <= ledger.simulations:
-        return
+    if not found or not has_choices(problem.space):
+        return True
+    if until <= ledger.simulations or ledger.stopped:
+        return False
     with quiet_optuna():
         study = _study(problem, until - ledger.simulations)
         for index, trial in enumerate(found):
@@ -79,6 +86,19 @@ def search_cache(problem: Problem, ledger: Ledger, until: int) -> None:
             before = ledger.simulations
             _run_batch(study, problem, found, ledger, until)
             stale = stale + 1 if ledger.simulations == before else 0
+    return stale == STALE_BATCHES
+
+
+def has_choices(space: SearchSpaceSpec) -> bool:
+    """True where a space leaves stage 3 something to choose."""
+    tiers = space.cache.host_gib_per_worker
+    evictions = space.cache.eviction if "sglang" in space.execution.engines and max(tiers) > 0 else []
+    return _memory_steps(*space.cache.memory_fraction) > 0 or len(tiers) > 1 or len(evictions) > 1
+
+
+def _memory_steps(low: float, high: float) -> int:
+    """Steps from the lower to the upper bound of the memory fraction."""
+    return math.floor((high - low) / MEMORY_STEP + 1e-9)
 
 
 def _study(problem: Problem, trials: int) -> optuna.Study:
@@ -109,8 +129,7 @@ def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> d
     cache = problem.space.cache
     base = trial.suggest_categorical("base", list(range(len(found))))
     low, high = cache.memory_fraction
-    steps = math.floor((high - low) / MEMORY_STEP + 1e-9)
-    step = trial.suggest_int("memory_step", 0, steps)
+    step = trial.suggest_int("memory_step", 0, _memory_steps(low, high))
     tier = trial.suggest_int("host_tier", 0, len(cache.host_gib_per_worker) - 1)
     host_gib = sorted(cache.host_gib_per_worker)[tier]
     engine = found[base].deployment.pool.engine
@@ -158,7 +177,5 @@ def _tell(study: optuna.Study, asked: optuna.Trial, done: Trial | None, objectiv
         study.tell(asked, state=TrialState.FAIL)
         return
     for check in done.slo:
-        asked.set_constraint(check.label, min(-check.margin, _INFINITE_VIOLATION))
-    terms_hold = all(check.holds for check in done.slo)
-    asked.set_constraint("rejected", done.metrics["rejected_fraction"] if terms_hold and not done.feasible else 0.0)
+        asked.set_constraint(check.label, min(check.violation, _INFINITE_VIOLATION))
     study.tell(asked, minimised([done], objectives)[0].tolist())

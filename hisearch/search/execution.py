@@ -25,6 +25,7 @@ from hisearch.search.problem import Problem
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec, HostTierSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import ExecutionSpace
+from hisearch.specs.wording import counted
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
 LEAST_MARGIN = 0.2
@@ -80,9 +81,10 @@ class ExecutionReport:
 
     def summary(self) -> str:
         """One line for people."""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.skipped.items()))
-        return f"{self.combinations} combinations: {len(self.kept)} kept of {len(self.sized)} that can be built" + (
-            f"; skipped: {reasons}" if reasons else ""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.skipped.items()))
+        return (
+            f"{counted(self.combinations, 'combination')}: {len(self.kept):,} kept of {len(self.sized):,} that can be "
+            "built" + (f"; skipped: {reasons}" if reasons else "")
         )
 
 

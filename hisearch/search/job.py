@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hisearch.score.terms import TermCheck
+from hisearch.score.terms import Check, check_from_json
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
 
@@ -43,7 +44,7 @@ class Evaluation:
     """Outcome of a job; fields as in ``Trial``."""
 
     metrics: dict[str, float] = field(default_factory=dict)
-    slo: tuple[TermCheck, ...] = ()
+    slo: tuple[Check, ...] = ()
     feasible: bool = False
     error: str = ""
     warnings: tuple[str, ...] = ()
@@ -60,8 +61,9 @@ class Evaluation:
             KeyError, TypeError: ``data`` is not what ``to_json`` returns.
         """
         return cls(
-            metrics=dict(data["metrics"]),
-            slo=tuple(TermCheck(**check) for check in data["slo"]),
+            # Undefined figures are the one object math.nan, so that what was read equals what was written.
+            metrics={key: math.nan if math.isnan(value) else value for key, value in data["metrics"].items()},
+            slo=tuple(check_from_json(check) for check in data["slo"]),
             feasible=data["feasible"],
             error=data["error"],
             warnings=tuple(data["warnings"]),

@@ -65,6 +65,7 @@ class Ledger:
         self._clock = clock
         self._started_at = clock()
         self._by_key: dict[str, Trial] = {}
+        self._refused: dict[str, str] = {}
         self._feasible = 0
         self._cheapest_usd = math.inf
 
@@ -78,12 +79,13 @@ class Ledger:
         """Seconds since the ledger was made."""
         return self._clock() - self._started_at
 
-    def run(self, jobs: Sequence[Job], until: int | None = None) -> list[Trial | None]:
+    def run(self, jobs: Sequence[Job], until: int | None = None, what: str = "") -> list[Trial | None]:
         """Simulate jobs and return their trials in the jobs' order; None for those that the budget did not allow.
 
         Args:
             jobs: what to simulate; duplicates are simulated once.
             until: do not let ``simulations`` grow beyond this (the study's own limit holds anyway).
+            what: the jobs in a few words, for ``untried``; "" where the search can do without them.
         """
         limit = self._budget.simulations if until is None else min(until, self._budget.simulations)
         keys = [job.digest(self._inputs) for job in jobs]
@@ -95,7 +97,13 @@ class Ledger:
             self._run_batch(affordable[start : start + BATCH])
         if len(affordable) < len(fresh) and self.simulations >= self._budget.simulations and not self.stopped:
             self.stopped = "simulations"
+        if what:
+            self._refused.update((key, what) for key in fresh if key not in self._by_key)
         return [self._by_key.get(key) for key in keys]
+
+    def untried(self) -> set[str]:
+        """What of the search's wishes the budget left out, in the words of ``run``."""
+        return {what for key, what in self._refused.items() if key not in self._by_key}
 
     def _out_of_time(self) -> bool:
         if self.elapsed_s >= self._budget.seconds:
@@ -148,4 +156,5 @@ class Ledger:
             self._feasible += 1
             self._cheapest_usd = min(self._cheapest_usd, evaluation.metrics["usd_per_hour"])
         best = f"from ${self._cheapest_usd:,.2f}/h" if self._feasible else ""
-        self.progress.advanced(1, self._feasible, best)
+        stored = f"{self.replayed:,} stored by an earlier run" if self.replayed else ""
+        self.progress.advanced(1, f"{self._feasible:,} feasible", best, stored)

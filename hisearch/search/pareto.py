@@ -84,13 +84,9 @@ def _same_figures(one: Trial, other: Trial) -> bool:
 
 
 def miss_order(trial: Trial) -> tuple[float, float, float, int]:
-    """Sort key of infeasible trials, nearest miss first: size of the worst miss, share of good requests, price.
-
-    Where every latency term holds it was the share of rejected requests that was too large, and that is the miss.
-    """
+    """Sort key of infeasible trials, nearest miss first: size of the worst miss, share of good requests, price."""
     metrics = trial.metrics
-    miss = -trial.worst_margin if trial.worst_margin < 0 else metrics["rejected_fraction"]
-    return (miss, -metrics["attainment"], metrics["usd_per_hour"], trial.number)
+    return (trial.worst_violation, -metrics["attainment"], metrics["usd_per_hour"], trial.number)
 
 
 def hypervolume_progress(trials: Sequence[Trial], objectives: Sequence[str]) -> dict[int, float]:

@@ -18,8 +18,8 @@ class Progress(Protocol):
     def started(self, stage: str, total: int) -> None:
         """A stage begins; it will make at most ``total`` advances."""
 
-    def advanced(self, done: int, feasible: int, best: str, message: str = "") -> None:
-        """``done`` more steps are finished; ``feasible`` trials so far in the study, ``best`` names the cheapest."""
+    def advanced(self, done: int, *notes: str) -> None:
+        """``done`` more steps are finished; ``notes`` say what came of the stage so far, empty ones left out."""
 
     def finished(self) -> None:
         """The current stage ends, possibly before its total."""
@@ -31,7 +31,7 @@ class SilentProgress:
     def started(self, stage: str, total: int) -> None:
         """Ignore."""
 
-    def advanced(self, done: int, feasible: int, best: str, message: str = "") -> None:
+    def advanced(self, done: int, *notes: str) -> None:
         """Ignore."""
 
     def finished(self) -> None:
@@ -52,19 +52,21 @@ class PlainProgress:
         """Say which stage begins."""
         self._stage, self._total, self._done, self._last = stage, total, 0, ""
         self._said_at = time.monotonic()
-        self._say(f"{stage}: up to {total}")
+        self._say(f"{stage}: up to {total:,}")
 
-    def advanced(self, done: int, feasible: int, best: str, message: str = "") -> None:
+    def advanced(self, done: int, *notes: str) -> None:
         """Say how far the stage is, at most once per interval."""
         self._done += done
-        self._last = "; ".join(part for part in (f"{feasible} feasible", best, message) if part)
+        self._last = "; ".join(note for note in notes if note)
         if time.monotonic() - self._said_at >= self._interval_s:
             self._said_at = time.monotonic()
-            self._say(f"{self._stage}: {self._done} of {self._total}; {self._last}")
+            self._say(
+                "; ".join(part for part in (f"{self._stage}: {self._done:,} of {self._total:,}", self._last) if part)
+            )
 
     def finished(self) -> None:
         """Say what the stage came to."""
-        self._say("; ".join(part for part in (f"{self._stage}: {self._done} done", self._last) if part))
+        self._say("; ".join(part for part in (f"{self._stage}: {self._done:,} done", self._last) if part))
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -104,10 +106,10 @@ class BarProgress:
             raise RuntimeError("BarProgress is a context manager: use it in a with statement")
         self._task = self._bars.add_task(stage, total=total, note="")
 
-    def advanced(self, done: int, feasible: int, best: str, message: str = "") -> None:
+    def advanced(self, done: int, *notes: str) -> None:
         """Move the current bar."""
         if self._bars is not None and self._task is not None:
-            note = "  ".join(part for part in (f"{feasible} feasible", best, message) if part)
+            note = "  ".join(note for note in notes if note)
             self._bars.update(self._task, advance=done, note=note)
 
     def finished(self) -> None:

@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from hisearch.score.terms import Check, RejectionCheck, TermCheck
 from hisearch.search.deployments import describe
-from hisearch.search.pareto import miss_order
-from hisearch.search.trial import Recommendation, TermCheck, Trial
+from hisearch.search.pareto import front, miss_order
+from hisearch.search.trial import Recommendation, Trial
+from hisearch.specs.wording import counted, listed
+
+#: Of equally priced deployments, tightest margins that differ by at most this share of the bound count as equal, and
+#: goodputs that differ by at most this share: one request more or less moves a percentile by as much.
+EQUAL_MARGIN = 0.01
+EQUAL_GOODPUT = 0.01
 
 
-def recommend(trials: Sequence[Trial]) -> Recommendation | None:
-    """The cheapest feasible deployment, with the reason and up to three runner-ups; None where nothing is feasible.
+def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
+    """The deployment to buy, with the reason and up to three runner-ups; None where nothing is feasible.
 
-    Ties in price go to the higher goodput, then to the lower p99 TTFT, then to the earlier trial. Runner-ups: the next
-    cheapest on other hardware, the one with the lowest TTFT, and the best on another engine.
+    It is the ``preferred`` one of all. Runner-ups: the preferred one on another accelerator, the one with the lowest
+    p99 TTFT, and the preferred one on another engine.
+
+    Args:
+        trials: the study's, or some of them.
+        objectives: the study's.
     """
     comparable = [trial for trial in trials if trial.comparable]
-    feasible = sorted((trial for trial in comparable if trial.feasible), key=_preference)
-    if not feasible:
+    feasible = [trial for trial in comparable if trial.feasible]
+    best = preferred(feasible, objectives)
+    if best is None:
         return None
-    best = feasible[0]
-    return Recommendation(best, _reason(best, feasible, comparable), tuple(_runner_ups(best, feasible)))
+    reason = _reason(best, feasible, comparable, objectives)
+    return Recommendation(best, reason, tuple(_runner_ups(best, feasible, objectives)))
+
+
+def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The cheapest feasible trial on the front of ``objectives``; None of none.
+
+    Of equally priced ones the largest tightest margin against the SLO decides, then the goodput, where they differ by
+    more than ``EQUAL_MARGIN`` and ``EQUAL_GOODPUT``, then the lower p99 TTFT, then the earlier trial.
+    """
+    best = front(feasible, objectives)
+    if not best:
+        return None
+    price = min(_price(trial) for trial in best)
+    best = [trial for trial in best if _price(trial) == price]
+    margin = max(trial.worst_margin for trial in best) - EQUAL_MARGIN
+    best = [trial for trial in best if trial.worst_margin >= margin]
+    goodput = max(trial.metrics["goodput_rps"] for trial in best) * (1 - EQUAL_GOODPUT)
+    best = [trial for trial in best if trial.metrics["goodput_rps"] >= goodput]
+    return min(best, key=lambda trial: (trial.metrics["ttft_p99_s"], trial.number))
+
+
+def _price(trial: Trial) -> float:
+    """Dollars per hour without the last bits, in which sums in another order differ."""
+    return round(trial.metrics["usd_per_hour"], 6)
 
 
 def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
@@ -30,15 +66,17 @@ def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
 
 
 def describe_miss(trial: Trial) -> list[str]:
-    """Each SLO term of an infeasible trial in one line: value, bound, and by how much it is kept or missed."""
-    lines = [term_in_words(check) for check in trial.slo]
-    if all(check.holds for check in trial.slo):
-        lines.append(f"rejected requests: {trial.metrics['rejected_fraction']:.2%}, more than the SLO allows")
-    return lines
+    """Each SLO term of a trial in one line: value, bound, and by how much it is kept or missed."""
+    return [term_in_words(check) for check in trial.slo]
 
 
-def term_in_words(check: TermCheck) -> str:
-    """``ttft_p99 0.61 s of at most 2 s: 70 % left``."""
+def term_in_words(check: Check) -> str:
+    """``ttft_p99 0.61 s of at most 2 s: 70% left``; of rejections ``rejected_fraction 2.50% of at most 0%: missed``."""
+    if isinstance(check, RejectionCheck):
+        verdict = "met" if check.holds else f"missed, {check.note}"
+        return f"{check.label} {check.value:.2%} of at most {check.bound * 100:g}%: {verdict}"
+    if check.margin is None or check.value_s is None:
+        return f"{check.label} {check.note}"
     verdict = f"{check.margin:.0%} left" if check.holds else f"missed by {-check.margin:.0%}"
     return f"{check.label} {_seconds(check.value_s)} of at most {_seconds(check.bound_s)}: {verdict}"
 
@@ -47,40 +85,46 @@ def _seconds(value_s: float) -> str:
     return f"{value_s * 1e3:.3g} ms" if value_s < 0.1 else f"{value_s:.3g} s"
 
 
-def _preference(trial: Trial) -> tuple[float, float, float, int]:
-    metrics = trial.metrics
-    return (round(metrics["usd_per_hour"], 6), -metrics["goodput_rps"], metrics["ttft_p99_s"], trial.number)
-
-
-def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial]) -> str:
-    """Two sentences: what it costs and delivers, and why nothing cheaper will do."""
+def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial], objectives: Sequence[str]) -> str:
+    """Two sentences: what it costs and delivers, and what is cheaper."""
     metrics = best.metrics
-    tightest = min(best.slo, key=lambda check: check.margin)
+    unbeaten = "" if "usd_per_hour" in objectives else f" that none beats in all of {listed(list(objectives))}"
+    tightest = max((c for c in best.slo if isinstance(c, TermCheck)), key=lambda check: check.violation)
     first = (
-        f"{describe(best.deployment)} is the cheapest of {len(feasible)} feasible among {len(comparable)} deployments "
-        f"simulated on the whole trace: ${metrics['usd_per_hour']:,.2f} per hour for {metrics['goodput_rps']:.3g} good "
-        f"requests per second, its tightest term being {term_in_words(tightest)}."
+        f"{describe(best.deployment)} is the cheapest{unbeaten} of {len(feasible):,} feasible among "
+        f"{counted(len(comparable), 'deployment')} simulated on the whole trace: ${metrics['usd_per_hour']:,.2f} per "
+        f"hour for {metrics['goodput_rps']:.3g} good requests per second, its tightest term being "
+        f"{term_in_words(tightest)}."
     )
     cheaper = [t for t in comparable if not t.feasible and t.metrics["usd_per_hour"] < metrics["usd_per_hour"]]
     nearest = nearest_miss(cheaper)
     if nearest is None:
-        return f"{first} Nothing cheaper was left to simulate."
-    worst = min(nearest.slo, key=lambda check: check.margin)
-    miss = "it rejects too many requests" if worst.holds else f"{worst.label} is missed by {-worst.margin:.0%}"
+        if _price(best) > min(_price(trial) for trial in feasible):
+            return f"{first} Whatever meets the SLO for less is beaten in those."
+        return f"{first} Nothing cheaper was simulated on the whole trace."
+    worst = max(nearest.slo, key=lambda check: check.violation)
+    miss = (
+        f"{worst.requests:,} of {counted(worst.arrived, 'request')} are rejected, more than the SLO allows"
+        if isinstance(worst, RejectionCheck)
+        else f"{worst.label} is missed by {worst.violation:.0%}"
+    )
     return (
-        f"{first} Of the {len(cheaper)} cheaper ones the nearest is {describe(nearest.deployment)} at "
-        f"${nearest.metrics['usd_per_hour']:,.2f} per hour, where {miss}."
+        f"{first} The SLO is missed by {counted(len(cheaper), 'cheaper one')}, most narrowly by "
+        f"{describe(nearest.deployment)} at ${nearest.metrics['usd_per_hour']:,.2f} per hour, where {miss}."
     )
 
 
-def _runner_ups(best: Trial, feasible: Sequence[Trial]) -> list[tuple[Trial, str]]:
+def _runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> list[tuple[Trial, str]]:
     """Up to three distinct alternatives with what each would trade."""
-    hardware = _hardware(best)
-    engine = best.deployment.pool.engine.name
+    pool = best.deployment.pool
+    elsewhere = [t for t in feasible if t.deployment.pool.accelerator != pool.accelerator]
+    other_engine = [t for t in feasible if t.deployment.pool.engine.name != pool.engine.name]
+    least_s = min(t.metrics["ttft_p99_s"] for t in feasible)
+    fastest = [t for t in feasible if t.metrics["ttft_p99_s"] == least_s]
     choices = [
-        (next((t for t in feasible if _hardware(t) != hardware), None), "next cheapest hardware"),
-        (min(feasible, key=lambda t: (t.metrics["ttft_p99_s"], *_preference(t))), "lowest TTFT"),
-        (next((t for t in feasible if t.deployment.pool.engine.name != engine), None), "best on another engine"),
+        (preferred(elsewhere, objectives), "cheapest on another accelerator"),
+        (preferred(fastest, objectives), "lowest TTFT"),
+        (preferred(other_engine, objectives), "cheapest on another engine"),
     ]
     found: list[tuple[Trial, str]] = []
     taken = {best.number}
@@ -91,17 +135,13 @@ def _runner_ups(best: Trial, feasible: Sequence[Trial]) -> list[tuple[Trial, str
     return found
 
 
-def _hardware(trial: Trial) -> tuple[str, int]:
-    pool = trial.deployment.pool
-    return pool.accelerator, pool.tensor_parallel * pool.replicas
-
-
 def _trade(best: Trial, other: Trial) -> str:
-    """What changes from ``best`` to ``other``: price, p99 TTFT and p99 TPOT."""
+    """What changes from ``best`` to ``other``: price, p99 TTFT and p99 TPOT, the latter where it is defined."""
     dollars = other.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
     parts = [
         f"${dollars:+,.2f} per hour".replace("$-", "-$").replace("$+", "+$") if abs(dollars) >= 0.005 else "same price"
     ]
     for key, name in (("ttft_p99_s", "TTFT p99"), ("tpot_p99_s", "TPOT p99")):
-        parts.append(f"{name} {_seconds(best.metrics[key])} -> {_seconds(other.metrics[key])}")
+        if not math.isnan(best.metrics[key]) and not math.isnan(other.metrics[key]):
+            parts.append(f"{name} {_seconds(other.metrics[key])} instead of {_seconds(best.metrics[key])}")
     return ", ".join(parts)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hisearch.search.deployments import deployment_of, parameters_of, router_arms
+from hisearch.search.ending import UNTRIED_ROUTERS, UNTRIED_SIZES
 from hisearch.search.execution import Candidate
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
@@ -52,6 +53,11 @@ class Contender:
     def replicas(self) -> int:
         """Where to try routers: the fewest that met the SLO, else the largest tried."""
         return self.fewest if self.fewest is not None else self.guess
+
+    @property
+    def beyond_help(self) -> bool:
+        """True where its worker rejected too many requests on the latest slice: no replica or router changes that."""
+        return any(trial.rejects_too_many for trial in self.tried)
 
 
 def slices(requests: int, budget: int) -> list[float]:
@@ -104,12 +110,13 @@ def _size(problem: Problem, contenders: Sequence[Contender], fraction: float, le
         contender.tried = []
     while asking := [(c, s, s.next) for c, s in zip(contenders, sizings, strict=True) if s.next is not None]:
         jobs = [_job(problem, c, replicas, c.routers[0], fraction) for c, _, replicas in asking]
-        for (contender, sizing, replicas), trial in zip(asking, ledger.run(jobs, until), strict=True):
+        done = ledger.run(jobs, until, UNTRIED_SIZES if fraction == 1.0 else "")
+        for (contender, sizing, replicas), trial in zip(asking, done, strict=True):
             if trial is None or trial.error:
                 sizing.stop()
                 continue
             contender.tried.append(trial)
-            sizing.tell(replicas, trial.feasible, trial.worst_margin)
+            sizing.tell(replicas, trial.feasible, trial.worst_violation, healable=not trial.rejects_too_many)
     for contender, sizing in zip(contenders, sizings, strict=True):
         contender.fewest = sizing.fewest
         if contender.tried:
@@ -120,7 +127,7 @@ def _compare_routers(
     problem: Problem, contenders: Sequence[Contender], fraction: float, ledger: Ledger, until: int
 ) -> None:
     """Try every router arm at the contenders' sizes and keep the better half of each one's arms, best first."""
-    asked = [(c, router) for c in contenders if c.replicas > 1 for router in c.routers]
+    asked = [(c, router) for c in contenders if c.replicas > 1 and not c.beyond_help for router in c.routers]
     trials = ledger.run([_job(problem, c, c.replicas, router, fraction) for c, router in asked], until)
     for contender in contenders:
         by_router = {
@@ -177,7 +184,9 @@ def _try_offsets(problem: Problem, contenders: Sequence[Contender], ledger: Ledg
     jobs: list[Job] = []
     for offset in offsets:
         for contender in contenders:
+            if contender.beyond_help:
+                continue
             replicas = contender.replicas + offset
             if 1 <= replicas <= contender.candidate.max_replicas:
                 jobs.extend(_job(problem, contender, replicas, router, 1.0) for router in contender.routers)
-    ledger.run(jobs, until)
+    ledger.run(jobs, until, UNTRIED_ROUTERS)

@@ -21,6 +21,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.stats import requests_over_window
 
 if TYPE_CHECKING:
     from hisearch.latency.costs import CompiledCosts
@@ -127,16 +128,22 @@ class Simulation:
         from hisearch.simulate.engine import simulate
 
         pool = job.deployment.pool
+        plan, trace = self.plan(pool), self.slice(job.slice_fraction)
         result = simulate(
-            self.plan(pool),
-            self.slice(job.slice_fraction),
+            plan,
+            trace,
             replicas=pool.replicas,
             router=job.deployment.router,
             seed=self._world.seed,
             load=self._world.load * job.load,
         )
-        score = evaluate(result, self._world.slo, usd_per_hour=self.usd_per_hour(job.deployment))
-        return Evaluation(score.metrics, score.slo, score.feasible, warnings=tuple(result.warnings))
+        score = evaluate(
+            result,
+            self._world.slo,
+            usd_per_hour=self.usd_per_hour(job.deployment),
+            over_window=requests_over_window(trace, plan.max_request_tokens),
+        )
+        return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
 
     def slice(self, fraction: float) -> CompiledTrace:
         """The trace's first ``fraction`` of requests, at least one; the trace itself for 1.0."""

@@ -12,6 +12,7 @@ class Sizing:
     Grows by doubling from a first guess until one count is feasible, then bisects; shrinks in growing steps while
     counts stay feasible. More replicas are taken to help, as they nearly always do; where doubling no longer lessens
     the worst miss the search gives up, because what is missed (a long prompt's prefill, say) is not a matter of load.
+    Rejections never are: a request is rejected for its size, which each worker alone must hold.
     Every count that it believes in was simulated.
     """
 
@@ -39,16 +40,25 @@ class Sizing:
         """The fewest feasible count, else the largest that was tried."""
         return self._feasible if self._feasible is not None else max(self._infeasible, 1)
 
-    def tell(self, replicas: int, feasible: bool, worst_margin: float) -> None:
-        """Report the count that was asked for; ``worst_margin`` is negative where a term is missed."""
+    def tell(self, replicas: int, feasible: bool, violation: float, healable: bool = True) -> None:
+        """Report the count that was asked for.
+
+        Args:
+            replicas: the count.
+            feasible: whether it meets the SLO.
+            violation: by how much the worst term is missed.
+            healable: False where more replicas cannot help, because too many requests are rejected.
+        """
         if feasible:
             self._feasible = replicas
             self._next = self._below(replicas)
+        elif not healable:
+            self._infeasible, self._next = max(self._infeasible, replicas), None
         elif self._feasible is not None:
             self._infeasible = max(self._infeasible, replicas)
             self._next = self._below(self._feasible)
         else:
-            self._next = self._above(replicas, -worst_margin)
+            self._next = self._above(replicas, violation)
 
     def stop(self) -> None:
         """Ask for no more, because the budget is spent or the deployment cannot be simulated."""

@@ -9,6 +9,7 @@ from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,25 +88,19 @@ class StudyDatabase:
             return optuna.trial.create_trial(
                 state=TrialState.FAIL, params=params, distributions=distributions, user_attrs=attributes
             )
-        attributes["metrics"] = {key: _finite(value) for key, value in trial.metrics.items()}
+        attributes["metrics"] = {key: _finite(value) for key, value in trial.metrics.items() if not math.isnan(value)}
         return optuna.trial.create_trial(
             values=[_finite(trial.objective(name)) for name in self._objectives],
             params=params,
             distributions=distributions,
             user_attrs=attributes,
-            constraints={check.label: _finite(-check.margin) for check in trial.slo}
-            | {"rejected": trial.metrics["rejected_fraction"] if _only_rejects(trial) else 0.0},
+            constraints={check.label: _finite(check.violation) for check in trial.slo},
         )
 
 
-def _only_rejects(trial: Trial) -> bool:
-    """True where every term holds and too many requests were rejected."""
-    return not trial.feasible and all(check.holds for check in trial.slo)
-
-
 def _finite(value: float) -> float:
-    """SQLite and JSON know no infinity."""
-    return min(max(value, -INFINITE_OBJECTIVE), INFINITE_OBJECTIVE)
+    """SQLite and JSON know no infinity; an undefined figure counts as the worst one."""
+    return INFINITE_OBJECTIVE if math.isnan(value) else min(max(value, -INFINITE_OBJECTIVE), INFINITE_OBJECTIVE)
 
 
 def _distributions(problem: Problem) -> dict[str, BaseDistribution]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
     """One row per trial, in order: what was simulated, its parameters, its metrics, a margin per SLO term.
 
-    ``deployment`` holds the whole deployment as JSON. Parameters that do not apply and metrics of failed trials are
-    missing.
+    ``deployment`` holds the whole deployment as JSON. Parameters that do not apply, metrics of failed trials, undefined
+    figures and margins where none may be rejected are missing.
     """
     import pandas as pd
 
@@ -36,20 +37,24 @@ def _row(trial: Trial) -> dict[str, Any]:
         "description": describe(trial.deployment),
         **trial.parameters,
         **trial.metrics,
-        **{f"margin_{check.label}": check.margin for check in trial.slo},
+        **{f"margin_{check.label}": math.nan if check.margin is None else check.margin for check in trial.slo},
         "warnings": "; ".join(trial.warnings),
         "deployment": json.dumps(trial.deployment.model_dump(mode="json"), sort_keys=True),
     }
 
 
 def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
-    """Stage 1's estimates, one row per worker that can be built; ``rank``: place among those kept, or -1."""
+    """Stage 1's estimates, one row per worker that can be built.
+
+    ``rank``: place among those that go on to stage 2, from 1, in the order in which they are simulated; missing where
+    the worker does not go on.
+    """
     import pandas as pd
 
-    ranks = {id(candidate): rank for rank, candidate in enumerate(report.kept)}
+    ranks = {id(candidate): rank for rank, candidate in enumerate(report.kept, start=1)}
     rows = [
         {
-            "rank": ranks.get(id(candidate), -1),
+            "rank": ranks.get(id(candidate)),
             "accelerator": candidate.pool.accelerator,
             "engine": candidate.pool.engine.name,
             "tensor_parallel": candidate.pool.tensor_parallel,
@@ -69,4 +74,4 @@ def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
         }
         for candidate in report.sized
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"rank": "Int64"})

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisearch.score.terms import TermCheck
+from hisearch.score.terms import Check, RejectionCheck, TermCheck
+from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import MAXIMISED
 
@@ -36,7 +37,7 @@ class Trial:
 
     number: position in the study, from 0. stage: 1, 2 or 3. parameters: the searched dimensions, flat.
     metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty where the trial failed.
-    feasible: every SLO term holds and no more requests were rejected than allowed.
+    slo: a check per latency term and one of the rejected requests. feasible: every one of them holds.
     error: why it failed, or "".
     slice_fraction: share of the trace's requests, from its beginning, that was replayed; figures of slices are for
     ranking only and never reach the front. load: factor on the study's own load.
@@ -47,7 +48,7 @@ class Trial:
     deployment: DeploymentSpec
     parameters: dict[str, Any]
     metrics: dict[str, float] = field(default_factory=dict)
-    slo: tuple[TermCheck, ...] = ()
+    slo: tuple[Check, ...] = ()
     feasible: bool = False
     error: str = ""
     warnings: tuple[str, ...] = ()
@@ -61,8 +62,23 @@ class Trial:
 
     @property
     def worst_margin(self) -> float:
-        """Smallest margin over the SLO's terms; minus infinity where the trial failed."""
-        return min((check.margin for check in self.slo), default=-math.inf)
+        """Smallest margin over the SLO's latency terms; minus infinity where the trial failed."""
+        return worst_margin_of(self.slo) if self.slo else -math.inf
+
+    @property
+    def worst_violation(self) -> float:
+        """Largest violation over all checks, at most 0 where all hold; infinite where the trial failed."""
+        return max((check.violation for check in self.slo), default=math.inf)
+
+    @property
+    def rejects_too_many(self) -> bool:
+        """True where more requests were rejected than the SLO allows, which no number of replicas heals."""
+        return any(isinstance(check, RejectionCheck) and not check.holds for check in self.slo)
+
+    @property
+    def rejects_beyond_window(self) -> bool:
+        """True where the model's window alone rejects more requests than the SLO allows: every deployment's would."""
+        return any(isinstance(check, RejectionCheck) and check.over_window > check.bound for check in self.slo)
 
     def objective(self, name: str) -> float:
         """Value of an objective in its own direction (not sign-flipped)."""

@@ -17,13 +17,38 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+#: Largest seed: random streams of the kernels take 64 bits.
+MAX_SEED = 2**63 - 1
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
-#: Numeric formats of weights, activations and KV entries.
-DType = Literal["fp32", "bf16", "fp16", "fp8", "int8", "fp4", "int4"]
+#: Numeric formats of weights, activations and KV entries. ``fp4`` and ``nvfp4`` have the same 4-bit elements (E2M1) and
+#: the same arithmetic; they differ in the scales of weights, see ``WEIGHT_SCALE_BYTES``.
+DType = Literal["fp32", "bf16", "fp16", "fp8", "int8", "fp4", "nvfp4", "int4"]
 
+#: Bytes of one element, scales not included.
 DTYPE_BYTES: dict[str, float] = {
-    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5,
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5,
 }  # fmt: skip
+
+#: Bytes of scales for each element of a weight. fp4 is MXFP4: an 8-bit scale per 32 elements (OCP Microscaling Formats
+#: specification 1.0). nvfp4 is NVFP4: an 8-bit scale per 16 elements, and one of 32 bits per tensor, which is nothing
+#: (NVIDIA, "Introducing NVFP4 for Efficient and Accurate Low-Precision Inference", 2025): 6 % more than MXFP4.
+#: int4 is GPTQ or AWQ: a 16-bit scale and a 4-bit zero per 128 elements. Scales of fp8 and int8, per channel or
+#: per block of 128 x 128, are nothing.
+WEIGHT_SCALE_BYTES: dict[str, float] = {"fp4": 1.0 / 32, "nvfp4": 1.0 / 16, "int4": 2.5 / 128}
+
+#: Bytes of scales for each element of the KV cache: SGLang's fp4 cache keeps a byte per 16 elements
+#: (``MHATokenToKVPoolFP4`` and ``MLATokenToKVPoolFP4`` in its ``memory_pool.py``); fp8 caches have one scale per layer.
+KV_SCALE_BYTES: dict[str, float] = {"fp4": 1.0 / 16}
+
+#: Formats that are multiplied at another one's rate.
+_RATE_OF: dict[DType, DType] = {"nvfp4": "fp4"}
+
+
+def rate_dtype(dtype: DType) -> DType:
+    """The format by whose rate in ``peak_flops`` operands of ``dtype`` are multiplied."""
+    return _RATE_OF.get(dtype, dtype)
+
 
 #: Serving engines whose step rule is simulated.
 EngineName = Literal["vllm", "sglang"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from hisearch.specs.document import Document, parse_document
 from hisearch.specs.errors import SpecError, UnknownReferenceError, shown_path
 from hisearch.specs.huggingface import read_config
 from hisearch.specs.kinds import FOLDERS
-from hisearch.specs.source import read_source
+from hisearch.specs.source import TRACE_SUFFIXES, read_source
 from hisearch.specs.wording import unknown
 
-_YAML = (".yaml", ".yml")
-_PATHS = (*_YAML, ".json")
+YAML_SUFFIXES = (".yaml", ".yml")
+_PATHS = (*YAML_SUFFIXES, ".json")
 
 
 @cache
@@ -34,6 +35,13 @@ def shipped_root() -> Path:
 def is_path(ref: str) -> bool:
     """True for a reference by path: it holds a slash or ends in .yaml, .yml or .json. Anything else is a name."""
     return "/" in ref or ref.endswith(_PATHS)
+
+
+def _in_words(path: Path) -> str:
+    """What stands at an existing path."""
+    if path.is_dir():
+        return "the folder of a run" if (path / "provenance.json").is_file() else "a folder"
+    return "a trace file" if path.name.endswith(TRACE_SUFFIXES) else "a file"
 
 
 class Catalogue:
@@ -77,8 +85,45 @@ class Catalogue:
             return self.find_file(ref, base)
         found = self._by_name(kind)
         if ref not in found:
-            raise UnknownReferenceError.at(f"no {kind} named '{ref}'{unknown(ref, sorted(found))}")
+            raise self.unknown(ref, kind, sorted(found))
         return found[ref]
+
+    def unknown(self, ref: str, kinds: str, known: Iterable[str]) -> SpecError:
+        """The error of a name that leads nowhere; where a file or folder is called so, it says what that is.
+
+        Args:
+            ref: the name.
+            kinds: those that are expected, "Study or SLO"; "" for any.
+            known: names of that kind.
+
+        Returns:
+            An ``UnknownReferenceError``, to be raised.
+        """
+        path = self.root / Path(ref).expanduser()
+        if not path.exists():
+            return UnknownReferenceError.at(f"no {kinds or 'document'} named '{ref}'{unknown(ref, known)}")
+        expected = f"a document of kind {kinds}" if kinds else "a document"
+        return UnknownReferenceError.at(
+            f"{ref} is {_in_words(path)}; expected {expected}, by its catalogue name or its path"
+        )
+
+    def find_workload_file(self, ref: str, base: Path | None = None) -> Path | None:
+        """File that a reference to a workload leads to, a YAML document or a trace; None for a catalogue name.
+
+        A name that the catalogue does not have is a path too, where there is such a file.
+
+        Raises:
+            UnknownReferenceError: ``ref`` is a path, and there is no such file.
+        """
+        if is_path(ref) or ref.endswith(TRACE_SUFFIXES):
+            return self.find_file(ref, base)
+        there = [path for folder in (base or self.root, self.root) if (path := folder / ref).exists()]
+        if not there or ref in self._by_name("Workload"):
+            return None
+        if there[0].is_dir():
+            message = "expected a document of kind Workload, by its catalogue name or its path, or a trace file"
+            raise UnknownReferenceError.at(f"{ref} is {_in_words(there[0])}; {message}")
+        return self.find_file(ref, base)
 
     def find_file(self, ref: str, base: Path | None = None) -> Path:
         """Existing file at ``ref``, tried from ``base`` and then from the working directory.
@@ -91,6 +136,9 @@ class Catalogue:
         for candidate in tried:
             if candidate.is_file():
                 return candidate.resolve() if ".." in candidate.parts else candidate.absolute()
+        folder = next((candidate for candidate in tried if candidate.is_dir()), None)
+        if folder is not None:
+            raise UnknownReferenceError.at(f"{shown_path(folder)} is {_in_words(folder)}; expected a file")
         places = " or ".join(dict.fromkeys(shown_path(candidate) for candidate in tried))
         raise UnknownReferenceError.at(f"no file at {places}")
 
@@ -123,6 +171,6 @@ class Catalogue:
         for root in self._roots:
             folder = root / FOLDERS[kind]
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.suffix in _YAML and path.is_file():
+                if path.suffix in YAML_SUFFIXES and path.is_file():
                     found.setdefault(path.stem, path)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hisearch.specs.base import DType
+from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.slo import SloSpec
@@ -34,7 +34,7 @@ def tensor_parallel_problem(model: ModelSpec, tensor_parallel: int) -> str:
 
 def dtype_problem(name: str, accelerator: AcceleratorSpec, dtype: DType) -> str:
     """Why weights of ``dtype`` do not run at their own rate on the accelerator called ``name``; "" where they do."""
-    if dtype in accelerator.peak_flops:
+    if rate_dtype(dtype) in accelerator.peak_flops:
         return ""
     return f"{name} has no {dtype} rate; known: {', '.join(accelerator.peak_flops)}"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
 
 RouterName = Literal["random", "round_robin", "power_of_two", "cache_aware"]
 EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
@@ -97,7 +100,9 @@ class PoolSpec(Strict):
     host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
     engine: EngineSpec = Field(description="The serving engine and its settings.")
     tensor_parallel: Count = Field(1, description="Accelerators that one worker's copy of the model is split over.")
-    weight_dtype: DType | None = Field(None, description="Format of the weights; the model's own where absent.")
+    weight_dtype: DType | None = Field(
+        None, description="Format of the weights; the model's own where absent. fp4 is MXFP4, nvfp4 NVFP4."
+    )
     kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
     replicas: Count = Field(1, description="Workers in the pool.")
     host_tier: HostTierSpec = Field(HostTierSpec(), description="KV cache in host memory, off by default.")
@@ -129,6 +134,26 @@ class RouterSpec(Strict):
     )
 
 
+class DefinitionsSpec(Strict):
+    """Specs of a deployment's own, by the name it calls them; they come before the catalogue's."""
+
+    models: dict[str, ModelSpec] = Field(default_factory=dict, description="Models.")
+    accelerators: dict[str, AcceleratorSpec] = Field(default_factory=dict, description="Accelerators.")
+    hosts: dict[str, HostSpec] = Field(default_factory=dict, description="Hosts.")
+    media: dict[str, MediumSpec] = Field(default_factory=dict, description="Media.")
+    profiles: dict[str, LatencyProfileSpec] = Field(default_factory=dict, description="Latency profiles.")
+
+
+#: Kind -> the section of ``DefinitionsSpec`` that holds it.
+DEFINITIONS: dict[str, str] = {
+    "Model": "models",
+    "Accelerator": "accelerators",
+    "Host": "hosts",
+    "Medium": "media",
+    "LatencyProfile": "profiles",
+}
+
+
 class DeploymentSpec(Strict):
     """What is bought and how it is set."""
 
@@ -136,6 +161,18 @@ class DeploymentSpec(Strict):
     pools: list[PoolSpec] = Field(min_length=1, max_length=1, description="Exactly one so far.")
     router: RouterSpec = Field(RouterSpec(), description="In front of the pool; of no effect with one replica.")
     profile: str = Field("roofline", description="Name or path of the LatencyProfile that prices its steps.")
+    definitions: DefinitionsSpec | None = Field(
+        None,
+        description="What it names and the catalogue does not have; `hisearch export` writes it, so that the file "
+        "stands alone.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_empty_definitions(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        if self.definitions is None:
+            data.pop("definitions", None)
+        return data
 
     @property
     def pool(self) -> PoolSpec:

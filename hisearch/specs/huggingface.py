@@ -24,6 +24,7 @@ _MLA = ("deepseek_v2", "deepseek_v3")
 
 _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
 _QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
+_MODELOPT_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
 _QUANT_BITS = {4: "int4", 8: "int8"}
 
 
@@ -182,7 +183,12 @@ def _weight_dtype(source: Source, config: _Config) -> str:
     quantization = config.get("quantization_config", {})
     if isinstance(quantization, dict) and quantization:
         method = quantization.get("quant_method")
-        dtype = _QUANT_METHODS.get(str(method)) or _QUANT_BITS.get(quantization.get("bits", 0))
+        algorithm = quantization.get("quant_algo")
+        if method == "modelopt":
+            dtype = _MODELOPT_ALGORITHMS.get(str(algorithm))
+            method = f"modelopt {algorithm}"
+        else:
+            dtype = _QUANT_METHODS.get(str(method)) or _QUANT_BITS.get(quantization.get("bits", 0))
         if dtype is None:
             raise source.error(("quantization_config",), f"quantization '{method}' is not known")
         return dtype

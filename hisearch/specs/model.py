@@ -57,7 +57,9 @@ class ModelSpec(Strict):
     attention_stays_wide: bool = Field(
         default=False, description="Attention weights keep 16 bits where the rest is quantised (gpt-oss)."
     )
-    weight_dtype: DType = Field("bf16", description="Format the published weights are stored in.")
+    weight_dtype: DType = Field(
+        "bf16", description="Format the published weights are stored in; fp4 is MXFP4, nvfp4 NVFP4."
+    )
     max_context_tokens: Count = Field(
         description="Longest sequence; requests whose prompt and declared output exceed it are refused."
     )

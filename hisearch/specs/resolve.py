@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from hisearch.specs.base import Strict
-from hisearch.specs.catalogue import Catalogue, is_path
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
+from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec
 from hisearch.specs.document import Document, parse_document
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
-from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import SearchSpaceSpec, StudySpec
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import WorkloadSpec
-
-#: Ends of file names that make a workload reference a path although it holds no slash.
-_TRACE_SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
 
 
 def load_study(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogue | None = None) -> ResolvedStudy:
@@ -47,7 +44,7 @@ def load_deployment(
     settings = tuple(overrides)
     source, catalogue = _open("Deployment", ref, settings, catalogue)
     document: Document[DeploymentSpec] = parse_document(source, "Deployment")
-    resolver = _Resolver(catalogue)
+    resolver = _Resolver(catalogue, document)
     model = resolver.refer(document, "Model", "spec.model", document.spec.model)
     profile = resolver.refer(document, "LatencyProfile", "spec.profile", document.spec.profile)
     hardware = Hardware({}, {}, {})
@@ -92,16 +89,33 @@ def _open(
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Looks references up and says where they stood if they lead nowhere."""
+    """Looks references up and says where they stood if they lead nowhere.
+
+    deployment: the one whose own definitions come before the catalogue; None where there is none.
+    """
 
     catalogue: Catalogue
+    deployment: Document[DeploymentSpec] | None = None
 
     def refer(self, document: Document[Any], kind: str, keypath: str, ref: str) -> Document[Any]:
         """The document of ``kind`` that ``ref``, standing at ``keypath``, leads to."""
+        defined = self._defined(kind, ref)
+        if defined is not None:
+            return defined
         try:
             return self.catalogue.get(kind, ref, self._base(document, keypath))
         except UnknownReferenceError as error:
             raise document.error(keypath, error.message) from None
+
+    def _defined(self, kind: str, name: str) -> Document[Any] | None:
+        """The deployment's own definition of that name."""
+        if self.deployment is None or self.deployment.spec.definitions is None:
+            return None
+        section = DEFINITIONS[kind]
+        spec = getattr(self.deployment.spec.definitions, section).get(name)
+        if spec is None:
+            return None
+        return Document(kind, name, spec, self.deployment.source, ("spec", "definitions", section, name))
 
     def named_or_inline(self, document: Document[Any], kind: str, keypath: str, value: str | Strict) -> Document[Any]:
         """The document that a key names, or holds."""
@@ -109,16 +123,16 @@ class _Resolver:
             return self.refer(document, kind, keypath, value)
         name = f"{document.name}-{keypath.rpartition('.')[2]}"
         if isinstance(value, ModelSpec):
-            name = value.huggingface_id.rpartition("/")[2].lower()
+            name = inline_model_name(value)
         return document.part(kind, name, value, keypath)
 
     def workload(self, document: Document[StudySpec]) -> Document[WorkloadSpec] | Path:
         """The study's workload; any file it reads is there."""
         at, value = "spec.workload.trace", document.spec.workload.trace
         if isinstance(value, str):
-            if is_path(value) or value.endswith(_TRACE_SUFFIXES):
-                path = self._file(document, at, value)
-                if path.suffix not in {".yaml", ".yml"}:
+            path = self._workload_file(document, at, value)
+            if path is not None:
+                if path.suffix not in YAML_SUFFIXES:
                     return path
                 value = str(path)
             workload = self.refer(document, "Workload", at, value)
@@ -152,6 +166,12 @@ class _Resolver:
         path = self._file(workload, "spec.file.path", file.path)
         spec = workload.spec.model_copy(update={"file": file.model_copy(update={"path": str(path)})})
         return Document(workload.kind, workload.name, spec, workload.source, workload.base, workload.description)
+
+    def _workload_file(self, document: Document[Any], keypath: str, ref: str) -> Path | None:
+        try:
+            return self.catalogue.find_workload_file(ref, self._base(document, keypath))
+        except UnknownReferenceError as error:
+            raise document.error(keypath, error.message) from None
 
     def _file(self, document: Document[Any], keypath: str, ref: str) -> Path:
         try:

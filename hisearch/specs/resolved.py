@@ -66,6 +66,11 @@ class ResolvedStudy:
         return self.document.name
 
     @property
+    def model_name(self) -> str:
+        """What deployments call the model: the same for the user's study and for what ``to_yaml`` makes of it."""
+        return self.model.name if ships(self.model) else inline_model_name(self.model.spec)
+
+    @property
     def study(self) -> StudySpec:
         """The study's spec."""
         return self.document.spec
@@ -116,7 +121,7 @@ class ResolvedStudy:
         found = [
             document
             for document in (self.model, self.slo, self.space, self.workload)
-            if isinstance(document, Document) and not document.inline and _ships(document)
+            if isinstance(document, Document) and ships(document)
         ]
         pins = {f"{doc.kind}/{doc.name}": doc.digest for doc in [*found, self.profile, *self.hardware.documents]}
         return {**pins, "trace": self.trace_digest} if self.trace_file is not None else pins
@@ -188,6 +193,11 @@ def study_text(name: str, description: str, spec: dict[str, Any]) -> str:
     return dump_yaml({"apiVersion": API_VERSION, "kind": "Study", "metadata": metadata, "spec": spec})
 
 
+def inline_model_name(model: ModelSpec) -> str:
+    """Name of a model that is written out in a study."""
+    return model.huggingface_id.rpartition("/")[2].lower()
+
+
 def _reference(document: Document[Any], pins: dict[str, str]) -> Any:
     if f"{document.kind}/{document.name}" in pins:
         return document.name
@@ -195,7 +205,9 @@ def _reference(document: Document[Any], pins: dict[str, str]) -> Any:
     return spec.model_dump(mode="json", exclude_none=True)
 
 
-def _ships(document: Document[Any]) -> bool:
-    """True for a document that ships and is found by its name."""
+def ships(document: Document[Any]) -> bool:
+    """True for a whole document that ships and is found by its name."""
+    if document.inline:
+        return False
     folder = shipped_root() / FOLDERS[document.kind]
     return document.path.resolve().parent == folder.resolve() and document.path.stem == document.name

@@ -10,6 +10,9 @@ from typing import Any
 from hisearch.specs.errors import KeyPath, Problem, SpecError, dotted
 from hisearch.specs.yaml_nodes import Positions, load_yaml
 
+#: Ends of names of trace files, which are paths although they may hold no slash.
+TRACE_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz", ".zst")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -47,8 +50,10 @@ def read_source(path: Path) -> Source:
     """Reads a YAML file.
 
     Raises:
-        SpecError: the file cannot be read, is not UTF-8 or not plain YAML.
+        SpecError: the file cannot be read, is a trace, is not UTF-8 or not plain YAML.
     """
+    if path.name.endswith(TRACE_SUFFIXES):
+        raise SpecError.at("a trace file; expected a YAML document", path=path)
     try:
         raw = path.read_bytes()
     except OSError as error:

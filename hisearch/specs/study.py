@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.deployment import EvictionName, RouterName
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.slo import SloSpec
@@ -127,7 +127,7 @@ class StudySpec(Strict):
         description="Axes of the Pareto front; goodput is maximised, all else minimised.",
     )
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
-    seed: NonNegativeInt = Field(0, description="Of everything random.")
+    seed: Seed = Field(0, description="Of everything random.")
     pins: dict[str, str] = Field(
         default_factory=dict,
         description="SHA-256 of catalogue entries, by 'Kind/name', and of the trace file, as 'trace'; "

@@ -1,9 +1,9 @@
-"""Small phrases shared by error messages."""
+"""Small phrases shared by messages, views and reports."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -33,3 +33,13 @@ def described(value: object) -> str:
     if isinstance(value, dict):
         return "a section"
     return repr(value)
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: ``1 simulation``, ``1,204 requests``; ``plural`` where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -69,7 +69,8 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
             meta = json.loads(bytes(stored["meta"]).decode())
         if digest_of(arrays) != meta["digest"]:
             raise ValueError("its digest does not match its content")
-        return freeze(name, arrays, meta["request_ids"], meta["skipped_rows"], tuple(meta["warnings"]))
+        ids, warnings = meta["request_ids"], tuple(meta["warnings"])
+        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"])
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
         return None
@@ -82,7 +83,7 @@ def store_cached(key: str, trace: CompiledTrace) -> None:
     """
     meta = {
         "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
-        "warnings": trace.warnings,
+        "warnings": trace.warnings, "block_tokens": trace.block_tokens,
     }  # fmt: skip
     folder = cache_folder()
     try:

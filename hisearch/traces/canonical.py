@@ -158,8 +158,8 @@ class _Reader:
         """The trace of all rows added."""
         blocks = {"block_ids": self.block_tokens, "token_ids": 1}.get(self.content, 0)
         trace = self.requests.build(
-            source, block_tokens=blocks, shares=(self.shares_with, self.shared_tokens), open_loop=open_loop,
-            from_first_arrival=False,
+            source, block_tokens=blocks, shares=(self.shares_with, self.shared_tokens),
+            shares_block_tokens=self.block_tokens or 1, open_loop=open_loop, from_first_arrival=False,
         )  # fmt: skip
         return replace(
             trace,
@@ -232,6 +232,7 @@ def write_trace(trace: Trace, path: Path) -> None:
     if len(set(trace.request_ids)) < len(trace):
         raise TraceError.at("two requests have the same id", path=path, key="id")
     header = {"format": FORMAT, "version": VERSION, "open_loop": trace.open_loop}
+    header |= {"block_tokens": trace.block_tokens} if trace.block_tokens > 1 else {}
     if path.name.endswith(".parquet"):
         _write_parquet(trace, header, path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):

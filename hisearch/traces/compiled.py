@@ -58,7 +58,10 @@ class TraceArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledTrace:
-    """Arrays plus what people need to know about them."""
+    """Arrays plus what people need to know about them.
+
+    ``block_tokens`` is the size of the blocks that told what is shared; 1 where that is known to the token.
+    """
 
     name: str
     arrays: TraceArrays
@@ -66,6 +69,7 @@ class CompiledTrace:
     digest: str
     skipped_rows: int = 0
     warnings: tuple[str, ...] = field(default=())
+    block_tokens: int = 1
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)

@@ -70,7 +70,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
         end_tokens=tree[2],
     )
     ids = [trace.request_ids[i] for i in order.tolist()]
-    return freeze(name, arrays, ids, trace.skipped_rows, warnings)
+    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens)
 
 
 def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
@@ -89,7 +89,12 @@ def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
 
 
 def freeze(
-    name: str, arrays: TraceArrays, request_ids: list[str], skipped_rows: int = 0, warnings: tuple[str, ...] = ()
+    name: str,
+    arrays: TraceArrays,
+    request_ids: list[str],
+    skipped_rows: int = 0,
+    warnings: tuple[str, ...] = (),
+    block_tokens: int = 1,
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
     frozen: dict[str, Any] = {}
@@ -97,7 +102,7 @@ def freeze(
         frozen[column] = np.array(values, dtype=DTYPES[column])
         frozen[column].flags.writeable = False
     result = TraceArrays(**frozen)
-    return CompiledTrace(name, result, request_ids, digest_of(result), skipped_rows, warnings)
+    return CompiledTrace(name, result, request_ids, digest_of(result), skipped_rows, warnings, block_tokens)
 
 
 def digest_of(arrays: TraceArrays) -> str:
@@ -129,7 +134,8 @@ def head(trace: CompiledTrace, count: int) -> CompiledTrace:
     short = TraceArrays(
         **kept, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
     )
-    return freeze(trace.name, short, trace.request_ids[:count], trace.skipped_rows, trace.warnings)
+    ids = trace.request_ids[:count]
+    return freeze(trace.name, short, ids, trace.skipped_rows, trace.warnings, trace.block_tokens)
 
 
 def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
@@ -148,4 +154,4 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
     first = arrival[roots_of(trace.arrays.previous)]
     scaled = np.where(trace.arrays.previous < 0, arrival / factor, arrival + (first / factor - first))
     arrays = trace.arrays._replace(arrival_s=scaled)
-    return freeze(trace.name, arrays, trace.request_ids, trace.skipped_rows, trace.warnings)
+    return freeze(trace.name, arrays, trace.request_ids, trace.skipped_rows, trace.warnings, trace.block_tokens)

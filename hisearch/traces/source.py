@@ -104,6 +104,7 @@ class Requests:
         *,
         block_tokens: int = 0,
         shares: tuple[Sequence[int], Sequence[int]] | None = None,
+        shares_block_tokens: int = 1,
         open_loop: bool = True,
         from_first_arrival: bool = True,
         warnings: Sequence[str] = (),
@@ -113,7 +114,8 @@ class Requests:
         Args:
             source: where it comes from.
             block_tokens: size of the blocks named by ``ids``; 0 where there are none.
-            shares: ``shares_with`` and ``shared_tokens``, where known otherwise than by blocks.
+            shares: ``shares_with`` and ``shared_tokens``, where known otherwise than by ``ids``.
+            shares_block_tokens: size of the blocks that ``shares`` are made of.
             open_loop: see ``Trace``.
             from_first_arrival: count times from the first arrival.
             warnings: what a reader should know.
@@ -139,6 +141,7 @@ class Requests:
             open_loop=open_loop,
             skipped_rows=source.bad.count,
             warnings=warnings,
+            block_tokens=block_tokens or shares_block_tokens,
         )
 
 

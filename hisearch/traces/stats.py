@@ -12,11 +12,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hisearch.traces.compiled import F8, I8, CompiledTrace
 
 #: Cache sizes at which the curve of ``trace_stats`` is taken, as shares of the tokens of all distinct prompts.
 CURVE_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+#: Block size of caches of a trace that shares by the token: that of vLLM.
+DEFAULT_BLOCK_TOKENS = 16
+#: Tenths of a decade at which ``curve_capacities`` lie, and how far they reach.
+_CURVE_STEPS, _CURVE_DECADES = (10, 15, 20, 30, 50, 70), 4
+#: Blocks; a larger cache is not held apart from an unlimited one.
+_MORE_THAN_ANY_TRACE = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -98,19 +105,45 @@ class TraceStats:
         return asdict(self)
 
 
+def requests_over_window(trace: CompiledTrace, window_tokens: int) -> npt.NDArray[np.bool_]:
+    """Mask of the requests that a model with such a window rejects, shape (N,).
+
+    Those are the ones whose prompt and declared output together are longer.
+    """
+    arrays = trace.arrays
+    return np.asarray(arrays.input_tokens + arrays.max_output_tokens > window_tokens)
+
+
+def window_warning(trace: CompiledTrace, window_tokens: int) -> str | None:
+    """How many requests every deployment of a model with such a window rejects; None where none is too long."""
+    over = requests_over_window(trace, window_tokens)
+    count = int(over.sum())
+    if not count:
+        return None
+    arrays = trace.arrays
+    prompts = int((arrays.input_tokens > window_tokens).sum())
+    longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
+    return (
+        f"{count:,} of {len(trace):,} requests ({count / len(trace):.1%}) exceed the model's window of "
+        f"{window_tokens:,} tokens with prompt and declared output, {prompts:,} of them with the prompt alone (the "
+        f"longest has {longest:,} tokens): every deployment rejects them"
+    )
+
+
 def trace_stats(
-    trace: CompiledTrace, *, capacities_tokens: Sequence[int] | None = None, block_tokens: int = 16
+    trace: CompiledTrace, *, capacities_tokens: Sequence[int] | None = None, block_tokens: int | None = None
 ) -> TraceStats:
     """All statistics of a trace.
 
     Args:
         trace: the trace.
         capacities_tokens: cache sizes for the curve; by default shares of the distinct prompts' tokens.
-        block_tokens: block size of the cache.
+        block_tokens: block size of the cache; see ``default_block_tokens`` where None.
 
     Raises:
         ValueError: see ``lru_hit_curve``.
     """
+    block_tokens = default_block_tokens(trace) if block_tokens is None else block_tokens
     arrays = trace.arrays
     times = np.sort(arrays.arrival_s[np.isfinite(arrays.arrival_s)])
     gaps = np.diff(times)
@@ -185,30 +218,67 @@ def unique_prompt_tokens(trace: CompiledTrace) -> int:
     return trace.prompt_tokens - int(ideal_hit_tokens(trace).sum())
 
 
+def default_block_tokens(trace: CompiledTrace) -> int:
+    """Block size of caches where none is asked for: that of the trace, or 16 where it shares by the token."""
+    return trace.block_tokens if trace.block_tokens > 1 else DEFAULT_BLOCK_TOKENS
+
+
 def lru_hit_curve(
-    trace: CompiledTrace, capacities_tokens: Sequence[int], *, block_tokens: int = 16
+    trace: CompiledTrace,
+    capacities_tokens: Sequence[int],
+    *,
+    block_tokens: int = DEFAULT_BLOCK_TOKENS,
+    include_outputs: bool = False,
 ) -> list[CachePoint]:
-    """Hit rates of LRU caches of whole blocks, requests taken one after another in order.
+    """Hit rates of LRU caches of whole blocks, requests taken one after another in order; one pass for all capacities.
 
     A cache of C tokens holds C // block_tokens blocks. A prompt's partial last block takes a block too, and is hit by
     a prompt that ends with it. A request first looks up its leading blocks, then uses all of its blocks from last to
     first, so that a chain loses its tail before its head.
 
+    Args:
+        trace: the trace.
+        capacities_tokens: cache sizes.
+        block_tokens: tokens per block.
+        include_outputs: outputs are stored too, and, as in an engine, whole blocks alone.
+
     Raises:
         ValueError: a capacity below 0, or blocks of less than 1 token.
     """
-    from hisearch.traces import _tree
+    for capacity in capacities_tokens:
+        if capacity < 0:
+            raise ValueError(f"a cache cannot hold {capacity} tokens")
+    distance, blocks, tokens = _lru_reuses(trace, block_tokens, include_outputs)
+    points = []
+    for capacity in capacities_tokens:
+        held = min(capacity // block_tokens, _MORE_THAN_ANY_TRACE)
+        hits = int((np.clip(held - distance, 0, blocks) * tokens).sum())
+        points.append(CachePoint(int(capacity), hits, hits / trace.prompt_tokens))
+    return points
+
+
+def curve_capacities(trace: CompiledTrace, *, block_tokens: int = DEFAULT_BLOCK_TOKENS) -> list[int]:
+    """Round capacities, about evenly spaced on a logarithmic scale, for an LRU hit-rate curve; tokens, ascending.
+
+    The last one is the first above which nothing more is hit; the others lie within four decades below it.
+
+    Raises:
+        ValueError: blocks of less than 1 token.
+    """
+    distance, blocks, _ = _lru_reuses(trace, block_tokens, include_outputs=False)
+    enough = int((distance + blocks).max(initial=1)) * block_tokens
+    lowest = max(block_tokens, enough // 10**_CURVE_DECADES)
+    steps = {step * 10**decade // 10 for decade in range(len(str(enough)) + 1) for step in _CURVE_STEPS}
+    return [*sorted(capacity for capacity in steps if lowest <= capacity < enough), enough]
+
+
+def _lru_reuses(trace: CompiledTrace, block_tokens: int, include_outputs: bool) -> tuple[I8, I8, I8]:
+    """Reuses of runs of blocks: blocks above them in the LRU stack, blocks of the run, tokens of each block."""
+    from hisearch.kernels.stack import reuse_distances
 
     if block_tokens < 1:
         raise ValueError(f"block_tokens must be at least 1, not {block_tokens}")
     arrays = trace.arrays
-    tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node)
-    first, total = _tree.block_layout(*tree, block_tokens)
-    points = []
-    for capacity in capacities_tokens:
-        if capacity < 0:
-            raise ValueError(f"a cache cannot hold {capacity} tokens")
-        blocks = capacity // block_tokens
-        hits = int(_tree.lru_hits(*tree, first, total, block_tokens, blocks).sum()) if blocks else 0
-        points.append(CachePoint(int(capacity), hits, hits / trace.prompt_tokens))
-    return points
+    tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node, arrays.output_node)
+    reuses: tuple[I8, I8, I8] = reuse_distances(*tree, block_tokens, include_outputs)
+    return reuses

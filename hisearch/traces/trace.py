@@ -36,6 +36,7 @@ class Trace:
         shared_tokens: for how many tokens.
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
         skipped_rows: broken rows that were left out. warnings: what a reader of results should know.
+        block_tokens: size of the blocks that told what is shared; 1 where that is known to the token.
     """
 
     request_ids: list[str]
@@ -53,6 +54,7 @@ class Trace:
     open_loop: bool = True
     skipped_rows: int = 0
     warnings: tuple[str, ...] = field(default=())
+    block_tokens: int = 1
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -112,6 +114,7 @@ def make_trace(
     open_loop: bool = True,
     skipped_rows: int = 0,
     warnings: Sequence[str] = (),
+    block_tokens: int = 1,
 ) -> Trace:
     """A :class:`Trace` from any array-likes, with defaults.
 
@@ -143,6 +146,7 @@ def make_trace(
         open_loop=open_loop,
         skipped_rows=skipped_rows,
         warnings=tuple(warnings),
+        block_tokens=block_tokens,
     )
 
 

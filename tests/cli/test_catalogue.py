@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.fit import study_fits
+from hisearch.api.fit import deployment_fit, study_fits
 from hisearch.cli.doctor import installation
 from hisearch.specs.kinds import KINDS
-from hisearch.specs.resolve import load_study
+from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.schema import json_schema
 from tests.cli.conftest import Hisearch
 
@@ -49,7 +49,7 @@ def test_doctor_of_a_study_tells_what_fits(hisearch: Hisearch, here: Path) -> No
     ran = hisearch("doctor", "small.yaml")
     assert ran.code == 0
     assert "Study small: ok" in ran.out
-    assert "Workers that fit into memory: 4 of 4" in ran.out
+    assert "Workers that fit into memory and host: 4 of 4" in ran.out
     large = hisearch("doctor", "small.yaml", "--json", "--set", "spec.model=llama-3.1-70b")
     assert large.code == 1
     assert large.json["ok"] is False
@@ -84,3 +84,65 @@ def test_doctor_says_what_is_wrong(hisearch: Hisearch, here: Path) -> None:
     assert broken.json["problems"]
     assert hisearch("doctor", "nowhere.yaml").code == 1
     assert hisearch("doctor", "nothing-of-that-name").code == 1
+
+
+def test_a_worker_does_not_exceed_its_host(here: Path) -> None:
+    settings = ("spec.space.execution.accelerators=[a6000]", "spec.space.execution.tensor_parallel=[4, 8]")
+    fits = study_fits(load_study(here / "small.yaml", settings))
+    assert {(fit.tensor_parallel, fit.ok) for fit in fits} == {(4, True), (8, False)}
+    assert all("exceeds the 4 accelerator slots" in fit.problem for fit in fits if not fit.ok)
+    resolved = load_deployment(
+        here / "pair.yaml", ("spec.pools.0.host=workstation-a6000-4", "spec.pools.0.tensor_parallel=8")
+    )
+    assert "exceeds the 4 accelerator slots" in deployment_fit(resolved).problem
+
+
+def test_only_kv_formats_that_the_engine_has_are_looked_at(here: Path) -> None:
+    fits = study_fits(load_study(here / "small.yaml", ("spec.space.execution.kv_dtypes=[bf16, fp4]",)))
+    assert {(fit.engine, fit.kv_dtype) for fit in fits} == {("sglang", "bf16"), ("sglang", "fp4"), ("vllm", "bf16")}
+
+
+def test_doctor_says_which_workers_need_fp8_weights(hisearch: Hisearch, here: Path) -> None:
+    settings = ("--set", "spec.model=qwen3-32b", "--set", "spec.space.execution.weight_dtypes=[fp8]")
+    told = "tensor_parallel 1: SGLang loads bf16 weights in full before it quantises them to fp8"
+    small = hisearch("doctor", "small.yaml", *settings, "--set", "spec.space.execution.accelerators=[l40s]", "--json")
+    assert [warning for warning in small.json["warnings"] if warning.startswith(told)]
+    large = hisearch("doctor", "small.yaml", *settings, "--set", "spec.space.execution.accelerators=[h200]", "--json")
+    assert not [warning for warning in large.json["warnings"] if "SGLang loads" in warning]
+
+
+def test_doctor_reads_the_trace(hisearch: Hisearch, here: Path) -> None:
+    rows = [{"arrival_s": 0, "input_tokens": tokens, "output_tokens": 10} for tokens in (500, 200_000, 131_070)]
+    header = {"format": "hisearch-trace", "version": 1}
+    (here / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)))
+    ran = hisearch("doctor", "small.yaml", "--set", "spec.workload.trace=long.jsonl")
+    assert ran.code == 0
+    assert "long on llama-3.1-8b: 2 of 3 requests (66.7%) exceed the model's window of 131,072 tokens" in ran.out
+    assert "1 of them with the prompt alone" in ran.out
+    assert "exceed the model's window" not in hisearch("doctor", "small.yaml").out
+    (here / "long.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n{"input_tokens": 0}\n')
+    broken = hisearch("doctor", "small.yaml", "--set", "spec.workload.trace=long.jsonl")
+    assert broken.code == 1
+    assert "problem: long.jsonl:2" in broken.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("doctor", "one.jsonl"), "one.jsonl is a trace file; expected a document, by"),
+        (("doctor", "."), ". is a folder; expected a document, by"),
+        (("run", "one.jsonl"), "one.jsonl is a trace file; expected a document of kind Study or SLO"),
+        (("run", "./one.jsonl"), "one.jsonl: a trace file; expected a YAML document"),
+        (("run", "sub"), "sub is a folder; expected a document of kind Study or SLO"),
+        (("run", "sub/"), "sub is a folder; expected a file"),
+        (("simulate", "one.jsonl", "--trace", "visits.yaml"), "expected a document of kind Deployment"),
+    ],
+)
+def test_what_is_there_is_not_called_missing(
+    hisearch: Hisearch, here: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    (here / "one.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n')
+    (here / "sub").mkdir()
+    ran = hisearch(*arguments)
+    assert (ran.code, ran.out) == (1, "")
+    assert expected in ran.err

@@ -97,11 +97,30 @@ def test_debugging_shows_where_an_error_came_from(
         hisearch("report", here)
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    command = f"'{sys.executable}' -m hisearch list | true; exit ${{PIPESTATUS[0]}}"
-    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert found.stderr == ""
-    assert found.returncode in (0, 1)
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("list", 0),
+        ("schema Study", 0),
+        ("--help", 0),
+        ("run --help", 0),
+        ("simulate pair.yaml --trace visits.yaml -q", 0),
+        ("simulate pair.yaml --trace visits.yaml -q --json", 0),
+        ("run small.yaml -q", 0),
+        ("run small.yaml -q --json --set spec.slo.terms.0.at_most_s=0.0001", 99),
+    ],
+)
+def test_a_reader_that_goes_away_changes_nothing(here: Path, arguments: str, code: int) -> None:
+    # The reader has gone before anything is written.
+    command = f"exec 3> >(exec true); sleep 0.2; '{sys.executable}' -m hisearch {arguments} >&3"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=here)
+    assert (found.returncode, found.stderr) == (code, "")
+
+
+def test_errors_do_not_need_a_reader_either(here: Path) -> None:
+    command = f"exec 3> >(exec true); sleep 0.2; '{sys.executable}' -m hisearch run nowhere.yaml 2>&3"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=here)
+    assert (found.returncode, found.stdout, found.stderr) == (1, "", "")
 
 
 def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:

@@ -43,6 +43,51 @@ def test_json_is_the_librarys_result(hisearch: Hisearch, here: Path) -> None:
     assert all(worker["mean_w"] > simulated.result.idle_w for worker in workers)
 
 
+SINGLE_TOKENS = """\
+apiVersion: hisearch/v1
+kind: Workload
+metadata: {name: single}
+spec:
+  file:
+    path: single.csv
+    format: csv
+    columns: {arrival_s: at, input_tokens: prompt, output_tokens: output}
+"""
+
+
+def test_rejections_single_tokens_and_few_requests_are_said_in_every_view(hisearch: Hisearch, here: Path) -> None:
+    (here / "single.yaml").write_text(SINGLE_TOKENS)
+    (here / "single.csv").write_text("at,prompt,output\n0,100,1\n1,200,1\n2,900000,1\n")
+    arguments = ("simulate", "pair.yaml", "--trace", "single.yaml", "--slo", "interactive-chat")
+    ran = hisearch(*arguments)
+    assert "Against the SLO: missed" in ran.out
+    rows = {line.split()[0]: line for line in ran.out.splitlines() if line}
+    assert "1 of 3 (33.3 %)" in rows["rejected_fraction"]
+    assert rows["rejected_fraction"].split()[-1] == "missed"
+    assert rows["tpot_p99"].split() == ["tpot_p99", "-", "50", "ms", "-", "met"]
+    assert rows["TPOT"].split() == ["TPOT", "-", "-", "-", "-", "-"]
+    notes = (
+        "ttft_p99: rests on 2 requests; of fewer than 100, percentile 99 is little more than the slowest one",
+        "tpot_p99: undefined, as no request has a second output token; it holds",
+        "rejected_fraction: 1 of 3 requests rejected: 1 with more tokens, prompt and declared output together, than "
+        "the model's window",
+    )
+    assert all(note in ran.out and f"warning: {note}" in ran.err for note in notes)
+
+    data = hisearch(*arguments, "--json", "-q").json
+    assert data["metrics"]["tpot_p99_s"] is None
+    assert data["metrics"]["tpot_mean_s"] is None
+    assert data["warnings"][-3:] == list(notes)
+    _, tpot, rejected = data["slo"]["terms"]
+    assert (tpot["value_s"], tpot["margin"], tpot["holds"]) == (None, None, True)
+    assert (rejected["label"], rejected["requests"], rejected["arrived"]) == ("rejected_fraction", 1, 3)
+    assert rejected["reasons"] == {"over_window": 1}
+    assert data["slo"]["feasible"] is False
+
+    hisearch(*arguments, "--requests", "r.csv", "-q")
+    assert pd.read_csv("r.csv")["tpot_s"].isna().all()
+
+
 def test_without_an_slo_nothing_is_said_of_goodput(hisearch: Hisearch, here: Path) -> None:
     data = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--json").json
     assert data["slo"] is None
@@ -84,6 +129,9 @@ def test_a_row_per_request(hisearch: Hisearch, here: Path, name: str) -> None:
         (("--set", "spec.pools.0.replicas=0"), "must be at least 1"),
         (("--set", "spec.model=lama"), "no Model named 'lama'"),
         (("--load", "0"), "load must be a positive number"),
+        (("--load", "inf"), "load must be a positive number"),
+        (("--horizon-s", "0"), "horizon_s must be a positive number of seconds, not 0"),
+        (("--horizon-s", "nan"), "horizon_s must be a positive number of seconds"),
         (("--trace", "nowhere.jsonl"), "no file at nowhere.jsonl"),
         (("--trace", "vists"), "no Workload named 'vists'"),
         (("--format", "azure"), "which says its own"),
@@ -100,6 +148,11 @@ def test_what_cannot_be_simulated_is_an_error(
 
 def test_a_table_of_unknown_form_is_a_usage_error(hisearch: Hisearch, here: Path) -> None:
     assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--requests", "r.txt").code == 2
+
+
+@pytest.mark.parametrize("option", [("--seed", 2**63), ("--seed", -1), ("--limit", 0)])
+def test_a_number_out_of_range_is_a_usage_error(hisearch: Hisearch, here: Path, option: tuple[str, int]) -> None:
+    assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *option).code == 2
 
 
 def test_overrides_are_for_documents(here: Path) -> None:

@@ -56,13 +56,81 @@ def test_import_converts_and_counts_broken_rows(hisearch: Hisearch, here: Path) 
     ran = hisearch("trace", "import", "m.jsonl", "-o", "t.jsonl", "--skip-bad", 1, "--limit", 6)
     assert ran.code == 0
     assert ran.out == "t.jsonl: 6 requests\n"
-    assert "1 broken rows left out" in ran.err
+    assert "1 broken row left out" in ran.err
     assert package.trace_stats(load_trace("t.jsonl")).ideal_hit_tokens == 5 * 512
+
+
+def test_what_was_written_as_json(hisearch: Hisearch, here: Path) -> None:
+    (here / "m.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
+        '{"timestamp": 0, "input_length": -1, "output_length": 5, "hash_ids": [0, 1]}\n'
+    )
+    imported = hisearch("trace", "import", "m.jsonl", "-o", "t.jsonl", "--skip-bad", 1, "--json")
+    assert imported.err == ""
+    facts = imported.json
+    assert (facts["path"], facts["requests"], facts["skipped_rows"]) == ("t.jsonl", 1, 1)
+    assert isinstance(facts["warnings"], list)
+    generated = hisearch("trace", "generate", "visits.yaml", "-o", "v.jsonl", "--json").json
+    assert generated == {"path": "v.jsonl", "requests": 120, "skipped_rows": 0, "warnings": []}
+
+
+TABLE = 'ts,"Prompt, tokens",answer,chat\n0.0,100,5,a\n1.5,200,7,b\n9.0,310,7,a\n'
+MAPPING = 'arrival_s=ts,"input_tokens=Prompt, tokens",output_tokens=answer'
+
+
+def test_columns_are_mapped_as_in_a_workload(hisearch: Hisearch, here: Path) -> None:
+    (here / "own.csv").write_text(TABLE)
+    (here / "own.yaml").write_text(
+        "apiVersion: hisearch/v1\nkind: Workload\nmetadata: {name: own}\nspec:\n  file:\n    path: own.csv\n"
+        "    columns: {arrival_s: ts, input_tokens: 'Prompt, tokens', output_tokens: answer, session: chat}\n"
+    )
+    mapping = ("--columns", MAPPING, "--columns", "session=chat")
+    assert hisearch("trace", "import", "own.csv", "-o", "own.jsonl", *mapping).out == "own.jsonl: 3 requests\n"
+    expected = load_trace("own.yaml")
+    assert expected.arrays.input_tokens.tolist() == [100, 200, 310]
+    assert load_trace("own.jsonl").digest == expected.digest
+    assert hisearch("trace", "stats", "own.csv", *mapping, "--json").json["digest"] == expected.digest
+    simulated = hisearch("simulate", "pair.yaml", "--trace", "own.csv", *mapping, "--json", "-q").json
+    assert simulated["trace"]["digest"] == expected.digest
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (None, "--columns arrival_s=COLUMN"),
+        ("arrival_s", "expected FIELD=COLUMN"),
+        ("arrival_s=ts,arrival_s=ts", "arrival_s is given twice"),
+        ("when=ts", "expected fields among id, arrival_s"),
+        ("input_tokens=answer,output_tokens=answer", "arrival_s has no column"),
+        ("arrival_s=ts,input_tokens=prompt,output_tokens=answer", "no such column (for input_tokens)"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused(
+    hisearch: Hisearch, here: Path, columns: str | None, expected: str
+) -> None:
+    (here / "own.csv").write_text(TABLE)
+    ran = hisearch("trace", "import", "own.csv", "-o", "t.jsonl", *(("--columns", columns) if columns else ()))
+    assert (ran.code, ran.out) == (1, "")
+    assert expected in ran.err
+    assert not (here / "t.jsonl").exists()
+
+
+def test_columns_are_for_trace_files(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("trace", "stats", "visits.yaml", "--columns", "arrival_s=ts")
+    assert ran.code == 1
+    assert "columns is for trace files" in ran.err
+
+
+def test_a_trace_needs_no_ending(hisearch: Hisearch, here: Path) -> None:
+    assert hisearch("trace", "generate", "visits.yaml", "-o", "v.jsonl").code == 0
+    (here / "v.jsonl").rename(here / "august")
+    assert hisearch("trace", "stats", "august", "--json").json["requests"] == 120
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (("stats", "."), ". is a folder; expected a document of kind Workload"),
         (("stats", "nowhere.jsonl"), "no file at nowhere.jsonl"),
         (("stats", "empty.jsonl"), "empty.jsonl"),
         (("stats", "visits.yaml", "--format", "foo"), "no trace format 'foo'"),

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from hisearch.export.flags import (
+    ENGINE_VERSIONS,
+    ROUTER_VERSION,
     TABLES,
     ExportError,
     Launch,
@@ -19,7 +21,11 @@ from hisearch.export.flags import (
 from hisearch.export.placement import place
 
 FLAGS = Path(__file__).parent / "flags"
-FILES = {"sglang": "sglang-0.5.9.txt", "vllm": "vllm-0.19.0.txt", "router": "sglang-router-0.3.2.txt"}
+FILES = {
+    "sglang": f"sglang-{ENGINE_VERSIONS['sglang']}.txt",
+    "vllm": f"vllm-{ENGINE_VERSIONS['vllm']}.txt",
+    "router": f"sglang-router-{ROUTER_VERSION}.txt",
+}
 
 
 def known_flags(engine: str) -> set[str]:
@@ -126,7 +132,28 @@ def test_unknown_kv_format_is_refused(launch: Any, engine: str, dtype: str) -> N
 )
 def test_which_formats_need_other_weights(launch: Any, stored: str, wanted: str | None, checkpoint: str | None) -> None:
     built = launch(model={"weight_dtype": stored}, pool={"weight_dtype": wanted})
-    assert needs_checkpoint(built.pool, built.model) == checkpoint
+    needed = needs_checkpoint(built)
+    assert (None if needed is None else needed.dtype) == checkpoint
+
+
+def test_sglang_quantises_only_what_it_can_load_in_full(launch: Any) -> None:
+    # 61.0 GiB of bf16 weights: 80 GB hold them, 48 GB only as halves.
+    small = launch(pool={"weight_dtype": "fp8", "tensor_parallel": 1})
+    small = small._replace(accelerator=small.accelerator.model_copy(update={"memory_bytes": 48e9}))
+    needed = needs_checkpoint(small)
+    assert needed is not None
+    assert needed.dtype == "fp8"
+    assert "loads bf16 weights in full before it quantises them to fp8: 61.0 GiB on each rank" in needed.reason
+    assert ("--quantization", "fp8") not in engine_flags(small)
+    halves = small._replace(pool=small.pool.model_copy(update={"tensor_parallel": 2}))
+    assert needs_checkpoint(halves) is None
+    assert ("--quantization", "fp8") in engine_flags(halves)
+    assert needs_checkpoint(launch(pool={"weight_dtype": "fp8", "tensor_parallel": 1})) is None
+    # vLLM quantises layer by layer.
+    vllm = launch(engine={"name": "vllm"}, pool={"weight_dtype": "fp8", "tensor_parallel": 1})
+    vllm = vllm._replace(accelerator=small.accelerator)
+    assert needs_checkpoint(vllm) is None
+    assert ("--quantization", "fp8") in engine_flags(vllm)
 
 
 def test_the_other_engine_is_valid_and_says_what_changed(build_deployment: Any) -> None:

@@ -64,6 +64,7 @@ def test_files_and_their_syntax(export: Any, tmp_path: Path, engine: str, replic
     assert everything == {
         "out/recommended/README.md",
         "out/recommended/deployment.yaml",
+        "out/recommended/export.json",
         f"out/recommended/{engine}/run.sh",
         f"out/recommended/alternatives/{other}/run.sh",
     }
@@ -150,4 +151,25 @@ def test_a_host_tier_that_sglang_refuses_is_named(export: Any) -> None:
 def test_an_alternative_that_cannot_be_written_is_explained(export: Any) -> None:
     out = export(pool={"kv_dtype": "fp4"})
     assert not (out / "alternatives").exists()
-    assert "No script was written: vllm 0.19.0 has no KV cache format fp4." in (out / "README.md").read_text()
+    assert "No script was written: vllm 0.19.1 has no KV cache format fp4." in (out / "README.md").read_text()
+
+
+def test_weights_that_the_alternative_cannot_quantise_are_asked_for(export: Any) -> None:
+    fits = (export(engine={"name": "vllm"}, pool={"weight_dtype": "fp8"}) / "README.md").read_text()
+    assert "It needs a checkpoint" not in fits
+    wide = {"intermediate_size": 102400}  # 224 GiB in bf16, a half of it on each of two ranks
+    out = export(engine={"name": "vllm"}, pool={"weight_dtype": "fp8"}, model=wide)
+    assert (
+        "It needs a checkpoint with fp8 weights: SGLang loads bf16 weights in full" in (out / "README.md").read_text()
+    )
+    assert "set MODEL to a checkpoint" not in (out / "vllm" / "run.sh").read_text()
+    assert "set MODEL to a checkpoint" in (out / "alternatives" / "sglang" / "run.sh").read_text()
+
+
+def test_what_sglang_holds_while_it_quantises_is_said(export: Any) -> None:
+    readme = (export(pool={"weight_dtype": "fp8"}) / "README.md").read_text()
+    assert "SGLang loads bf16 weights in full before it quantises them to fp8: 30.5 GiB on each rank" in readme
+
+
+def test_the_readme_shows_a_command_that_is_complete(export: Any) -> None:
+    assert "\nhisearch simulate deployment.yaml --trace chat-multiturn\n" in (export() / "README.md").read_text()

@@ -19,6 +19,7 @@ from latency_catalogue import (
 from hisearch.latency.operators import active_experts
 from hisearch.latency.parameters import (
     active_parameter_count,
+    element_bytes,
     kv_bytes_per_token_per_rank,
     parameter_count,
     weight_bytes_per_rank,
@@ -69,6 +70,19 @@ def test_published_checkpoint_sizes():
     assert weight_bytes_per_rank(GPT_OSS_120B, 1, "fp4") == pytest.approx(65.3e9, rel=0.04)
     # "Loading model weights took 14.99 GiB" (vLLM, Llama-3.1-8B; buffers included).
     assert weight_bytes_per_rank(LLAMA_8B, 1, "bf16") == pytest.approx(14.99 * 2**30, rel=0.005)
+
+
+def test_scales_of_four_bit_formats():
+    elements = 8 * 1024 * 1024
+    assert element_bytes("fp4") * elements == elements / 2 + elements / 32  # MXFP4: 8 bits per 32
+    assert element_bytes("nvfp4") * elements == elements / 2 + elements / 16  # NVFP4: 8 bits per 16
+    assert element_bytes("nvfp4") / element_bytes("fp4") == pytest.approx(1.0588, abs=1e-4)
+    assert element_bytes("int4") * 128 == 64 + 2.5  # GPTQ: 16-bit scale and 4-bit zero per 128
+    more = weight_bytes_per_rank(GPT_OSS_120B, 1, "nvfp4") - weight_bytes_per_rank(GPT_OSS_120B, 1, "fp4")
+    assert more == pytest.approx(36 * 128 * 3 * 2880 * 2880 / 32)  # a byte per 32 elements of all experts
+    # SGLang's fp4 KV cache: half a byte and a scale byte per 16 elements.
+    wide = kv_bytes_per_token_per_rank(LLAMA_8B, 1, "bf16")
+    assert kv_bytes_per_token_per_rank(LLAMA_8B, 1, "fp4") == wide / 2 * (0.5 + 1 / 16)
 
 
 def test_kv_bytes_per_token():

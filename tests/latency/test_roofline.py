@@ -25,7 +25,7 @@ from latency_catalogue import (
 )
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.estimators.roofline import RooflineEstimator, attention_pairs, windowed_pairs
+from hisearch.latency.estimators.roofline import RooflineEstimator, attention_pairs, compute_dtype, windowed_pairs
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 
 ROOFLINE = RooflineEstimator("test", PROFILE)
@@ -196,6 +196,14 @@ def test_fp8_without_fp8_arithmetic_saves_bytes_only_and_says_so():
     assert narrow.seconds.token_s[8192] == pytest.approx(wide.seconds.token_s[8192], rel=1e-6)
     assert wide.warnings == ()
     assert "no fp8 arithmetic" in narrow.warnings[0]
+
+
+def test_nvfp4_is_multiplied_at_the_fp4_rate():
+    fp4 = H100.model_copy(update={"peak_flops": {**H100.peak_flops, "fp4": 4e15}})
+    assert compute_dtype(fp4, "nvfp4") == compute_dtype(fp4, "fp4") == "fp4"
+    assert compute_dtype(H100, "nvfp4") == "bf16"
+    assert compiled(LLAMA_70B, weight_dtype="nvfp4", accelerator=fp4).warnings == ()
+    assert "no nvfp4 arithmetic" in compiled(LLAMA_70B, weight_dtype="nvfp4").warnings[0]
 
 
 def test_int4_is_weight_only_without_a_warning():

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hisearch.report.data import LoadPoint, PriceNote, ProfileNote, ReportInput, RunRecord
-from hisearch.search.trial import Recommendation, TermCheck, Trial
+from hisearch.score.terms import RejectionCheck, TermCheck
+from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.slo import SloTerm
 
@@ -56,7 +57,7 @@ def make_trial(number: int, stage: int, rng: random.Random, accelerator: str | N
     power = count * SPEED.get(pool.accelerator, 1.0) * (1.0 + 0.08 * stage) * rng.uniform(0.85, 1.15)
     ttft, tpot = 0.25 + 9.0 / power**1.4, 0.012 + 0.14 / power
     usd = count * PRICES.get(pool.accelerator, 2.0) * 1.05
-    terms = (TermCheck("ttft_p99", ttft, 2.0), TermCheck("tpot_p99", tpot, 0.05))
+    terms = (TermCheck("ttft_p99", ttft, 2.0), TermCheck("tpot_p99", tpot, 0.05), RejectionCheck(0.0, 4000))
     feasible = all(term.holds for term in terms)
     good = min(9.4, 0.75 * power) if feasible else min(9.4, 0.4 * power)
     metrics = {
@@ -79,8 +80,9 @@ def make_trial(number: int, stage: int, rng: random.Random, accelerator: str | N
 
 
 def front_of(trials: list[Trial]) -> tuple[Trial, ...]:
-    """Feasible trials that none of the others dominates (minimised: TTFT and cost; maximised: goodput)."""
-    feasible = [t for t in trials if t.feasible and t.comparable]
+    """Trials that none of the others dominates (minimised: TTFT and cost; maximised: goodput), feasible ones if any."""
+    comparable = [t for t in trials if t.comparable]
+    feasible = [t for t in comparable if t.feasible] or comparable
 
     def vector(trial: Trial) -> tuple[float, float, float]:
         return trial.metrics["ttft_p99_s"], -trial.metrics["goodput_rps"], trial.metrics["usd_per_hour"]
@@ -127,11 +129,11 @@ def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **chan
         "model_id": "Qwen/Qwen3-32B",
         "objectives": OBJECTIVES,
         "slo": SLO,
-        "max_rejected_fraction": 0.0,
         "trials": tuple(trials),
         "front": front,
-        "recommendation": _recommend(front) if front else None,
-        "nearest_miss": None if front else min(trials, key=lambda t: -t.worst_margin),
+        "recommendation": _recommend(front) if feasible else None,
+        "nearest_miss": None if feasible else min(trials, key=lambda t: t.worst_violation),
+        "failure": "" if feasible else "Of 300 deployments none meets the SLO.",
         "capacity": tuple(
             LoadPoint(load, 1 / (1 + (load / 1.6) ** 8), 6.1 * load / (1 + (load / 1.6) ** 8))
             for load in (0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -143,7 +145,9 @@ def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **chan
 
 
 def _worse(trial: Trial) -> Trial:
-    terms = tuple(TermCheck(t.label, t.value_s * 1.5 + t.bound_s, t.bound_s) for t in trial.slo)
+    terms = tuple(
+        TermCheck(t.label, t.value_s * 1.5 + t.bound_s, t.bound_s) if isinstance(t, TermCheck) else t for t in trial.slo
+    )
     return Trial(trial.number, trial.stage, trial.deployment, {}, trial.metrics, terms, False)
 
 

@@ -13,7 +13,9 @@ from hisearch.report import page
 from hisearch.report.describe import NOT_USED, sentence, settings
 from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progress_data
 from hisearch.report.quantities import percent, quantity, significant, usd
-from hisearch.search.trial import TermCheck
+from hisearch.report.terms import term_lines
+from hisearch.score.terms import RejectionCheck, TermCheck
+from hisearch.search.trial import Recommendation
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,7 @@ from hisearch.search.trial import TermCheck
         (0.0, "0"),
         (-2.5, "−2.50"),
         (math.inf, "∞"),
-        (math.nan, "n/a"),
+        (math.nan, "-"),
     ],
 )
 def test_significant(value: float, text: str) -> None:
@@ -70,22 +72,33 @@ def test_settings_have_the_same_keys_for_every_deployment(build_input: Any) -> N
     assert settings(round_robin.deployment)["cache threshold"] == NOT_USED
 
 
-def test_slo_rows_give_value_bound_margin_and_verdict(build_input: Any) -> None:
-    trial = dataclasses.replace(
-        build_input().trials[0],
-        slo=(TermCheck("ttft_p99", 1.5, 2.0), TermCheck("tpot_p99", 0.06, 0.05), TermCheck("e2e_p50", math.inf, 9.0)),
-        metrics={"rejected_fraction": 0.02},
+def test_term_lines_give_value_bound_margin_verdict_and_note() -> None:
+    lines = term_lines(
+        (
+            TermCheck("ttft_p99", 1.5, 2.0),
+            TermCheck("tpot_p99", 0.06, 0.05),
+            TermCheck("e2e_p50", math.inf, 9.0),
+            TermCheck("tpot_p50", None, 0.05, "undefined"),
+            RejectionCheck(0.01, 50, {"over_window": 1}),
+            RejectionCheck(0.0, 50, {"over_window": 1}),
+            RejectionCheck(0.0, 50),
+        )
     )
-    rows = page.slo_rows(trial, 0.01)
-    assert [row.met for row in rows] == [True, False, False, False]
-    assert [row.margin for row in rows] == [
+    assert [line.verdict for line in lines] == ["met", "missed", "missed", "met", "missed", "missed", "met"]
+    assert [line.margin for line in lines] == [
         "25.0 % to spare",
         "exceeds by 20.0 %",
         "never reached",
+        "-",
         "exceeds by 100.0 %",
+        "-",
+        "-",
     ]
-    assert (rows[1].value, rows[1].bound) == ("60.0 ms", "≤ 50 ms")
-    assert page.slo_rows(trial, 0.0)[-1].margin == "some rejected"
+    assert (lines[1].value, lines[1].bound) == ("60.0 ms", "50 ms")
+    assert (lines[3].value, lines[3].note) == ("-", "undefined")
+    assert (lines[4].value, lines[4].bound) == ("1 of 50 (2.0 %)", "1 %")
+    assert (lines[6].value, lines[6].bound) == ("none", "none")
+    assert "1 of 50 requests rejected" in lines[5].note
 
 
 def test_caution_when_the_margin_is_smaller_than_the_error(build_input: Any, build_record: Any) -> None:
@@ -93,6 +106,30 @@ def test_caution_when_the_margin_is_smaller_than_the_error(build_input: Any, bui
     profile = build_record().profile
     doubtful = build_input(provenance=build_record(profile=dataclasses.replace(profile, relative_error=0.9)))
     assert "smaller than the latency profile's stated error (90.0 %)" in str(page.caution(doubtful))
+
+
+def test_caution_says_what_is_noted_of_the_terms(build_input: Any) -> None:
+    data = build_input()
+    chosen = data.recommendation.trial
+    checks = (*chosen.slo[:1], TermCheck("tpot_p99", None, 0.05, "undefined"), RejectionCheck(0.5, 9, {"too_large": 2}))
+    noted = dataclasses.replace(chosen, slo=checks)
+    text = page.caution(dataclasses.replace(data, recommendation=Recommendation(noted, "")))
+    assert text is not None
+    assert text.startswith("tpot_p99: undefined. rejected_fraction: 2 of 9 requests rejected: 2 with more tokens")
+
+
+def test_one_list_of_assumed_prices(build_record: Any) -> None:
+    assert build_record().assumed_prices == ("h100-sxm", "ddr5")
+
+
+def test_the_front_says_whether_it_meets_the_slo(build_input: Any) -> None:
+    data, missed = build_input(), build_input(feasible=False)
+    assert missed.front
+    assert not any(trial.feasible for trial in missed.front)
+    assert "within the SLO" in page.front_caption(data)
+    assert page.front_caption(missed).endswith("all miss the SLO")
+    assert "within" not in page.front_caption(missed)
+    assert page.FRONT_HEADING[False] == "No front, as nothing meets the SLO"
 
 
 def test_runner_ups_name_what_changes(build_input: Any) -> None:
@@ -121,6 +158,45 @@ def test_pareto_data_classifies_every_comparable_trial(build_input: Any) -> None
     assert sum(s in ("front", "highlighted") for s in status.values()) == len(data.front)
     assert all((status[t.number] == "infeasible") == (not t.feasible) for t in data.trials if t.number in numbers)
     assert [axis.bound for axis in drawn.axes] == [2.0, None, None]
+
+
+def test_an_objective_that_is_undefined_for_all_gets_no_axis(build_input: Any) -> None:
+    data = build_input(30, objectives=("ttft_p99", "tpot_p99", "usd_per_hour"))
+    trials = tuple(dataclasses.replace(t, metrics=t.metrics | {"tpot_p99_s": math.nan}) for t in data.trials)
+    drawn = pareto_data(dataclasses.replace(data, trials=trials))
+    assert [axis.name for axis in drawn.axes] == ["ttft_p99", "usd_per_hour"]
+    assert len(drawn.points) == 30
+
+
+def test_outliers_off_the_front_do_not_stretch_the_axes(build_input: Any) -> None:
+    data = build_input(100, objectives=("ttft_p99", "goodput", "usd_per_hour"))
+    on_front = {trial.number for trial in data.front}
+    far = next(trial for trial in data.trials if not trial.feasible and trial.number not in on_front)
+    before = pareto_data(data)
+    trials = tuple(
+        dataclasses.replace(t, metrics=t.metrics | {"ttft_p99_s": 5000.0}) if t is far else t for t in data.trials
+    )
+    drawn = pareto_data(dataclasses.replace(data, trials=trials))
+    assert drawn.axes[0].span[1] <= 1.3 * before.axes[0].span[1]
+    assert drawn.beyond("ttft_p99") >= 1
+    assert drawn.beyond("usd_per_hour") == before.beyond("usd_per_hour")
+    kept = [p.values[0] for p in drawn.points if p.status in ("front", "highlighted")]
+    assert max(*kept, 2.0) <= drawn.axes[0].span[1]
+    high = max(parallel_data(dataclasses.replace(data, trials=trials)).dimensions[-3].values)
+    assert high <= drawn.axes[0].span[1]
+
+
+def test_a_short_tail_stays_in_view(build_input: Any) -> None:
+    assert pareto_data(build_input()).beyond("goodput", "usd_per_hour") == 0
+
+
+def test_parallel_has_no_more_axes_than_the_page_is_wide(build_input: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallel_data(build_input()).omitted == ()
+    monkeypatch.setattr("hisearch.report.points.MAX_DIMENSIONS", 6)
+    parallel = parallel_data(build_input())
+    assert len(parallel.dimensions) == 6
+    assert {"chunk (tokens)"} <= set(parallel.omitted)
+    assert "replicas" not in parallel.omitted
 
 
 def test_faint_points_are_thinned_and_counted(build_input: Any) -> None:

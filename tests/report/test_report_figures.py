@@ -45,13 +45,21 @@ def test_projection_shades_what_the_slo_allows(build_input: Any) -> None:
 
 
 def test_projection_of_something_else_is_refused(build_input: Any) -> None:
-    with pytest.raises(ValueError, match="e2e_p50 is not an objective of this study: ttft_p99, goodput"):
+    with pytest.raises(
+        ValueError, match="e2e_p50 is not an objective of this study that has values: ttft_p99, goodput"
+    ):
         figure_projection(build_input(), "ttft_p99", "e2e_p50")
 
 
 def test_nearest_miss_is_marked_as_such(build_input: Any) -> None:
     figure = figure_pareto(build_input(feasible=False))
-    assert [trace.name for trace in figure.data] == ["Misses the SLO", "Nearest miss"]
+    assert [trace.name for trace in figure.data] == [
+        "Misses the SLO",
+        "Misses the SLO, unbeaten, stage 1 (execution)",
+        "Misses the SLO, unbeaten, stage 2 (routing)",
+        "Misses the SLO, unbeaten, stage 3 (cache tiers)",
+        "Nearest miss",
+    ]
 
 
 def test_markup_in_names_stays_text(build_input: Any, build_trial: Any) -> None:

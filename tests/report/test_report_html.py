@@ -111,16 +111,29 @@ def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
 def test_nothing_feasible_names_the_nearest_miss(build_input: Any) -> None:
     data = build_input(feasible=False)
     source = without_plotly(render(data))
-    assert "No deployment that was simulated meets the SLO; a larger budget may find one. The nearest miss is" in source
+    assert f"{data.failure} The nearest miss is" in source
     assert source.count("✗ missed") == 2
+    assert source.count("✓ met") == 1
+    assert ">No front, as nothing meets the SLO</h2>" in source
+    assert "all miss the SLO. Cheapest first" in source
+    for claim in ("within the SLO", "Bold marks are the front", "Green lines are the front", "Front, stage"):
+        assert claim not in source
     assert "exceeds by" in source
     assert "Runner-ups" not in source
 
 
 def test_no_trial_at_all_still_makes_a_report(build_input: Any) -> None:
-    empty = build_input(trials=(), front=(), recommendation=None, nearest_miss=None, capacity=(), progress={})
+    empty = build_input(
+        trials=(),
+        front=(),
+        recommendation=None,
+        nearest_miss=None,
+        failure="No deployment was simulated.",
+        capacity=(),
+        progress={},
+    )
     source = without_plotly(render(empty))
-    assert "Nothing was found that meets the SLO" in source
+    assert "No deployment was simulated." in source
     assert not [a for a in Page(source).all("div") if "data-figure" in a]
 
 

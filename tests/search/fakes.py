@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.step_cost import law_costs
-from hisearch.score.terms import TermCheck
+from hisearch.score.terms import Check, RejectionCheck, TermCheck
 from hisearch.search.demand import Demand
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.problem import Problem
@@ -49,11 +50,21 @@ class FakePlanner:
 
 
 class FakeEvaluator:
-    """TTFT of a queue: it grows with the load per worker, falls with cache; counts its calls."""
+    """TTFT of a queue: it grows with the load per worker, falls with cache; counts its calls.
 
-    def __init__(self, demand_rps: float = 20.0, base_ttft_s: float = 0.2, fail: str = "") -> None:
+    fail: the engine that breaks. rejected: of 1,000 requests, by reason, whatever the deployment.
+    """
+
+    def __init__(
+        self,
+        demand_rps: float = 20.0,
+        base_ttft_s: float = 0.2,
+        fail: str = "",
+        rejected: Mapping[str, int] | None = None,
+    ) -> None:
         self.calls: Counter[str] = Counter()
         self._demand_rps, self._base_ttft_s, self._fail = demand_rps, base_ttft_s, fail
+        self._rejection = RejectionCheck(0.0, 1000, rejected or {})
         self._lock = threading.Lock()
 
     def __call__(self, job: Job) -> Evaluation:
@@ -70,14 +81,15 @@ class FakeEvaluator:
         ttft_s = self._base_ttft_s / speed * pool.replicas / max(1 - use, 1e-3)
         tpot_s = 0.01 + 0.02 * min(use, 2.0)
         usd = FakePlanner().usd_per_hour(job.deployment)
-        checks = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S), TermCheck("tpot_p99", tpot_s, 0.05))
+        checks: tuple[Check, ...] = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S), TermCheck("tpot_p99", tpot_s, 0.05))
+        checks += (self._rejection,)
         good = 1.0 if use < 1 else 1 / use
         metrics = {
             "ttft_p99_s": ttft_s,
             "tpot_p99_s": tpot_s,
             "goodput_rps": self._demand_rps * job.load * good,
             "attainment": good,
-            "rejected_fraction": 0.0,
+            "rejected_fraction": self._rejection.value,
             "usd_per_hour": usd,
         }
         return Evaluation(metrics, checks, all(check.holds for check in checks))
@@ -145,11 +157,19 @@ def make_trial(
     error: str = "",
     accelerator: str = "fast",
     engine: str = "sglang",
+    replicas: int = 2,
+    tpot_s: float | None = None,
+    rejected: Mapping[str, int] | None = None,
 ) -> Trial:
-    """A trial with given objectives; its only SLO term is TTFT."""
+    """A trial with given objectives; its SLO has a term for TTFT, with ``tpot_s`` or ``rejected`` one for these too."""
+    checks: tuple[Check, ...] = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S),)
+    if tpot_s is not None:
+        checks += (TermCheck("tpot_p99", tpot_s, 0.05),)
+    if rejected is not None:
+        checks += (RejectionCheck(0.0, 1000, rejected),)
     metrics = {
         "ttft_p99_s": ttft_s,
-        "tpot_p99_s": 0.03,
+        "tpot_p99_s": 0.03 if tpot_s is None else tpot_s,
         "goodput_rps": goodput_rps,
         "usd_per_hour": usd,
         "attainment": 0.9,
@@ -158,10 +178,10 @@ def make_trial(
     return Trial(
         number=number,
         stage=2,
-        deployment=make_deployment(accelerator, engine=engine),
+        deployment=make_deployment(accelerator, replicas, engine),
         parameters={"accelerator": accelerator},
         metrics={} if error else metrics,
-        slo=() if error else (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S),),
+        slo=() if error else checks,
         feasible=feasible and not error,
         error=error,
         slice_fraction=slice_fraction,

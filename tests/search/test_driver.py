@@ -83,7 +83,7 @@ def test_where_nothing_meets_the_slo_the_nearest_miss_is_told_term_by_term() -> 
     comparable = [t for t in outcome.trials if t.comparable]
     assert miss.worst_margin == max(t.worst_margin for t in comparable)
     lines = describe_miss(miss)
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert "missed by" in lines[0]
     assert "left" in lines[1]
 
@@ -151,5 +151,5 @@ def test_tables_hold_every_trial_and_candidate() -> None:
     assert frame["number"].tolist() == list(range(len(frame)))
     assert frame.loc[frame["error"] != "", "usd_per_hour"].isna().all()
     candidates = candidates_frame(outcome.execution)
-    assert sorted(candidates["rank"][candidates["rank"] >= 0]) == list(range(len(outcome.execution.kept)))
+    assert sorted(candidates["rank"].dropna()) == list(range(1, len(outcome.execution.kept) + 1))
     assert trials_frame([]).empty

@@ -40,6 +40,17 @@ def test_the_budget_cuts_and_says_so() -> None:
     assert ledger.stopped == "simulations"
 
 
+def test_what_the_budget_left_out_is_named_until_it_is_simulated() -> None:
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=5), workers=1)
+    ledger.run(jobs(3), 2, "sizes")
+    ledger.run(jobs(4), 2)
+    assert ledger.untried() == {"sizes"}
+    ledger.run(jobs(4), 4, "routers")
+    assert ledger.untried() == set()
+    ledger.run(jobs(9), what="loads")
+    assert ledger.untried() == {"loads"}
+
+
 def test_time_is_looked_at_between_batches_of_fixed_size() -> None:
     now = iter(range(0, 1000, 10))
     ledger = Ledger(FakeEvaluator(), BudgetSpec(seconds=15.0), workers=1, clock=lambda: float(next(now)))
@@ -103,13 +114,13 @@ def test_a_batch_may_be_empty() -> None:
 def test_progress_hears_of_every_simulation() -> None:
     class Listener:
         def __init__(self) -> None:
-            self.done, self.feasible = 0, 0
+            self.done, self.notes = 0, ("",)
 
         def started(self, stage: str, total: int) -> None: ...
 
-        def advanced(self, done: int, feasible: int, best: str, message: str = "") -> None:
+        def advanced(self, done: int, *notes: str) -> None:
             self.done += done
-            self.feasible = feasible
+            self.notes = notes
 
         def finished(self) -> None: ...
 
@@ -117,7 +128,10 @@ def test_progress_hears_of_every_simulation() -> None:
     ledger = Ledger(FakeEvaluator(), BudgetSpec(), workers=1, progress=listener)
     ledger.run(jobs(10))
     assert listener.done == 10
-    assert listener.feasible == sum(t.feasible for t in ledger.trials) > 0
+    feasible = [trial for trial in ledger.trials if trial.feasible]
+    assert feasible
+    assert listener.notes[0] == f"{len(feasible)} feasible"
+    assert listener.notes[1] == f"from ${min(t.metrics['usd_per_hour'] for t in feasible):.2f}/h"
 
 
 def test_workers_must_be_positive() -> None:

@@ -1,24 +1,88 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.search.pareto import front
 from hisearch.search.recommend import describe_miss, nearest_miss, recommend
-from tests.search.fakes import make_trial
+from tests.search.fakes import OBJECTIVES, make_trial
+
+OTHER_OBJECTIVES = ("ttft_p99", "goodput")
 
 
-def test_the_cheapest_wins_then_goodput_then_ttft() -> None:
+def test_the_cheapest_wins() -> None:
     trials = [
         make_trial(0, 1.0, 5.0, 4.0),
-        make_trial(1, 1.2, 6.0, 4.0),
-        make_trial(2, 1.1, 6.0, 4.0),
         make_trial(3, 0.1, 9.0, 5.0),
         make_trial(4, 0.1, 9.0, 1.0, slice_fraction=0.3),
         make_trial(5, 0.1, 9.0, 1.0, error="broken"),
         make_trial(6, 3.0, 9.0, 2.0, feasible=False),
     ]
-    found = recommend(trials)
+    found = recommend(trials, OBJECTIVES)
     assert found is not None
-    assert found.trial.number == 2
+    assert found.trial.number == 0
+
+
+def tied(*figures: tuple[float, float, float]) -> int:
+    """Number of the recommended one of equally priced trials: (TTFT, goodput, TPOT) each; bounds 2 s and 50 ms."""
+    trials = [make_trial(n, ttft, goodput, 4.0, tpot_s=tpot) for n, (ttft, goodput, tpot) in enumerate(figures)]
+    found = recommend(trials, OBJECTIVES)
+    assert found is not None
+    assert found.trial in front(trials, OBJECTIVES)
+    return found.trial.number
+
+
+def test_of_equally_priced_ones_a_margin_that_is_wider_by_more_than_a_hundredth_wins() -> None:
+    assert tied((0.5, 6.0, 0.049), (0.6, 6.03, 0.040)) == 1
+    assert tied((0.5, 6.0, 0.0400), (0.6, 6.03, 0.0398)) == 0
+
+
+def test_of_equal_margins_a_goodput_that_is_higher_by_more_than_a_hundredth_wins() -> None:
+    assert tied((0.5, 6.0, 0.04), (0.6, 6.2, 0.04)) == 1
+
+
+def test_of_equal_margins_and_goodputs_the_lower_ttft_wins() -> None:
+    assert tied((0.6, 6.0006, 0.04), (0.5, 6.0, 0.04)) == 1
+
+
+def test_a_hair_of_goodput_does_not_pick_what_is_beaten() -> None:
+    assert tied((0.8, 6.0, 0.03), (0.5, 6.0, 0.04)) == 1
+
+
+figure = st.integers(1, 6)
+
+
+@given(
+    st.lists(st.tuples(figure, figure, figure, figure, st.booleans()), min_size=1, max_size=25),
+    st.sampled_from([OBJECTIVES, OTHER_OBJECTIVES, ("usd_per_hour", "ttft_p99")]),
+)
+def test_the_recommendation_is_on_the_front(
+    rows: list[tuple[int, int, int, int, bool]], objectives: tuple[str, ...]
+) -> None:
+    trials = [
+        make_trial(n, ttft / 4, goodput, usd, tpot_s=tpot / 150, feasible=feasible)
+        for n, (ttft, goodput, usd, tpot, feasible) in enumerate(rows)
+    ]
+    feasible = [trial for trial in trials if trial.feasible]
+    found = recommend(trials, objectives)
+    assert (found is None) == (not feasible)
+    if found is not None:
+        best = front(trials, objectives)
+        assert found.trial in best
+        assert found.trial.metrics["usd_per_hour"] == min(trial.metrics["usd_per_hour"] for trial in best)
+        if "usd_per_hour" in objectives:
+            assert found.trial.metrics["usd_per_hour"] == min(trial.metrics["usd_per_hour"] for trial in feasible)
+
+
+def test_where_price_is_no_objective_the_reason_does_not_call_it_the_cheapest_of_all() -> None:
+    trials = [make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 0.5, 6.0, 6.0)]
+    found = recommend(trials, OTHER_OBJECTIVES)
+    assert found is not None
+    assert found.trial.number == 1
+    assert "the cheapest that none beats in all of ttft_p99 and goodput of 2 feasible" in found.reason
+    assert found.reason.endswith("Whatever meets the SLO for less is beaten in those.")
 
 
 def test_the_reason_is_two_sentences_with_the_figures() -> None:
-    found = recommend([make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 3.0, 9.0, 2.5, feasible=False)])
+    found = recommend([make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 3.0, 9.0, 2.5, feasible=False)], OBJECTIVES)
     assert found is not None
     assert found.reason.count(". ") == 1
     for figure in ("$4.00 per hour", "5 good requests", "1 s of at most 2 s: 50% left", "$2.50", "missed by 50%"):
@@ -32,26 +96,33 @@ def test_runner_ups_are_distinct_and_say_what_they_trade() -> None:
         make_trial(2, 0.8, 5.0, 5.0, accelerator="slow"),
         make_trial(3, 0.9, 5.0, 5.5, engine="vllm"),
     ]
-    found = recommend(trials)
+    found = recommend(trials, OBJECTIVES)
     assert found is not None
     assert [(t.number, text.partition(":")[0]) for t, text in found.runner_ups] == [
-        (2, "next cheapest hardware"),
+        (2, "cheapest on another accelerator"),
         (1, "lowest TTFT"),
-        (3, "best on another engine"),
+        (3, "cheapest on another engine"),
     ]
     assert "+$1.00 per hour" in found.runner_ups[0][1]
-    assert "TTFT p99 1 s -> 0.8 s" in found.runner_ups[0][1]
+    assert "TTFT p99 0.8 s instead of 1 s" in found.runner_ups[0][1]
+
+
+def test_one_more_replica_of_the_same_is_no_other_accelerator() -> None:
+    trials = [make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 0.9, 5.0, 6.0, replicas=3), make_trial(2, 0.8, 5.0, 6.0)]
+    found = recommend(trials, OBJECTIVES)
+    assert found is not None
+    assert [text.partition(":")[0] for _, text in found.runner_ups] == ["lowest TTFT"]
 
 
 def test_one_deployment_alone_has_no_runner_up() -> None:
-    found = recommend([make_trial(0, 1.0, 5.0, 4.0)])
+    found = recommend([make_trial(0, 1.0, 5.0, 4.0)], OBJECTIVES)
     assert found is not None
     assert found.runner_ups == ()
 
 
 def test_nothing_feasible_is_no_recommendation_but_a_nearest_miss() -> None:
     trials = [make_trial(0, 4.0, 5.0, 4.0, feasible=False), make_trial(1, 2.2, 5.0, 9.0, feasible=False)]
-    assert recommend(trials) is None
+    assert recommend(trials, OBJECTIVES) is None
     miss = nearest_miss(trials)
     assert miss is not None
     assert miss.number == 1
@@ -60,6 +131,7 @@ def test_nothing_feasible_is_no_recommendation_but_a_nearest_miss() -> None:
 
 
 def test_a_miss_by_rejections_alone_is_said() -> None:
-    trial = make_trial(0, 1.0, 5.0, 4.0, feasible=False)
-    trial.metrics["rejected_fraction"] = 0.125
-    assert describe_miss(trial)[-1] == "rejected requests: 12.50%, more than the SLO allows"
+    trial = make_trial(0, 1.0, 5.0, 4.0, feasible=False, rejected={"over_kv_memory": 125})
+    line = describe_miss(trial)[-1]
+    assert line.startswith("rejected_fraction 12.50% of at most 0%: missed")
+    assert "125 of 1,000 requests" in line

@@ -25,7 +25,7 @@ def test_sizing_finds_the_fewest(guess: int, needed: int, most: int) -> None:
     asked = []
     while (replicas := sizing.next) is not None:
         asked.append(replicas)
-        sizing.tell(replicas, replicas >= needed, 1 - needed / replicas)
+        sizing.tell(replicas, replicas >= needed, needed / replicas - 1)
     assert sizing.fewest == needed
     assert len(asked) == len(set(asked))
     assert len(asked) <= 2 * math.log2(most) + 2
@@ -36,10 +36,39 @@ def test_sizing_gives_up_where_more_replicas_do_not_help() -> None:
     asked = []
     while (replicas := sizing.next) is not None:
         asked.append(replicas)
-        sizing.tell(replicas, False, -0.5)
+        sizing.tell(replicas, False, 0.5)
     assert asked == [2, 4]
     assert sizing.fewest is None
     assert sizing.best_guess == 4
+
+
+@pytest.mark.parametrize("guess", [1, 7])
+def test_sizing_asks_for_no_second_count_where_requests_are_rejected(guess: int) -> None:
+    sizing = Sizing(guess, 1024)
+    sizing.tell(guess, False, 0.25, healable=False)
+    assert sizing.next is None
+    assert sizing.fewest is None
+    assert sizing.best_guess == guess
+
+
+def test_stage_2_simulates_a_worker_that_rejects_requests_once() -> None:
+    problem = make_problem(simulations=300)
+    kept = search_execution(problem, keep=8).kept
+    ledger = Ledger(FakeEvaluator(rejected={"over_kv_memory": 2}), problem.budget, workers=1)
+    search_routing(problem, kept, ledger, until=250)
+    pools = [trial.deployment.pool.model_copy(update={"replicas": 1}) for trial in ledger.trials if trial.comparable]
+    assert pools
+    assert all(pools.count(pool) == 1 for pool in pools)
+
+
+def test_requests_over_the_models_window_end_the_search() -> None:
+    problem = make_problem(simulations=300)
+    ledger = Ledger(FakeEvaluator(rejected={"over_window": 1}), problem.budget, workers=1)
+    outcome = search(problem, ledger)
+    assert outcome.recommendation is None
+    assert {trial.stage for trial in outcome.trials} == {2}
+    assert (outcome.stopped, outcome.ending.untried) == ("", ())
+    assert len(outcome.trials) < 60
 
 
 def test_sizing_reaches_the_limit_and_no_further() -> None:
@@ -47,7 +76,7 @@ def test_sizing_reaches_the_limit_and_no_further() -> None:
     asked = []
     while (replicas := sizing.next) is not None:
         asked.append(replicas)
-        sizing.tell(replicas, False, -10.0 / replicas)
+        sizing.tell(replicas, False, 10.0 / replicas)
     assert asked == [3, 6, 10]
 
 

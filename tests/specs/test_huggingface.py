@@ -117,7 +117,12 @@ def test_a_window_in_the_upper_layers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("quantization", "dtype"),
-    [({"quant_method": "awq", "bits": 4}, "int4"), ({"quant_method": "gptq", "bits": 8}, "int8")],
+    [
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "mxfp4"}, "fp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ],
 )
 def test_quantised_weights(tmp_path: Path, quantization: dict[str, Any], dtype: str) -> None:
     assert _convert(tmp_path, {**LLAMA_8B, "quantization_config": quantization}).weight_dtype == dtype
@@ -139,6 +144,10 @@ def test_quantised_weights(tmp_path: Path, quantization: dict[str, Any], dtype: 
         ({"num_hidden_layers": 0}, "makes no model: layers: "),
         ({"torch_dtype": "float8"}, "torch_dtype: 'float8' is not known; known: bfloat16"),
         ({"quantization_config": {"quant_method": "exl2"}}, "quantization_config: quantization 'exl2' is not known"),
+        (
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}},
+            "quantization_config: quantization 'modelopt W4A8_AWQ' is not known",
+        ),
     ],
 )
 def test_what_is_not_understood_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

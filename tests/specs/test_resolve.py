@@ -192,7 +192,7 @@ def test_a_study_from_an_slo_alone(project: Path) -> None:
         ("none", "qwen3-8b", "studies/trace.csv", "no SLO named 'none'; known: batch"),
         (Path("none.yaml"), "qwen3-8b", "studies/trace.csv", "no file at none.yaml"),
         ("batch", "qwen3", "studies/trace.csv", "no Model named 'qwen3'; did you mean 'qwen3-"),
-        ("batch", "qwen3-8b", "no.csv", "batch-qwen3-8b.yaml:9: spec.workload.trace: no file at no.csv"),
+        ("batch", "qwen3-8b", "no.csv", "--trace: no file at no.csv"),
     ],
 )
 def test_a_study_from_an_slo_says_what_is_missing(

@@ -259,8 +259,17 @@ def test_csv_by_columns(write):
     assert chats.open_loop
     assert "t.csv:2: prompts: no such column" in refused(path, columns=columns | {"input_tokens": "prompts"})
     assert "columns: expected fields among" in refused(path, columns=columns | {"speed": "when"})
-    assert "columns: map arrival_s, or give file.arrivals" in refused(path, columns={"input_tokens": "prompt"})
-    assert "give file.format" in refused(path)
+    unmapped = refused(path, columns={"input_tokens": "prompt"})
+    assert "columns: arrival_s has no column; give --columns arrival_s=" in unmapped
+    assert "spec.file.arrivals" in unmapped
+
+
+def test_a_table_of_unknown_columns_says_where_to_map_them(write):
+    message = refused(write("t.csv", "ts,prompt,answer\n0,10,5\n"))
+    assert "t.csv:1: format not recognised by its columns (answer, prompt, ts)" in message
+    assert "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN" in message
+    assert "spec.file.columns" in message
+    assert "--format, or spec.file.format" in message
 
 
 def test_gzip_by_content_whatever_the_name(tmp_path, write):
@@ -315,7 +324,7 @@ def test_unreadable_files(tmp_path, write):
     assert "the file is empty" in refused(write("empty.jsonl", "\n \n"))
     assert "no requests in the file" in refused(write("header.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"))
     assert "no requests in the file" in refused(write("bad.jsonl", [{}]), format="mooncake", skip_bad=1)
-    assert "give file.format" in refused(write("odd.jsonl", [{"speed": 3}]))
+    assert "--format, or spec.file.format" in refused(write("odd.jsonl", [{"speed": 3}]))
     assert "expected a JSON object" in refused(write("odd.jsonl", "{oops\n"))
     latin = tmp_path / "latin.csv"
     latin.write_bytes("número,tokens\n".encode("latin-1"))

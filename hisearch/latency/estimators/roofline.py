@@ -39,7 +39,7 @@ from hisearch.latency.operators import (
 )
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import shard
-from hisearch.specs.base import DType
+from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
@@ -267,9 +267,13 @@ def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
 
 
 def compute_dtype(accelerator: AcceleratorSpec, weight_dtype: DType) -> DType:
-    """Operand format of the quantised matrices: the weights' own where the accelerator multiplies it, else bf16."""
-    if weight_dtype in accelerator.peak_flops and weight_dtype not in WEIGHT_ONLY:
-        return weight_dtype
+    """Operand format of the quantised matrices: the weights' own where the accelerator multiplies it, else bf16.
+
+    It is a key of ``peak_flops``: fp4 for both formats of that arithmetic.
+    """
+    rate = rate_dtype(weight_dtype)
+    if rate in accelerator.peak_flops and weight_dtype not in WEIGHT_ONLY:
+        return rate
     return "bf16"
 
 
@@ -299,7 +303,7 @@ def _peak_rates(accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rate
 
 
 def _warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
-    if compute_dtype(accelerator, weight_dtype) == weight_dtype or weight_dtype in WEIGHT_ONLY:
+    if compute_dtype(accelerator, weight_dtype) == rate_dtype(weight_dtype) or weight_dtype in WEIGHT_ONLY:
         return ()
     return (
         f"the accelerator has no {weight_dtype} arithmetic: {weight_dtype} weights are read at their size and "

@@ -18,7 +18,13 @@ from hisearch.traces.canonical import PARQUET_MAGIC, is_header, read_canonical
 from hisearch.traces.errors import TraceError
 from hisearch.traces.importers.agents import read_llmservingsim, read_lmcache, read_weka
 from hisearch.traces.importers.blocks import read_bailian, read_mooncake
-from hisearch.traces.importers.tables import read_azure, read_burstgpt, read_csv, read_sharegpt_lengths
+from hisearch.traces.importers.tables import (
+    MAP_COLUMNS,
+    read_azure,
+    read_burstgpt,
+    read_csv,
+    read_sharegpt_lengths,
+)
 from hisearch.traces.rows import BadRows, open_text
 from hisearch.traces.sampling import stream
 from hisearch.traces.sessions import start_sessions
@@ -82,8 +88,9 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
     found = next((name for name, fields in _CSV_FIELDS if fields <= names), "csv" if has_columns else None)
     if found is None:
         raise TraceError.at(
-            f"format not recognised by its columns ({', '.join(sorted(names))[:80]}); give file.format, one of "
-            f"{', '.join(_READERS)}, or file.columns for a table of your own", path=path, line=1,
+            f"format not recognised by its columns ({', '.join(sorted(names))[:80]}); of a table of your own say which "
+            f"column is what: {MAP_COLUMNS}; else name its format (--format, or spec.file.format in a Workload), one "
+            f"of {', '.join(_READERS)}", path=path, line=1,
         )  # fmt: skip
     return found
 
@@ -100,8 +107,8 @@ def _detect_json(path: Path, first: str) -> str:
         if fields <= row.keys():
             return name
     raise TraceError.at(
-        f"format not recognised by its fields ({', '.join(sorted(row))[:80]}); give file.format, one of "
-        f"{', '.join(_READERS)}", path=path, line=1,
+        f"format not recognised by its fields ({', '.join(sorted(row))[:80]}); name it (--format, or spec.file.format "
+        f"in a Workload), one of {', '.join(_READERS)}", path=path, line=1,
     )  # fmt: skip
 
 

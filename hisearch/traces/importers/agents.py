@@ -50,7 +50,7 @@ def read_weka(source: Source) -> Trace:
     """
     requests = Requests()
     shares: tuple[list[int], list[int]] = ([], [])
-    cut_off = 0
+    cut_off = common_blocks = 0
     for line, row in json_rows(source.path, source.bad):
         with source.bad.row(line):
             block_tokens = row.count("block_size")
@@ -58,10 +58,18 @@ def read_weka(source: Source) -> Trace:
             _session_calls(row.rows("requests"), block_tokens, 0.0, (0, -1), itertools.count(1), calls)
             name = str(row.label("id"))
             cut_off += _add_session(requests, shares, calls, block_tokens, name)
+            common_blocks = math.gcd(common_blocks, block_tokens)
     warnings = [] if source.spec.arrivals else [_STARTS_UNKNOWN]
     if cut_off:
         warnings.append(f"{cut_off} requests without output were left out")
-    return requests.build(source, shares=shares, open_loop=False, from_first_arrival=False, warnings=warnings)
+    return requests.build(
+        source,
+        shares=shares,
+        shares_block_tokens=common_blocks or 1,
+        open_loop=False,
+        from_first_arrival=False,
+        warnings=warnings,
+    )
 
 
 def _session_calls(

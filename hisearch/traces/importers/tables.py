@@ -15,6 +15,9 @@ CSV_FIELDS = (
     "id", "arrival_s", "input_tokens", "output_tokens", "session", "tenant", "think_s",
 )  # fmt: skip
 
+#: Where a mapping of columns is given.
+MAP_COLUMNS = "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN, or spec.file.columns in a Workload"
+
 
 def read_azure(source: Source) -> Trace:
     """Azure LLM inference traces (github.com/Azure/AzurePublicDataset): ``TIMESTAMP,ContextTokens,GeneratedTokens``."""
@@ -105,7 +108,10 @@ def read_csv(source: Source) -> Trace:
             raise TraceError.at(message, path=source.path, key="columns")
     timed = "arrival_s" in columns
     if not timed and source.spec.arrivals is None:
-        message = "map arrival_s, or give file.arrivals for sessions' starts"
+        message = (
+            f"arrival_s has no column; give {MAP_COLUMNS}; or, to draw sessions' starts, spec.file.arrivals in a "
+            "Workload"
+        )
         raise TraceError.at(message, path=source.path, key="columns")
     requests = Requests()
     order, tenants, sessions = Order(columns.get("arrival_s", "")), Codes(), Codes()

@@ -1,0 +1,86 @@
+"""A trial of a study as an export folder: what it is, on what it was simulated, and how to simulate it again."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.export.deployment import document_text, export_deployment
+from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
+from hisearch.export.standing import Standing, standing_of
+from hisearch.specs.document import Document
+from hisearch.specs.resolved import ResolvedStudy, ships
+from hisearch.specs.stand_alone import stand_alone
+
+if TYPE_CHECKING:
+    from hisearch.api.study import StudyResult
+    from hisearch.search.trial import Trial
+
+#: Accelerator slots of a host, where neither the pool nor its accelerator names one.
+USUAL_SLOTS = 8
+
+
+def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
+    """Write the launch scripts of a trial's deployment into ``folder``; see ``export_deployment``.
+
+    Raises:
+        ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where these
+            belong.
+    """
+    resolved, pool = result.resolved, trial.deployment.pool
+    accelerator = resolved.accelerators[pool.accelerator].spec
+    host_name = pool.host or accelerator.host
+    replay, inputs = replay_of(resolved, trial.load)
+    return export_deployment(
+        stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware),
+        resolved.model.spec,
+        accelerator,
+        result.simulation.kv_capacity_tokens(pool),
+        folder,
+        accelerators_per_host=resolved.hosts[host_name].spec.accelerators if host_name is not None else USUAL_SLOTS,
+        standing=standing(result, trial),
+        replay=replay,
+        inputs=inputs,
+    )
+
+
+def standing(result: StudyResult, trial: Trial) -> Standing:
+    """What the trial is to its study."""
+    return standing_of(trial, result.recommendation.trial if result.recommendation is not None else None)
+
+
+def replay_of(resolved: ResolvedStudy, load: float = 1.0) -> tuple[str, dict[str, str]]:
+    """The command that simulates an exported deployment as the study did, and the files that it needs beside it.
+
+    Args:
+        resolved: the study.
+        load: factor on the study's own load.
+
+    Returns:
+        A shell command for the export folder; name -> text of workload and SLO where they do not ship.
+    """
+    study = resolved.study
+    inputs: dict[str, str] = {}
+    if isinstance(resolved.workload, Path):
+        trace = str(resolved.workload)
+    else:
+        trace = _reference(resolved.workload, WORKLOAD, inputs)
+    words: list[object] = ["hisearch", "simulate", DEPLOYMENT, "--trace", trace]
+    words += ["--slo", _reference(resolved.slo, SLO, inputs)]
+    workload = study.workload
+    options = {"--load": workload.load * load, "--seed": study.seed, "--skip-bad": workload.skip_bad}
+    usual = {"--load": 1.0, "--seed": 0, "--skip-bad": 0}
+    words += [word for name, value in options.items() if value != usual[name] for word in (name, value)]
+    if workload.limit is not None:
+        words += ["--limit", workload.limit]
+    return shlex.join(str(word) for word in words), inputs
+
+
+def _reference(document: Document[Any], file: str, inputs: dict[str, str]) -> str:
+    """Name of a document that ships; of any other the file beside the deployment, which is added to ``inputs``."""
+    if ships(document):
+        return document.name
+    spec = document.spec.model_dump(mode="json", exclude_none=True)
+    inputs[file] = document_text(document.kind, document.name, document.description, spec)
+    return file

@@ -1,0 +1,55 @@
+"""Standard output and error whose reader may leave: ``hisearch … | head`` is no error."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+
+class _Leavable:
+    """A text stream that goes nowhere, without a word, once its reader has gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write; how much was written."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._go_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._go_nowhere()
+
+    def _go_nowhere(self) -> None:
+        """What is still held back, and all that follows, is written to the null device."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def leavable_streams() -> Iterator[None]:
+    """While this lasts, a reader of standard output or error may leave: the command goes on, its exit code stands."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode gets question marks, not an error
+            stream.reconfigure(errors="replace")
+    sys.stdout, sys.stderr = (cast(TextIO, _Leavable(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

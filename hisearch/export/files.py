@@ -1,0 +1,110 @@
+"""The files of an export: written over an earlier export's own files, never over anybody else's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hisearch.export.flags import TABLES, ExportError
+
+README = "README.md"
+DEPLOYMENT = "deployment.yaml"
+WORKLOAD = "workload.yaml"
+SLO = "slo.yaml"
+#: Names and SHA-256 of an export's files: what a later export into the same folder may replace.
+MANIFEST = "export.json"
+
+#: Every path that an export may write, but the manifest's.
+_NAMES = (
+    *(README, DEPLOYMENT, WORKLOAD, SLO),
+    *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
+)
+
+
+def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write ``files`` (path in the folder -> text) and their manifest; an earlier export's own files go.
+
+    Scripts (``.sh``) are made executable.
+
+    Returns:
+        The files written, in order, without the manifest.
+
+    Raises:
+        ExportError: a path that an export uses holds what no export wrote, or what was changed since. Nothing has been
+            written or removed then.
+    """
+    recorded = _recorded(folder)
+    present = [name for name in _NAMES if os.path.lexists(folder / name)]
+    foreign = [name for name in present if not _is_text(folder / name, recorded.get(name), files.get(name))]
+    if os.path.lexists(folder / MANIFEST) and not recorded:
+        foreign.append(MANIFEST)
+    if foreign:
+        raise ExportError(
+            f"{folder} holds {', '.join(foreign)}, not as an export wrote it: move it away, or choose another folder"
+        )
+    for name in present:
+        if name not in files:
+            (folder / name).unlink()
+            _remove_empty((folder / name).parent, folder)
+    digests = {name: _digest(text.encode()) for name, text in files.items()}
+    written = [_write(folder / name, text) for name, text in files.items()]
+    _write(folder / MANIFEST, json.dumps({"files": digests}, indent=2) + "\n")
+    return written
+
+
+def is_untouched(folder: Path) -> bool:
+    """True where everything in the folder is as an export wrote it."""
+    recorded = _recorded(folder)
+    return all(
+        name == MANIFEST or _is_text(folder / name, recorded.get(name), None)
+        for name in (str(path.relative_to(folder)) for path in _files(folder))
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """Path -> SHA-256 of what an earlier export wrote there; empty without a readable manifest."""
+    try:
+        data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+        return {}
+    files = data.get("files") if isinstance(data, dict) else None
+    return files if isinstance(files, dict) else {}
+
+
+def _is_text(path: Path, digest: str | None, text: str | None) -> bool:
+    """True for a plain file of that digest or text."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    return _digest(path.read_bytes()) in {digest, _digest(text.encode()) if text is not None else digest}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    """Remove a folder and those around it, up to ``top``, where nothing is left in them."""
+    while folder != top and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    if path.suffix == ".sh":
+        path.chmod(0o755 & ~_umask())
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current

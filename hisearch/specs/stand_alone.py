@@ -1,0 +1,91 @@
+"""A deployment that needs no file beside its own: what does not ship with hisearch is written into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hisearch.specs.deployment import DEFINITIONS, DefinitionsSpec, DeploymentSpec
+from hisearch.specs.document import Document
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.resolved import Hardware, ships
+
+
+def stand_alone(
+    deployment: DeploymentSpec,
+    model: Document[ModelSpec],
+    profile: Document[LatencyProfileSpec],
+    hardware: Hardware,
+) -> DeploymentSpec:
+    """The same deployment with every document of the user's own among its definitions, and the rest by name.
+
+    Args:
+        deployment: its pools name entries of ``hardware``.
+        model: what ``deployment.model`` leads to.
+        profile: what ``deployment.profile`` leads to.
+        hardware: accelerators, hosts and media by the references that lead to them.
+    """
+    own = _Own(hardware)
+    pools = []
+    for pool in deployment.pools:
+        tier = pool.host_tier.model_copy(update={"medium": own.medium(pool.host_tier.medium)})
+        names = {
+            "accelerator": own.accelerator(pool.accelerator),
+            "host": own.host(pool.host) if pool.host is not None else None,
+            "host_tier": tier,
+        }
+        pools.append(pool.model_copy(update=names))
+    update: dict[str, Any] = {
+        "model": own.name(model, model.spec),
+        "profile": own.name(profile, profile.spec),
+        "pools": pools,
+    }
+    sections = {section: specs for section, specs in own.sections.items() if specs}
+    update["definitions"] = DefinitionsSpec(**sections) if sections else None
+    return deployment.model_copy(update=update)
+
+
+class _Own:
+    """Collects definitions, and says under which name each document is found then.
+
+    Attributes:
+        sections: of ``DefinitionsSpec``: name -> spec.
+    """
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self.sections: dict[str, dict[str, Any]] = {section: {} for section in DEFINITIONS.values()}
+
+    def accelerator(self, ref: str) -> str:
+        """Name of an accelerator; its usual host goes with it."""
+        document = self._hardware.accelerators[ref]
+        spec: AcceleratorSpec = document.spec
+        if spec.host is not None:
+            spec = spec.model_copy(update={"host": self.host(spec.host)})
+        return self.name(document, spec)
+
+    def host(self, ref: str) -> str:
+        """Name of a host; its media go with it."""
+        document = self._hardware.hosts[ref]
+        spec: HostSpec = document.spec
+        update: dict[str, Any] = {"dram": self.medium(spec.dram)}
+        if spec.nvme is not None:
+            update["nvme"] = self.medium(spec.nvme)
+        return self.name(document, spec.model_copy(update=update))
+
+    def medium(self, ref: str) -> str:
+        """Name of a medium."""
+        document: Document[MediumSpec] = self._hardware.media[ref]
+        return self.name(document, document.spec)
+
+    def name(self, document: Document[Any], spec: Any) -> str:
+        """The document's name, under which ``spec`` is kept where it does not ship; numbered where that is taken."""
+        if ships(document):
+            return document.name
+        section = self.sections[DEFINITIONS[document.kind]]
+        name, number = document.name, 2
+        while section.get(name, spec) != spec:
+            name, number = f"{document.name}-{number}", number + 1
+        section[name] = spec
+        return name

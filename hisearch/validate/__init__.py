@@ -1,0 +1,1 @@
+"""One part of hisearch at a time, held against recorded truth."""

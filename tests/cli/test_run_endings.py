@@ -1,0 +1,86 @@
+"""How ``hisearch run`` ends: cut short, before anything was examined, resumed, or with rejections alone."""
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Hisearch
+
+
+def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisearch, here: Path) -> None:
+    cut = ("--set", "spec.budget.simulations=3", "--out", "r")
+    ran = hisearch("run", "small.yaml", *cut)
+    assert ran.code == 0
+    sentence = "The budget of 3 simulations ended the search before it had tried "
+    assert sentence in ran.out
+    data = hisearch("run", "--resume", "r", "--json", "-q").json
+    assert data["stopped"] == "simulations"
+    assert data["untried"]
+    assert sentence + data["untried"][0] in data["caution"]
+    budget = json.loads((here / "r" / "provenance.json").read_text())["budget"]
+    assert (budget["stopped"], budget["untried"]) == ("simulations", data["untried"])
+    report = (here / "r" / "report.html").read_text()
+    assert sentence in report
+    assert hisearch("report", "r").code == 0
+    assert (here / "r" / "report.html").read_text() == report
+
+
+def test_a_search_that_came_to_its_end_carries_no_such_caution(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=400", "--json", "-q")
+    assert ran.code == 0
+    assert (ran.json["stopped"], ran.json["untried"]) == ("", [])
+    assert "ended the search" not in (ran.json["caution"] or "")
+    assert json.loads((here / "r" / "provenance.json").read_text())["budget"]["stopped"] == "finished"
+
+
+def test_no_time_for_a_single_simulation_is_an_error_not_a_verdict(hisearch: Hisearch, here: Path) -> None:
+    short = ("--set", "spec.budget.seconds=0.000001")
+    ran = hisearch("run", "small.yaml", "--out", "r", *short)
+    assert ran.code == 1
+    assert "No answer for small" in ran.out
+    assert "meets the SLO" not in ran.out.replace("may find a deployment that meets the SLO", "")
+    assert "hisearch: error: No deployment was simulated." in ran.err
+    assert "Raise spec.budget.seconds" in ran.err
+    again = hisearch("run", "small.yaml", "--out", "r2", "--json", "-q", *short)
+    assert again.code == 1
+    assert again.json["feasible"] is None
+    assert again.json["failure"]["deployments"] == 0
+    assert again.json["stopped"] == "seconds"
+    assert "No deployment was simulated" in (here / "r2" / "report.html").read_text()
+
+
+def test_a_resumed_run_says_what_it_took_from_the_earlier_one(hisearch: Hisearch, here: Path) -> None:
+    setting = ("--set", "spec.budget.simulations=4")
+    first = hisearch("run", "small.yaml", "--out", "r", *setting)
+    assert "earlier run" not in first.out + first.err
+    again = hisearch("run", "--resume", "r")
+    assert "4 simulations, none of them new: all are stored ones of an earlier run" in again.out
+    assert "4 stored by an earlier run" in again.err
+    more = hisearch("run", "--resume", "r", "--set", "spec.budget.simulations=9", "--json", "-q")
+    assert 0 < more.json["replayed"] < more.json["simulations"] == 9
+
+
+def test_one_of_a_thing_is_not_written_as_several(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1")
+    assert "1 simulation, in" in ran.out
+    assert "among 1 deployment simulated" in ran.out
+    for wrong in ("1 simulations", "1 deployments", "1 requests", "1 combinations", "1 trials"):
+        assert wrong not in ran.out + ran.err + (here / "r" / "report.html").read_text()
+
+
+def test_where_requests_are_rejected_and_nothing_else_fails_that_is_the_explanation(
+    hisearch: Hisearch, here: Path
+) -> None:
+    rows = [{"id": str(n), "arrival_s": float(n), "input_tokens": 400, "output_tokens": 20} for n in range(40)]
+    rows[7]["input_tokens"] = 140_000  # the model's window is 131,072
+    lines = [{"format": "hisearch-trace", "version": 1}, *rows]
+    (here / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.workload.trace=long.jsonl")
+    assert ran.code == 99
+    assert "only because of rejected requests: every latency term is met" in ran.out
+    assert "1 of 40 requests" in ran.out
+    assert "window" in ran.out
+    data = hisearch("run", "--resume", "r", "--json", "-q").json
+    assert data["feasible"] is False
+    assert data["failure"]["missed"] == {"rejected_fraction": data["failure"]["deployments"]}
+    assert data["stopped"] == ""
+    assert data["simulations"] <= 8  # a worker each on each slice: neither replicas, routers nor memory can heal it

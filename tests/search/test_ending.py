@@ -1,0 +1,133 @@
+"""What a search says of its own end: whether its budget cut it short, by what, and what was left untried."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+
+from hisearch.search.driver import SearchOutcome, search
+from hisearch.search.ending import UNTRIED_LOADS, UNTRIED_REPLICAS, Ending
+from hisearch.search.ledger import Ledger
+from hisearch.search.problem import Problem
+from hisearch.search.progress import PlainProgress
+from hisearch.specs.study import BudgetSpec, CacheSpace
+from tests.search.fakes import FakeEvaluator, make_problem
+
+
+class Listener:
+    """Hears of (stage, total, done) and of every note."""
+
+    def __init__(self) -> None:
+        self.stages: list[list[int]] = []
+        self.names: list[str] = []
+        self.notes: list[list[str]] = []
+
+    def started(self, stage: str, total: int) -> None:
+        self.names.append(stage)
+        self.stages.append([total, 0])
+        self.notes.append([])
+
+    def advanced(self, done: int, *notes: str) -> None:
+        self.stages[-1][1] += done
+        self.notes[-1].extend(notes)
+
+    def finished(self) -> None: ...
+
+
+def run(problem: Problem, listener: Listener | None = None) -> SearchOutcome:
+    return search(problem, Ledger(FakeEvaluator(), problem.budget, workers=1, progress=listener))
+
+
+def small(simulations: int) -> Problem:
+    """A problem whose space is exhausted by some hundreds of simulations."""
+    problem = make_problem(simulations=simulations, requests=500, accelerators=("fast",))
+    cache = CacheSpace(host_gib_per_worker=[0.0], memory_fraction=(0.9, 0.9))
+    return Problem(**{**vars(problem), "space": problem.space.model_copy(update={"cache": cache})})
+
+
+@pytest.mark.parametrize("simulations", [1, 2, 3, 5, 8, 12, 20])
+def test_a_small_budget_cuts_the_search_short_and_says_so(simulations: int) -> None:
+    ending = run(make_problem(simulations=simulations)).ending
+    assert ending.stopped == "simulations"
+    assert "candidates of stage 1" in ending.untried[0]
+    text = ending.caution(recommended=True)
+    count = f"{simulations} simulation{'s' * (simulations > 1)} ended"
+    assert text.startswith(f"The budget of {count} the search before it had tried {ending.untried[0]}")
+    assert "spec.budget.simulations" in text
+
+
+def test_a_search_with_nothing_left_to_try_was_not_cut_short() -> None:
+    outcome = run(small(3000))
+    assert len(outcome.trials) < 3000
+    assert (outcome.stopped, outcome.ending.untried) == ("", ())
+    assert outcome.ending.caution(recommended=True) == ""
+    assert "nothing more to try" in outcome.ending.in_words()
+
+
+def test_every_budget_below_what_the_search_wants_is_said_to_cut_it() -> None:
+    whole = run(small(3000))
+    for simulations in range(1, len(whole.trials), 5):
+        cut = run(small(simulations))
+        assert (cut.stopped != "") or cut.recommendation == whole.recommendation
+        assert (cut.stopped == "simulations") == bool(cut.ending.untried)
+
+
+@pytest.mark.parametrize("simulations", [15, 25, 60])
+def test_one_replica_less_is_untried_exactly_where_no_trial_has_it(simulations: int) -> None:
+    outcome = run(make_problem(simulations=simulations))
+    assert outcome.recommendation is not None
+    pool = outcome.recommendation.trial.deployment.pool
+    fewer = pool.model_copy(update={"replicas": pool.replicas - 1})
+    tried = pool.replicas == 1 or any(t.deployment.pool == fewer for t in outcome.trials if t.slice_fraction == 1.0)
+    assert (UNTRIED_REPLICAS in outcome.ending.untried) == (not tried)
+    assert (UNTRIED_LOADS in outcome.ending.untried) >= (outcome.headroom is None)
+
+
+def test_seconds_are_named_where_they_end_the_search() -> None:
+    ending = run(make_problem(seconds=1e-9)).ending
+    assert ending.stopped == "seconds"
+    assert len(ending.untried) == 1
+    assert ending.untried[0].startswith("any of ")
+    assert ending.caution(recommended=False).endswith("Raise spec.budget.seconds to search on.")
+
+
+def test_an_interrupt_asks_for_no_larger_budget() -> None:
+    text = Ending("interrupted", ("some routers",), BudgetSpec()).caution(recommended=True)
+    assert text.startswith("An interrupt ended the search before it had tried some routers: a cheaper deployment may")
+    assert "spec.budget" not in text
+
+
+def test_untried_loads_alone_promise_no_cheaper_deployment() -> None:
+    text = Ending("simulations", (UNTRIED_LOADS,), BudgetSpec()).caution(recommended=True)
+    assert "cheaper" not in text
+    assert "beyond this load" in text
+
+
+@pytest.mark.parametrize("make", [make_problem, small])
+@pytest.mark.parametrize("simulations", [1, 7, 30, 97, 250])
+def test_no_stage_makes_more_steps_than_it_announced(make: Callable[..., Problem], simulations: int) -> None:
+    listener = Listener()
+    outcome = run(make(simulations=simulations), listener)
+    assert all(done <= total for total, done in listener.stages)
+    assert sum(done for _, done in listener.stages[1:]) == len(outcome.trials)
+
+
+def test_stage_1_says_nothing_of_feasibility_which_it_does_not_know() -> None:
+    listener = Listener()
+    run(make_problem(simulations=40), listener)
+    assert listener.names[0] == "1 execution"
+    assert not any("feasible" in note for note in listener.notes[0])
+    assert any("feasible" in note for note in listener.notes[1])
+
+
+def test_plain_lines_leave_empty_notes_out() -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(stream, interval_s=0.0)
+    progress.started("2 routing", 1200)
+    progress.advanced(1, "1 feasible", "", "1 stored by an earlier run")
+    progress.finished()
+    assert stream.getvalue().splitlines() == [
+        "2 routing: up to 1,200",
+        "2 routing: 1 of 1,200; 1 feasible; 1 stored by an earlier run",
+        "2 routing: 1 done; 1 feasible; 1 stored by an earlier run",
+    ]

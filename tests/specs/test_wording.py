@@ -1,0 +1,18 @@
+import pytest
+
+from hisearch.specs.wording import counted, listed
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 simulations"), (1, "1 simulation"), (2, "2 simulations"), (1204, "1,204 simulations")]
+)
+def test_a_number_agrees_with_its_noun(count: int, text: str) -> None:
+    assert counted(count, "simulation") == text
+
+
+def test_irregular_plurals_are_given() -> None:
+    assert counted(2, "match", "matches") == "2 matches"
+
+
+def test_lists_end_with_and() -> None:
+    assert [listed(parts) for parts in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]

@@ -1,0 +1,228 @@
+"""Slow, obvious prefix caches, a page being the tuple of all tokens up to its end."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import strategies as st
+
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.trace import make_trace
+
+
+@st.composite
+def workloads(draw, requests=12, longest=14):
+    """(prompts, prompts with outputs) as lists of tokens; they share prefixes often."""
+    tokens = st.lists(st.integers(0, 1), min_size=1, max_size=longest)
+    prompts, wholes = [], []
+    for _ in range(draw(st.integers(1, requests))):
+        head = []
+        if wholes and draw(st.booleans()):
+            earlier = draw(st.sampled_from(wholes))
+            head = earlier[: draw(st.integers(0, min(len(earlier), longest)))]
+        prompts.append((head + draw(tokens))[: longest + 1])
+        wholes.append(prompts[-1] + draw(st.lists(st.integers(0, 1), min_size=1, max_size=4)))
+    return prompts, wholes
+
+
+def compiled(prompts, wholes):
+    """The compiled trace of such a workload."""
+    shares_with, shared = [], []
+    for i, whole in enumerate(wholes):
+        common = [
+            len(list(itertools.takewhile(bool, map(_equal, zip(whole, other, strict=False))))) for other in wholes[:i]
+        ]
+        shared.append(max(common, default=0))
+        shares_with.append(common.index(shared[-1]) if shared[-1] else -1)
+    lengths = [len(prompt) for prompt in prompts]
+    trace = make_trace(
+        arrival_s=range(len(prompts)),
+        input_tokens=lengths,
+        output_tokens=[len(whole) - length for whole, length in zip(wholes, lengths, strict=True)],
+        shares_with=shares_with,
+        shared_tokens=shared,
+    )
+    return compile_trace(trace, "random")
+
+
+def _equal(pair):
+    return pair[0] == pair[1]
+
+
+def pages_of(tokens, page_tokens, partial):
+    """A sequence's pages, first to last."""
+    ends = list(range(page_tokens, len(tokens) + 1, page_tokens))
+    if partial and len(tokens) % page_tokens:
+        ends.append(len(tokens))
+    return [tuple(tokens[:end]) for end in ends]
+
+
+def before(page, page_tokens):
+    """The page that ``page`` stands behind; empty for a first one."""
+    return page[: (len(page) - 1) // page_tokens * page_tokens]
+
+
+def next_lookup(prompts, i, page, page_tokens, partial):
+    """Number of the first request after ``i`` whose prompt has ``page``; that of no request where there is none."""
+    for later in range(i + 1, len(prompts)):
+        if page in pages_of(prompts[later], page_tokens, partial):
+            return later
+    return len(prompts)
+
+
+class SlowCache:
+    """Every policy but arc; ``serve`` takes requests one after another and says how many tokens each hits."""
+
+    def __init__(self, policy, capacity, page_tokens, prompts, wholes, include_outputs):
+        self.policy, self.capacity, self.page_tokens = policy, capacity, page_tokens
+        self.prompts, self.partial = prompts, not include_outputs
+        self.stored = wholes if include_outputs else prompts
+        self.resident = {}  # page -> facts about it
+        self.order = itertools.count()
+        self.peak = 0
+
+    def leaves(self, locked):
+        inner = {before(page, self.page_tokens) for page in self.resident}
+        return [page for page in self.resident if page not in inner and page not in locked]
+
+    def leading(self, pages):
+        return list(itertools.takewhile(lambda page: page in self.resident, pages))
+
+    def victim(self, i, locked):
+        facts = self.resident
+        leaves = self.leaves(locked)
+        if self.policy == "clock":
+            while True:
+                first = min(leaves, key=lambda page: facts[page]["stored"])
+                if not facts[first]["spared"]:
+                    return first
+                facts[first] |= {"spared": False, "stored": next(self.order)}
+        choose = {
+            "lru": lambda page: facts[page]["used"],
+            "lfu": lambda page: (facts[page]["uses"], facts[page]["used"]),
+            "fifo": lambda page: facts[page]["stored"],
+            "mru": lambda page: [-part for part in facts[page]["used"]],
+            "filo": lambda page: -facts[page]["stored"],
+            "slru": lambda page: (facts[page]["uses"] > 1, facts[page]["used"]),
+            "belady": lambda page: -next_lookup(self.prompts, i, page, self.page_tokens, self.partial),
+        }[self.policy]
+        return min(leaves, key=choose)
+
+    def serve(self, i):
+        looked_up = pages_of(self.prompts[i], self.page_tokens, self.partial)
+        hit = self.leading(looked_up)
+        chain = pages_of(self.stored[i], self.page_tokens, self.partial)
+        bypass = self.policy == "belady"
+        kept = chain if bypass else chain[: self.capacity]
+        for page in self.leading(chain):
+            self.resident[page] |= {"uses": self.resident[page]["uses"] + 1, "used": (i, -len(page)), "spared": True}
+        missing = [page for page in kept if page not in self.resident]
+        while not bypass and len(self.resident) + len(missing) > self.capacity:
+            del self.resident[self.victim(i, chain)]
+        for page in reversed(missing):
+            self.resident[page] = {"uses": 1, "used": (i, -len(page)), "spared": False, "stored": next(self.order)}
+        while len(self.resident) > self.capacity:
+            del self.resident[self.victim(i, [])]
+        self.check()
+        return len(hit[-1]) if hit else 0
+
+    def check(self):
+        """Laws of every cache: as many pages as fit, none without those before it."""
+        assert len(self.resident) <= self.capacity
+        assert all(before(page, self.page_tokens) in {(), *self.resident} for page in self.resident)
+        self.peak = max(self.peak, len(self.resident))
+
+
+class SlowArc(SlowCache):
+    """The paper's four lists, oldest first, with this project's rules on leaves and locks."""
+
+    def __init__(self, *arguments):
+        super().__init__("arc", *arguments)
+        self.t1, self.t2, self.b1, self.b2, self.target = [], [], [], [], 0.0
+
+    def evict(self, wanted, locked, remember=True):
+        other = self.t2 if wanted is self.t1 else self.t1
+        leaves = self.leaves(locked)
+        page = next(page for page in [*wanted, *other] if page in leaves)
+        chosen, ghosts = (self.t1, self.b1) if page in self.t1 else (self.t2, self.b2)
+        chosen.remove(page)
+        if remember:
+            ghosts.append(page)
+        del self.resident[page]
+
+    def replace(self, in_b2, locked):
+        once = len(self.t1)
+        self.evict(self.t1 if once and (once > self.target or (in_b2 and once == self.target)) else self.t2, locked)
+
+    def admit(self, page, locked):
+        if page in self.b1:
+            self.target = min(self.capacity, self.target + max(1.0, len(self.b2) / len(self.b1)))
+            self.replace(False, locked)
+            self.b1.remove(page)
+            self.t2.append(page)
+        elif page in self.b2:
+            self.target = max(0.0, self.target - max(1.0, len(self.b1) / len(self.b2)))
+            self.replace(True, locked)
+            self.b2.remove(page)
+            self.t2.append(page)
+        else:
+            total = len(self.t1) + len(self.t2) + len(self.b1) + len(self.b2)
+            if len(self.t1) + len(self.b1) == self.capacity:
+                if len(self.t1) < self.capacity:
+                    self.b1.pop(0)
+                    self.replace(False, locked)
+                else:
+                    self.evict(self.t1, locked, remember=False)
+            elif total >= self.capacity:
+                if total == 2 * self.capacity:
+                    self.b2.pop(0)
+                self.replace(False, locked)
+            self.t1.append(page)
+        self.resident[page] = {}
+
+    def serve(self, i):
+        hit = self.leading(pages_of(self.prompts[i], self.page_tokens, self.partial))
+        chain = pages_of(self.stored[i], self.page_tokens, self.partial)
+        have, kept = self.leading(chain), chain[: self.capacity]
+        for page in have:
+            (self.t1 if page in self.t1 else self.t2).remove(page)
+            self.t2.append(page)
+        for page in reversed(kept[len(have) :]):
+            self.admit(page, chain)
+        for page in reversed(kept):
+            pages = self.t1 if page in self.t1 else self.t2
+            pages.remove(page)
+            pages.append(page)
+        self.check()
+        assert sorted(self.t1 + self.t2) == sorted(self.resident)
+        assert len(self.t1) + len(self.b1) <= self.capacity
+        assert len(self.t1) + len(self.t2) + len(self.b1) + len(self.b2) <= 2 * self.capacity
+        return len(hit[-1]) if hit else 0
+
+
+def slow_cache(policy, *arguments):
+    """A cache under any policy; arguments: capacity in pages, page_tokens, prompts, wholes, include_outputs."""
+    return SlowArc(*arguments) if policy == "arc" else SlowCache(policy, *arguments)
+
+
+def most_hits(prompts, capacity):
+    """Tokens that the best possible cache of single-token pages hits, by trying what to keep after every request."""
+    best = {frozenset(): 0}
+    for prompt in prompts:
+        chain = pages_of(prompt, 1, False)
+        following = {}
+        for held, hits in best.items():
+            hits += sum(page in held for page in chain)
+            for kept in _prefix_closed(held | set(chain), capacity):
+                following[kept] = max(hits, following.get(kept, 0))
+        best = following
+    return max(best.values())
+
+
+def _prefix_closed(pages, capacity):
+    """All sets of at most ``capacity`` of the pages that hold with each page those before it."""
+    found = {frozenset()}
+    for page in sorted(pages, key=len):
+        more = {held | {page} for held in found if len(held) < capacity and before(page, 1) in {(), *held}}
+        found |= more
+    return found
