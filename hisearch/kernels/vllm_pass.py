@@ -61,6 +61,8 @@ def _everything_fits(sim, w):
     worker = sim.workers[w]
     left = sim.config.chunk_tokens - worker.decoding
     pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
+    if left < 0:
+        return False
     r = worker.prompts_head
     while r >= 0:
         wanted = _cut(sim, _missing(sim, r))
