@@ -73,6 +73,7 @@ def plan(config: dict[str, Any]) -> WorkerPlan:
             chunk_tokens=config["max_tokens"],
             page_tokens=config["block_size"],
             prefix_caching=config.get("prefix", True),
+            overlap=False,
         )
         capacity = (config["num_blocks"] - 1) * config["block_size"]
     else:
@@ -85,6 +86,7 @@ def plan(config: dict[str, Any]) -> WorkerPlan:
             max_prefill_tokens=config["max_prefill_tokens"],
             schedule_conservativeness=config["schedule_conservativeness"],
             eviction=config["radix_eviction_policy"],
+            overlap=False,
         )
         capacity = config["max_total_tokens"] // config["page_size"] * config["page_size"]
     law = law_costs(0.005, 2e-5, 1e-9)

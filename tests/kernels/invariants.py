@@ -33,9 +33,12 @@ def check(sim: la.Sim) -> None:
     used = set(records) - set(free_records)
     by_tree: dict[int, list[int]] = {v: [] for v in range(len(sim.trees))}
     empty_runs = set()
+    strands = set()
     for d in used:
         if sim.nodes[d].static == 0:
             empty_runs.add(d)
+        elif sim.nodes[d].static == STRAND:
+            strands.add(d)
         else:
             by_tree[_root_of(sim, d)].append(d)
     queued_empty: set[int] = set()
@@ -49,11 +52,15 @@ def check(sim: la.Sim) -> None:
     assert queued_empty == empty_runs
     for w in range(workers):
         holders = _check_lists(sim, w)
-        _check_locks(sim, w, by_tree[w], holders)
+        if sim.config.engine == la.VLLM:
+            strands -= _check_ways(sim, w, by_tree[w], holders)
+        else:
+            _check_locks(sim, w, by_tree[w], holders)
         _check_pages(sim, w, by_tree[w], holders)
         if len(sim.trees) > workers:
             _check_locks(sim, workers + w, by_tree[workers + w], [])
             assert sim.trees[workers + w].free_pages == sim.trees[workers + w].capacity_pages
+    assert not strands
     _check_events(sim)
 
 
@@ -90,6 +97,10 @@ def _chain(nodes: object, first: int) -> list[int]:
     return found
 
 
+#: ``static`` of a record that is no node but a strand (see ``kernels.queue``).
+STRAND = -2
+
+
 def _root_of(sim: la.Sim, d: int) -> int:
     while d >= len(sim.trees):
         d = int(sim.nodes[d].parent)
@@ -123,17 +134,38 @@ def _check_shape(sim: la.Sim, v: int, nodes: list[int]) -> None:
         assert node.begin % page == node.end % page == 0
         assert node.begin == sim.nodes[node.parent].end
         assert sim.trace.start_tokens[node.static] < node.end <= sim.trace.end_tokens[node.static]
+        if node.first >= 0:
+            _check_group(sim, int(node.first))
         if node.parent != v:
             assert sim.nodes[node.parent].static in _path(sim, int(node.static))
         assert node.children == children[d]
 
 
+def _check_group(sim: la.Sim, first: int) -> None:
+    """Copies cover the same pages, the first one is a copy, and ghosts stand at the end."""
+    members = [first]
+    while sim.nodes[members[-1]].twin >= 0:
+        members.append(int(sim.nodes[members[-1]].twin))
+    assert len(members) > 1
+    nodes = sim.nodes
+    assert {(int(nodes[d].begin), int(nodes[d].end), int(nodes[d].static)) for d in members} == {
+        (int(nodes[first].begin), int(nodes[first].end), int(nodes[first].static))
+    }
+    assert all(nodes[d].first == first for d in members)
+    ghosts = [nodes[d].queued == la.GHOST for d in members]
+    assert ghosts == sorted(ghosts)
+    assert not ghosts[0]
+    assert all(nodes[d].children > 0 and nodes[d].lock == 0 for d in members if nodes[d].queued == la.GHOST)
+
+
 def _check_cover(sim: la.Sim, v: int, nodes: list[int]) -> None:
-    """``cover`` is what walking over every cached page gives; no page is cached twice in one tree."""
+    """``cover`` is what walking over every cached page gives; of several copies it shows the first."""
     page = int(sim.config.page_tokens)
     deepest: dict[int, tuple[int, int]] = {}
     seen: set[tuple[int, int]] = set()
     for d in nodes:
+        if sim.nodes[d].first not in (-1, d):
+            continue
         path = _path(sim, int(sim.nodes[d].static))
         for end in range(int(sim.nodes[d].begin) + page, int(sim.nodes[d].end) + 1, page):
             static = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
@@ -152,13 +184,15 @@ def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
     assert [int(sim.nodes[d].prev) for d in queue] == [-1, *queue[:-1]][: len(queue)]
     assert sum(_node_pages(sim, d) for d in queue) == store.free_pages
     empty = {d for d in queue if sim.nodes[d].static == 0}
-    assert set(queue) - empty == {d for d in nodes if sim.nodes[d].lock == 0}
+    ghosts = {d for d in nodes if sim.nodes[d].queued == la.GHOST}
+    assert set(queue) - empty == {d for d in nodes if sim.nodes[d].lock == 0} - ghosts
     position = {d: k for k, d in enumerate(queue)}
-    for d in nodes:
+    for d in set(nodes) - ghosts:
         assert sim.nodes[d].queued == (d in position)
         parent = int(sim.nodes[d].parent)
-        if d in position and parent in position:
+        if d in position and parent in position and sim.nodes[parent].first < 0:
             assert position[d] < position[parent]
+    assert store.copies == sum(sim.nodes[d].first not in (-1, d) for d in nodes)
     return empty
 
 
@@ -185,12 +219,10 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     running = _linked(sim, int(worker.running_head), int(worker.running_tail))
     assert len(waiting) == worker.waiting
     assert len(running) == worker.running
-    lingering = [r for r in running if sim.requests[r].outcome == la.FINISHED]
-    assert len(lingering) == worker.lingering
-    batch = sim.batch[w, : worker.batch_size].tolist() if worker.phase == la.STEPPING else []
-    decoding = [r for r in running if r not in batch and r not in lingering]
-    assert len(decoding) == worker.decoding
-    assert worker.chunked in (-1, *batch)
+    if sim.config.engine == la.VLLM:
+        decoding, batch = _check_vllm_lists(sim, w, waiting, running)
+    else:
+        decoding, batch = _check_sglang_lists(sim, w, running)
     mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
     live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
     assert sorted(live) == sorted({*waiting, *decoding, *batch})
@@ -207,6 +239,49 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     keys = [(sim.requests[r].finish_clock, sim.requests[r].order) for r in heap]
     assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
     return decoding + batch
+
+
+def _check_sglang_lists(sim: la.Sim, w: int, running: list[int]) -> tuple[list[int], list[int]]:
+    """Returns those that decode and those in the prefill batch."""
+    worker = sim.workers[w]
+    lingering = [r for r in running if sim.requests[r].outcome == la.FINISHED]
+    assert len(lingering) == worker.lingering
+    batch = sim.batch[w, : worker.batch_size].tolist() if worker.phase == la.STEPPING else []
+    decoding = [r for r in running if r not in batch and r not in lingering]
+    assert len(decoding) == worker.decoding
+    assert worker.chunked in (-1, *batch)
+    return decoding, batch
+
+
+def _check_vllm_lists(
+    sim: la.Sim, w: int, waiting: list[int], running: list[int]
+) -> tuple[list[int], list[int]]:
+    """Every request in the list of its state; returns those that decode, and other running ones."""
+    worker, requests = sim.workers[w], sim.requests
+    by_state: dict[int, list[int]] = {}
+    for r in waiting + running:
+        by_state.setdefault(int(requests[r].state), []).append(r)
+    assert set(by_state) <= {la.WAITING, la.PROMPT, la.DECODING, la.DRAINING, la.DRAINED}
+    assert {r for r in waiting if requests[r].state in (la.WAITING, la.DRAINED)} == set(waiting)
+    prompts = _aside(sim, int(worker.prompts_head))
+    assert prompts == by_state.get(la.PROMPT, [])
+    assert (prompts[-1] if prompts else -1) == worker.prompts_tail
+    draining = by_state.get(la.DRAINING, [])
+    assert len(draining) == worker.draining
+    endings = _aside(sim, int(worker.endings_new)) + _aside(sim, int(worker.endings_old))
+    assert sorted(endings) == sorted(draining + by_state.get(la.DRAINED, []))
+    assert worker.sitting_head == -1
+    orders = [int(requests[r].order) for r in running]
+    assert orders == sorted(orders)
+    return by_state.get(la.DECODING, []), prompts + draining
+
+
+def _aside(sim: la.Sim, first: int) -> list[int]:
+    found = []
+    while first >= 0:
+        found.append(first)
+        first = int(sim.requests[first].next_aside)
+    return found
 
 
 def _linked(sim: la.Sim, head: int, tail: int) -> list[int]:
@@ -233,26 +308,53 @@ def _check_locks(sim: la.Sim, v: int, nodes: list[int], holders: list[int]) -> N
         assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
 
 
+def _check_ways(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> set[int]:
+    """A lock count is the holders whose way up leads through the node; returns the strands of all ways."""
+    counts: Counter[int] = Counter()
+    strands: set[int] = set()
+    for r in holders:
+        d, strand = int(sim.requests[r].node), int(sim.requests[r].strand)
+        assert sim.nodes[d].end == sim.requests[r].locked_tokens
+        while d >= len(sim.trees):
+            if strand >= 0 and sim.nodes[strand].end == sim.nodes[d].end:
+                strands.add(strand)
+                d, strand = int(sim.nodes[strand].parent), int(sim.nodes[strand].next)
+            assert sim.nodes[d].queued == 0
+            counts[d] += 1
+            d = int(sim.nodes[d].parent)
+        assert strand == -1
+    for d in nodes:
+        assert sim.nodes[d].lock == counts[d]
+    return strands
+
+
 def _check_pages(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> None:
     """Free pages, cached pages and pages that requests hold for themselves are all pages there are (L3)."""
     cache, worker = sim.trees[w], sim.workers[w]
     is_vllm = sim.config.engine == la.VLLM
     # A free page may be cached in vLLM's queue, and never is in SGLang's count.
     cached = sum(_node_pages(sim, d) for d in nodes if not is_vllm or sim.nodes[d].lock > 0)
-    batch = set(sim.batch[w, : worker.batch_size].tolist()) if worker.phase == la.STEPPING else set()
-    ahead = worker.full if is_vllm else 1
-    if worker.phase == la.STEPPING:
-        ahead = 1 if is_vllm else 0
-    private = 0
-    for r in holders:
-        request = sim.requests[r]
-        tokens = request.computed + request.chunk if r in batch else _known(sim, w, r) - 1 + ahead
-        own = _pages(sim, tokens) - _pages(sim, request.locked_tokens) + request.duplicates
-        assert own >= 0
-        private += own
+    private = sum(_own_pages(sim, w, r) for r in holders)
     assert cache.free_pages >= 0
     assert cache.free_pages + cached + private == cache.capacity_pages
     assert worker.peak_pages <= cache.capacity_pages
+
+
+def _own_pages(sim: la.Sim, w: int, r: int) -> int:
+    """Pages of ``r`` that are not the tree's."""
+    worker, request = sim.workers[w], sim.requests[r]
+    decodes = request.heap_slot >= 0
+    tokens = _known(sim, w, r) - 1 if decodes else int(request.computed)
+    if sim.config.engine == la.VLLM:
+        # A coast's first step has its pages, and is accounted for with the others.
+        tokens += decodes and worker.phase == la.COASTING
+    elif decodes:
+        tokens += worker.phase != la.STEPPING
+    else:
+        tokens += int(request.chunk)
+    own = _pages(sim, tokens) - _pages(sim, request.locked_tokens)
+    assert own >= 0
+    return own
 
 
 def _check_events(sim: la.Sim) -> None:
