@@ -45,6 +45,7 @@ REQUEST = np.dtype(
         ("scheduled_s", "f8"),  # first put into a batch
         ("first_token_s", "f8"),
         ("finish_s", "f8"),
+        ("last_token_s", "f8"),  # of a request that lost its KV or sat out a step: when it made its newest token
         ("hit_tokens", "i8"),  # found in HBM at the first admission
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
         ("generated", "i8"),  # output tokens sampled; not kept up to date while decoding (see finish_clock)
@@ -151,6 +152,7 @@ WORKER = np.dtype(
         ("chunked", "i4"),  # SGLang: request whose prompt is unfinished, or -1
         ("prompts_head", "i4"),  # vLLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
+        ("rested", "i4"),  # vLLM: decodes that sat out the newest step
         ("sitting_head", "i4"),  # vLLM: decodes that the step being formed leaves out
         ("futile", "i4"),  # vLLM: preemptions since a token was sampled
         ("draining", "i4"),  # vLLM: running requests whose last token is being made
@@ -296,6 +298,7 @@ class Sim(Handle):
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
     event_heap (W,). belief (M, ceil(W / 64)): bit sets of the workers believed to hold a trace-tree node.
     rng (1,). counters (COUNTERS,).
+    gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
     """
 
@@ -324,6 +327,7 @@ class Sim(Handle):
         "belief": Array("u8", 2),
         "rng": Array("u8", 1),
         "counters": Array("i8", 1),
+        "gaps": Array("i8", 1),
         "log_steps": Array(STEP_LOG, 1),
         "log_entries": Array(ENTRY_LOG, 1),
         "log_lost": Array("i4", 1),

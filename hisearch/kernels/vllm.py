@@ -6,7 +6,7 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import device, heaps, lists, log, queue
+from hisearch.kernels import device, gaps, heaps, lists, log, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
@@ -54,7 +54,7 @@ def _coast_limit(sim, w):
     up for it.
     """
     worker = sim.workers[w]
-    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0:
+    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0 or worker.rested > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     return 1 + lists.steps_with_room(sim, w, 1, sim.trees[w].free_pages, limit - 1)
@@ -75,7 +75,11 @@ def _launch(sim, w, now):
     worker.energy_j += batch_cost(
         sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
     )
+    before = worker.newest_end_s
     end = device.launch(sim, w, now, seconds)
+    gaps.add(sim, end - before, worker.decoding - worker.rested)
+    if worker.rested > 0:
+        _count_rested(sim, w, end)
     if sim.config.log:
         _log_batch(sim, w, 0)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
@@ -90,6 +94,19 @@ def _launch(sim, w, now):
         _account_chunk(sim, w, batch[k], end)
     _sit_down(sim, w)
     device.await_next(sim, w, now, True)
+
+
+@kernel
+def _count_rested(sim, w, end):
+    """Count the gaps of decodes that sat out the step before this one, which ends at ``end``."""
+    worker = sim.workers[w]
+    r = worker.running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING and request.rested and request.joined_step == worker.launched:
+            gaps.add(sim, end - request.last_token_s, 1)
+        r = request.next
+    worker.rested = 0
 
 
 @kernel
@@ -110,6 +127,8 @@ def _account_chunk(sim, w, r, end):
     request.waits = 0
     if request.generated == 1:
         request.first_token_s = end
+    else:
+        gaps.add(sim, end - request.last_token_s, 1)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
         return
@@ -162,6 +181,7 @@ def _sit_down(sim, w):
         request.state = la.DECODING
         request.joined_step = worker.launched + 1
         request.rested = 1
+        worker.rested += 1
         lists.join_decode(sim, w, r)
         r = after
 
@@ -174,6 +194,7 @@ def complete(sim, w, now):
         steps = worker.coast_steps
         if sim.config.log:
             _log_coast(sim, w)
+        _count_coast(sim, w)
         device.finish_coast(sim, w)
         queue.take(sim, w, lists.pages_over(sim, w, 1, steps - 1))
         _note_peak(sim, w)
@@ -191,6 +212,20 @@ def complete(sim, w, now):
         r = worker.endings_new
         worker.endings_new = -1
     _end_requests(sim, w, r, now)
+
+
+@kernel
+def _count_coast(sim, w):
+    """Count the gaps of the coast that ends now, before it is accounted for."""
+    worker = sim.workers[w]
+    n = worker.decoding
+    if sim.config.overlap:
+        steps = worker.coast_steps - 1
+        gaps.add_coast(sim, worker.newest_end_s, steps, n, worker.context_tokens)
+        _, end = coast(sim.seconds, worker.event_s, 1e300, 1, n, worker.context_tokens + steps * n)
+        gaps.add(sim, end - worker.event_s, n)
+    else:
+        gaps.add_coast(sim, worker.newest_start_s, worker.coast_steps, n, worker.context_tokens)
 
 
 @kernel

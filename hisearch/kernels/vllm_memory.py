@@ -45,6 +45,23 @@ def newest_step(sim, w, r):
 
 
 @kernel
+def note_newest_token(sim, w, r):
+    """Keep when ``r`` made its newest token, before it sits out a step or loses its KV."""
+    worker = sim.workers[w]
+    if newest_step(sim, w, r) == worker.launched:
+        sim.requests[r].last_token_s = worker.newest_end_s
+
+
+@kernel
+def rejoin_in_vain(sim, w, r):
+    """``r`` sat out a step, and will not take part in the next one either."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.state == la.DECODING and request.rested and request.joined_step > worker.launched:
+        worker.rested -= 1
+
+
+@kernel
 def in_flight(sim, w, r):
     """1 where the newest token of ``r`` is still being made, else 0; while a batch is formed."""
     worker = sim.workers[w]
@@ -247,6 +264,8 @@ def preempt(sim, w, r):
     findable = findable_tokens(sim, w, r)
     newest = newest_step(sim, w, r)
     waits = newest_waits(sim, w, r)
+    note_newest_token(sim, w, r)
+    rejoin_in_vain(sim, w, r)
     if request.state == la.DECODING:
         lists.leave_decode(sim, w, r)
         request.sampled_step = newest

@@ -166,6 +166,8 @@ def _let_sit_out(sim, w, serial):
         request = sim.requests[r]
         if request.state == la.DECODING and request.mark != serial:
             if request.joined_step <= worker.launched:
+                memory.note_newest_token(sim, w, r)
+                memory.rejoin_in_vain(sim, w, r)
                 request.waits = memory.newest_waits(sim, w, r)
                 request.sampled_step = worker.launched
             lists.leave_decode(sim, w, r)

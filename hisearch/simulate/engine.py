@@ -9,6 +9,7 @@ import numpy as np
 
 from hisearch.kernels import layout as la
 from hisearch.kernels import owners
+from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
@@ -164,6 +165,7 @@ def _allocate(
         belief=np.zeros((len(trace.parent) if config.router == la.CACHE_AWARE else 1, words), np.uint64),
         rng=np.array([seed], np.uint64),
         counters=np.zeros(la.COUNTERS, np.int64),
+        gaps=np.zeros(BINS, np.int64),
         log_steps=np.empty(log_room, la.STEP_LOG).view(np.recarray),
         log_entries=np.empty(8 * log_room, la.ENTRY_LOG).view(np.recarray),
         log_lost=np.empty(log_room, np.int32),
@@ -266,6 +268,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         idle_w=plan.costs.idle_w,
         horizon_reached=horizon_reached,
         warnings=plan.costs.warnings,
+        gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
     )
 
