@@ -5,9 +5,8 @@ The order of additions is fixed: the plain-Python reference (``hisearch.latency.
 
 from __future__ import annotations
 
-import math
-
 from hisearch.kernels import layout as la
+from hisearch.kernels.bits import bit_length
 from hisearch.kernels.jit import kernel
 from hisearch.latency.costs import KNOT_BITS
 
@@ -29,7 +28,7 @@ def cell(x, cells):
     if x < 2 * _OCTAVE:
         index = x
     else:
-        shift = math.frexp(float(x))[1] - 1 - KNOT_BITS
+        shift = bit_length(x) - 1 - KNOT_BITS
         index = shift * _OCTAVE + (x >> shift)
     return min(index, cells - 1)
 
@@ -77,6 +76,12 @@ def token_wise(costs, sequences, tokens, sampling):
     total += dense(costs.token_s, tokens)
     total += dense(costs.sequence_s, sampling)
     return total
+
+
+@kernel
+def decode_step_seconds(costs, sequences, context):
+    """A step in which ``sequences`` requests decode that read ``context`` tokens in all."""
+    return token_wise(costs, sequences, sequences, sequences) + decode_seconds(costs, sequences, context)
 
 
 @kernel

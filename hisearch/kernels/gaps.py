@@ -1,26 +1,21 @@
-"""Inter-token latencies, counted in bins as they occur: one count for each gap between two tokens of a request.
-
-A bin is 1/128 of an octave wide at its upper end, so that a percentile read off its middle is within 0.4 % of the true
-one. Gaps below the first bin or beyond the last count in these.
-"""
+"""Inter-token latencies, counted in bins as they occur: one count for each gap between two tokens of a request."""
 
 from __future__ import annotations
 
-import math
-
-from hisearch.kernels.cost import coast
-from hisearch.kernels.gap_bins import BINS, HIGHEST, LOWEST, PER_OCTAVE
+from hisearch.kernels.bits import bit_length
+from hisearch.kernels.cost import coast, decode_step_seconds
+from hisearch.kernels.gap_bins import LONGEST_S, PART_BITS, PER_OCTAVE, TICKS_PER_S
 from hisearch.kernels.jit import kernel
+
 
 @kernel
 def bin_of(seconds):
     """Index of the bin of a gap."""
-    mantissa, exponent = math.frexp(seconds)
-    if exponent < LOWEST or seconds <= 0.0:
-        return 0
-    if exponent >= HIGHEST:
-        return BINS - 1
-    return (exponent - LOWEST) * PER_OCTAVE + int((2.0 * mantissa - 1.0) * PER_OCTAVE)
+    ticks = int(min(seconds, LONGEST_S) * TICKS_PER_S)
+    if ticks < PER_OCTAVE:
+        return max(ticks, 0)
+    octave = bit_length(ticks) - 1 - PART_BITS
+    return octave * PER_OCTAVE + (ticks >> octave)
 
 
 @kernel
@@ -38,14 +33,12 @@ def add_coast(sim, start_s, steps, decoding, context):
     """
     if steps == 0:
         return
-    _, first_end = coast(sim.seconds, start_s, 1e300, 1, decoding, context)
-    first = bin_of(first_end - start_s)
-    if steps == 1:
-        sim.gaps[first] += decoding
-        return
-    last_context = context + (steps - 1) * decoding
-    _, last_end = coast(sim.seconds, 0.0, 1e300, 1, decoding, last_context)
-    if bin_of(last_end) == first:
+    first = bin_of(decode_step_seconds(sim.seconds, decoding, context))
+    if steps > 1:
+        last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding))
+    else:
+        last = first
+    if last == first:
         sim.gaps[first] += decoding * steps
         return
     now = start_s

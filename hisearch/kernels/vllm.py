@@ -10,7 +10,7 @@ from hisearch.kernels import device, gaps, heaps, lists, log, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
-from hisearch.kernels.cost import batch_cost, coast
+from hisearch.kernels.cost import batch_cost, coast, decode_step_seconds
 from hisearch.kernels.jit import kernel
 
 
@@ -222,8 +222,7 @@ def _count_coast(sim, w):
     if sim.config.overlap:
         steps = worker.coast_steps - 1
         gaps.add_coast(sim, worker.newest_end_s, steps, n, worker.context_tokens)
-        _, end = coast(sim.seconds, worker.event_s, 1e300, 1, n, worker.context_tokens + steps * n)
-        gaps.add(sim, end - worker.event_s, n)
+        gaps.add(sim, decode_step_seconds(sim.seconds, n, worker.context_tokens + steps * n), n)
     else:
         gaps.add_coast(sim, worker.newest_start_s, worker.coast_steps, n, worker.context_tokens)
 

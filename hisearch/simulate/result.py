@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from hisearch.kernels.gap_bins import LOWEST, PER_OCTAVE
+from hisearch.kernels.gap_bins import bin_middle_s
 from hisearch.traces.compiled import F8, I4, I8
 
 
@@ -142,8 +142,8 @@ class Result:
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
 
-        Every gap between two consecutive output tokens counts once. The true value is within 0.4 % (for gaps from 1 us
-        to 36 h): gaps are counted in bins, and the middle of one is returned.
+        Every gap between two consecutive output tokens counts once. The true value is within 0.4 %, or half a
+        nanosecond: gaps are counted in bins, and the middle of one is returned.
 
         Args:
             quantile: in [0, 1]; the smallest gap that so many do not exceed.
@@ -153,9 +153,7 @@ class Result:
             return math.nan
         rank = max(math.ceil(quantile * total), 1)
         k = int(np.searchsorted(np.cumsum(self.gap_counts), rank))
-        octave, part = divmod(k, PER_OCTAVE)
-        width = math.ldexp(1.0, octave + LOWEST - 1)
-        return width * (1.0 + (part + 0.5) / PER_OCTAVE)
+        return bin_middle_s(k)
 
     @property
     def prompt_tokens(self) -> int:
