@@ -25,10 +25,10 @@ def terms_to_dict(checks: Iterable[Check]) -> list[dict[str, Any]]:
 
 
 def latency_rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
-    """A row each for TTFT, TPOT and E2E."""
+    """A row each for TTFT, TPOT, ITL and E2E."""
     return [
-        (name.upper(), *(seconds(metrics[f"{name}_{point}_s"]) for point in LATENCY_POINTS))
-        for name in ("ttft", "tpot", "e2e")
+        (name.upper(), *(seconds(metrics.get(f"{name}_{point}_s", math.nan)) for point in LATENCY_POINTS))
+        for name in ("ttft", "tpot", "itl", "e2e")
     ]
 
 

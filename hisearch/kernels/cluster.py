@@ -115,18 +115,18 @@ def _reset(sim):
 
 
 @kernel
-def _forget_after_horizon(sim):
+def _forget_after(sim, end_s):
     """First tokens are noted when their step is launched: those of steps that have not ended did not happen."""
     for r in range(sim.requests.shape[0]):
-        if sim.requests[r].first_token_s > sim.config.horizon_s:
+        if sim.requests[r].first_token_s > end_s:
             sim.requests[r].first_token_s = np.nan
 
 
 @kernel
 def run(sim):
-    """Simulate until nothing is left to happen or the horizon is passed.
+    """Simulate until nothing is left to happen, the horizon is passed or too many requests are late.
 
-    Returns (time of the last event, 1 if the horizon was reached). ``counters[FAULT]`` says why the run is void, if it
+    Returns (time of the last event, 1 if it stopped early). ``counters[FAULT]`` says why the run is void, if it
     is.
     """
     last = 0.0
@@ -149,7 +149,10 @@ def run(sim):
         if now == np.inf:
             return last, 0
         if now > sim.config.horizon_s:
-            _forget_after_horizon(sim)
+            _forget_after(sim, sim.config.horizon_s)
+            return last, 1
+        if sim.counters[la.LATE] > sim.config.late_requests:
+            _forget_after(sim, last)
             return last, 1
         if arrival <= event:
             _deliver(sim, r, is_open, now)

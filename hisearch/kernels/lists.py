@@ -223,6 +223,15 @@ def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
 
 
 @kernel
+def note_first_token(sim, r, at_s):
+    """``r``'s first token is made at ``at_s``."""
+    request = sim.requests[r]
+    request.first_token_s = at_s
+    if at_s - request.arrival_s > sim.config.late_s:
+        sim.counters[la.LATE] += 1
+
+
+@kernel
 def note_finished(sim, w, r, now):
     """``r`` made its last token at ``now``."""
     worker = sim.workers[w]

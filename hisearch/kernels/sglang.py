@@ -245,7 +245,7 @@ def _complete_prefill(sim, w, now):
             continue
         request.generated += 1
         if request.generated == 1:
-            request.first_token_s = now
+            lists.note_first_token(sim, r, now)
         if request.generated == sim.trace.output_tokens[r]:
             _finish(sim, w, r, now)
         else:

@@ -126,7 +126,7 @@ def _account_chunk(sim, w, r, end):
     request.sampled_step = worker.launched
     request.waits = 0
     if request.generated == 1:
-        request.first_token_s = end
+        lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
     if request.generated == sim.trace.output_tokens[r]:

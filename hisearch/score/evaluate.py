@@ -82,6 +82,7 @@ def evaluate(
     rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons)
 
     metrics = _latency_metrics(latencies)
+    metrics |= _gap_metrics(result)
     metrics |= _rates(result, good, arrived)
     metrics[REJECTED] = rejection.value
     metrics |= _costs(result, usd_per_hour, metrics["total_tokens_per_s"])
@@ -163,6 +164,15 @@ def _latency_metrics(latencies: Mapping[str, Latencies | None]) -> dict[str, flo
         for percent in PERCENTILES:
             metrics[f"{stem}_p{percent}_s"] = math.nan if values is None else values.percentile(percent)
     return metrics
+
+
+def _gap_metrics(result: Result) -> dict[str, float]:
+    """Inter-token latencies: the mean of finished requests' gaps, percentiles of all that occurred."""
+    requests, finished = result.requests, result.requests.finished
+    gaps = int((requests.output_tokens[finished] - 1).sum())
+    total_s = float((requests.finish_s - requests.first_token_s)[finished].sum())
+    metrics = {"itl_mean_s": total_s / gaps if gaps else math.nan}
+    return metrics | {f"itl_p{percent}_s": result.itl_s(percent / 100.0) for percent in PERCENTILES}
 
 
 def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
 if TYPE_CHECKING:
+    from hisearch.simulate.engine import GiveUp
     from hisearch.latency.costs import CompiledCosts
 
 _Value = TypeVar("_Value")
@@ -136,6 +138,7 @@ class Simulation:
             router=job.deployment.router,
             seed=self._world.seed,
             load=self._world.load * job.load,
+            give_up=self._give_up(job, trace),
         )
         score = evaluate(
             result,
@@ -144,6 +147,17 @@ class Simulation:
             over_window=requests_over_window(trace, plan.max_request_tokens),
         )
         return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
+
+    def _give_up(self, job: Job, trace: CompiledTrace) -> GiveUp:
+        """Of other loads than the study's only the verdict is asked: stop as soon as the TTFT term is bound to fail."""
+        from hisearch.simulate.engine import NEVER, GiveUp
+
+        bounds = [term for term in self._world.slo.terms if term.metric == "ttft_s"]
+        if job.load == 1.0 or not bounds:
+            return NEVER
+        # The percentile lies at or above the bound once this many of all requests exceed it.
+        term = max(bounds, key=lambda term: term.percentile)
+        return GiveUp(term.at_most_s, math.ceil(len(trace) * (1.0 - term.percentile / 100.0)) + 1)
 
     def slice(self, fraction: float) -> CompiledTrace:
         """The trace's first ``fraction`` of requests, at least one; the trace itself for 1.0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,20 @@ def _record(dtype: np.dtype[Any], **values: float) -> Any:
     return record
 
 
-def _config(plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: float) -> Any:
+@dataclass(frozen=True)
+class GiveUp:
+    """When a run is no longer worth finishing: once more than ``requests`` have waited over ``ttft_s`` for a token."""
+
+    ttft_s: float = math.inf
+    requests: int = 2**62
+
+
+NEVER = GiveUp()
+
+
+def _config(
+    plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: float = math.inf, give_up: GiveUp = NEVER
+) -> Any:
     engine = plan.engine
     page = engine.page_size
     return _record(
@@ -102,6 +116,8 @@ def _config(plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: floa
         balance_abs=router.balance_abs_threshold,
         balance_rel=router.balance_rel_threshold,
         horizon_s=horizon_s,
+        late_s=give_up.ttft_s,
+        late_requests=give_up.requests,
         host_latency_s=plan.host_latency_s,
         host_s_per_token=plan.host_s_per_token,
     )
@@ -181,6 +197,7 @@ def simulate(
     seed: int = 0,
     horizon_s: float = math.inf,
     load: float = 1.0,
+    give_up: GiveUp = NEVER,
     log: bool = False,
 ) -> Result:
     """Replay ``trace`` on ``replicas`` identical workers behind ``router``.
@@ -193,6 +210,7 @@ def simulate(
         seed: of the router's random stream.
         horizon_s: simulated seconds after which the run stops; unfinished requests stay ``IN_FLIGHT``.
         load: factor on the arrival rate of first turns; think times are not scaled.
+        give_up: when to stop a run that is lost; it is then as if the horizon had been reached.
         log: keep every step, its batch and what it preempted (``Result.log``).
 
     Raises:
@@ -206,7 +224,7 @@ def simulate(
         raise ValueError(f"replicas must be at least 1, not {replicas}")
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
-    settings = _config(plan, replicas, router, horizon_s)
+    settings = _config(plan, replicas, router, horizon_s, give_up)
     room = 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (plan.engine.max_running_requests + 2)
     settings.log = log
     log_room = 4096 if log else 0
