@@ -229,7 +229,7 @@ def simulate(
     settings.log = log
     log_room = 4096 if log else 0
     while True:
-        sim = _allocate(plan, trace.arrays, settings, load, seed, room, log_room)
+        sim = _allocate(plan, trace.arrays, settings, load, seed, room, log_room=log_room)
         end_s, horizon_reached = cluster.run(sim)
         fault = sim.counters[la.FAULT]
         if fault == la.OUT_OF_MEMORY:

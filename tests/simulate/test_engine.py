@@ -59,9 +59,9 @@ def test_run_is_repeated_with_more_nodes_where_there_were_too_few(name: str, mon
     expected = tried.simulate()
     allocate, rooms = engine._allocate, []
 
-    def stingy(*arguments: object) -> la.Sim:
+    def stingy(*arguments: object, **options: object) -> la.Sim:
         rooms.append(arguments[-1])
-        return allocate(*arguments[:-1], len(rooms) * 7)  # type: ignore[arg-type]
+        return allocate(*arguments[:-1], len(rooms) * 7, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "_allocate", stingy)
     result = tried.simulate()
