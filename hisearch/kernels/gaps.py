@@ -26,6 +26,12 @@ def add(sim, seconds, count):
 
 
 @kernel
+def add_signed(sim, seconds, count):
+    """Like ``add``; a negative count takes back what was counted."""
+    sim.gaps[bin_of(seconds)] += count
+
+
+@kernel
 def add_coast(sim, start_s, steps, decoding, context):
     """Count the gaps of ``steps`` decode steps of ``decoding`` requests that begin at ``start_s``.
 

@@ -67,6 +67,25 @@ def finish_remove(sim, w, r):
 
 
 @kernel
+def finish_count(sim, w, clock):
+    """How many requests of worker ``w``'s finish heap finish at ``clock`` or before; looks at few others."""
+    heap = sim.finish_heap[w]
+    size = sim.workers[w].finish_heap_size
+    count = 0
+    k = 0
+    while True:
+        if k < size and sim.requests[heap[k]].finish_clock <= clock:
+            count += 1
+            k = 2 * k + 1
+            continue
+        while k > 0 and k & 1 == 0:
+            k = (k - 1) >> 1
+        if k == 0:
+            return count
+        k += 1
+
+
+@kernel
 def _event_before(workers, a, b):
     """Order of worker events: by time; at one time ends of steps before starts; then by index."""
     ta = workers[a].event_s

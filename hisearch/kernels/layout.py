@@ -35,6 +35,9 @@ IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
 # out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
 WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
 
+# A clock or a count that is not reached.
+NEVER = 2**62
+
 # What a request does in the prompt batch of a step.
 PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE = 0, 1, 2
 
@@ -45,6 +48,7 @@ REQUEST = np.dtype(
         ("scheduled_s", "f8"),  # first put into a batch
         ("first_token_s", "f8"),
         ("finish_s", "f8"),
+        ("joined_s", "f8"),  # SGLang: end of the prefill after which it joined the decodes
         ("last_token_s", "f8"),  # of a request that lost its KV or sat out a step: when it made its newest token
         ("hit_tokens", "i8"),  # found in HBM at the first admission
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
@@ -55,7 +59,7 @@ REQUEST = np.dtype(
         ("finish_clock", "i8"),  # worker clock at which its last token appears
         ("order", "i8"),  # position in its worker's history of admissions
         ("sampled_step", "i8"),  # vLLM: serial of the newest step that sampled a token for it; see vllm_memory
-        ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes
+        ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes; SGLang: the clock before it
         ("mark", "i8"),  # vLLM: serial of the newest step that it was put into
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
@@ -71,6 +75,8 @@ REQUEST = np.dtype(
         ("rested", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
         ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
         ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
+        ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang_running``)
+        ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
     ],
     align=True,
 )
@@ -95,6 +101,25 @@ NODE = np.dtype(
         ("prev", "i4"),
         ("heap_slot", "i4"),  # position in the eviction heap, -1 outside
         ("queued", "i4"),  # 1 while in the free queue; GHOST: see copies
+    ],
+    align=True,
+)
+
+#: More on a node of a radix cache, where its eviction or the order of the waiting queue asks for it.
+STANDING = np.dtype(
+    [
+        ("rank", "i8"),  # order of creation among siblings; a split's upper part takes the place of the whole
+        ("priority", "i4"),  # highest of the insertions that ended in it, or in a node below that is gone
+        ("weight", "i4"),  # waiting requests that match to it or below, while the queue is being sorted
+    ],
+    align=True,
+)
+
+#: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang_order``).
+QUEUED = np.dtype(
+    [
+        ("key", "i8"),  # lowest first
+        ("stem", "i4"),  # lpm: trace-tree node by which requests are alike, or -1
     ],
     align=True,
 )
@@ -128,12 +153,24 @@ WORKER = np.dtype(
         ("busy_s", "f8"),
         ("energy_j", "f8"),
         ("ratio", "f8"),  # SGLang's new-token ratio
+        ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
+        ("decode_before_s", "f8"),
         ("load_back_s", "f8"),  # when the host-tier load of the step being formed completes
+        # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
+        ("reserved_tokens", "f8"),
+        ("taken_tokens", "i8"),
+        ("input_left", "i8"),
+        ("chunk_left", "i8"),
+        # SGLang, outputs to come (see ``sglang_running``).
+        ("horizon_tokens", "i8"),
+        ("lingering_tokens", "i8"),
+        ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_s", "f8"),  # when the pass was that planned them
         ("orders", "i8"),
+        ("front_orders", "i8"),  # SGLang: likewise for requests that join at the front, downwards from 0
         ("launched", "i8"),  # serial of the newest launched step
         ("steps", "i8"),
         ("requests", "i8"),
@@ -153,6 +190,7 @@ WORKER = np.dtype(
         ("prompts_head", "i4"),  # vLLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
         ("rested", "i4"),  # vLLM: decodes that sat out the newest step
+        ("joins", "i4"),  # SGLang: used entries of Sim.joins
         ("sitting_head", "i4"),  # vLLM: decodes that the step being formed leaves out
         ("futile", "i4"),  # vLLM: preemptions since a token was sampled
         ("draining", "i4"),  # vLLM: running requests whose last token is being made
@@ -166,7 +204,10 @@ WORKER = np.dtype(
         ("phase", "i4"),
         ("outstanding", "i4"),  # steps launched whose results are not taken in: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full
-        ("lingering", "i4"),  # SGLang: finished in the last decode step, not yet filtered out
+        ("lingering", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
+        ("capped", "i4"),  # SGLang: decoding requests that are capped
+        ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
+        ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none
         ("event_slot", "i4"),  # position in the event heap, -1 outside
     ],
     align=True,
@@ -195,6 +236,20 @@ FUTILE_PREEMPTIONS = 1000
 #: ends or is preempted, six for each one admitted.
 NODES_PER_REQUEST = 12
 
+
+#: SGLang: what must be known of a launched step when its results are taken in.
+LAUNCH = np.dtype(
+    [
+        ("clock", "i8"),  # the worker's, the step's decodes included
+        ("chunks", "i4"),  # of prompts
+        ("partial", "i4"),  # the request among them whose prompt goes on, or -1
+        ("kind", "i4"),
+    ],
+    align=True,
+)
+
+#: Requests that joined the decodes since the newest decode step, by the end of their prefill.
+JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
 
 #: Settings of a simulation. Tokens and pages are int64, seconds float64.
 CONFIG = np.dtype(
@@ -292,10 +347,15 @@ class Trace(Handle):
 class Sim(Handle):
     """All arrays of a running simulation, modified in place.
 
+    standings, queued: beside nodes and requests; of length 1 where nothing asks for them.
     cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; V is the number of
         trees.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
+    launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
+        in rows 2 w + serial of the step mod 2.
+    ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
+    queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     pending (N,): follow-ups by arrival; open_loop (N0,): first turns in order of arrival.
     follower_head, follower_next (N,): who waits for whom, as linked lists.
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
@@ -314,10 +374,18 @@ class Sim(Handle):
         "workers": Array(WORKER, 1),
         "trees": Array(TREE, 1),
         "nodes": Array(NODE, 1),
+        "standings": Array(STANDING, 1),
+        "queued": Array(QUEUED, 1),
         "cover": Array("i4", 2),
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),
         "batch": Array("i4", 2),
+        "launches": Array(LAUNCH, 1),
+        "joins": Array(JOIN, 2),
+        "prompts": Array("i4", 2),
+        "ends": Array("i8", 2),
+        "queue_order": Array("i4", 2),
+        "shuffle_rng": Array("u8", 1),
         "evict_heap": Array("i4", 2),
         "pending": Array("i4", 1),
         "open_loop": Array("i4", 1),

@@ -79,6 +79,23 @@ def wait_by_urgency(sim, w, r):
 
 
 @kernel
+def wait_after(sim, w, before, r):
+    """Queue ``r`` behind the waiting request ``before``; at the head where that is -1."""
+    if before < 0:
+        wait_first(sim, w, r)
+        return
+    after = sim.requests[before].next
+    if after < 0:
+        wait_last(sim, w, r)
+        return
+    sim.requests[r].prev = before
+    sim.requests[r].next = after
+    sim.requests[before].next = r
+    sim.requests[after].prev = r
+    sim.workers[w].waiting += 1
+
+
+@kernel
 def stop_waiting(sim, w, r):
     """Take ``r`` out of the waiting list."""
     worker = sim.workers[w]
@@ -110,10 +127,32 @@ def run_last(sim, w, r):
 
 
 @kernel
+def run_first(sim, w, r):
+    """Put ``r`` at the head of the running list."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.prev = -1
+    request.next = worker.running_head
+    if worker.running_head >= 0:
+        sim.requests[worker.running_head].prev = r
+    else:
+        worker.running_tail = r
+    worker.running_head = r
+    worker.running += 1
+
+
+@kernel
 def number(sim, w, r):
     """Give ``r`` the next number in its worker's order, which decides between requests that finish together."""
     sim.requests[r].order = sim.workers[w].orders
     sim.workers[w].orders += 1
+
+
+@kernel
+def number_first(sim, w, r):
+    """Give ``r`` a number before all others in its worker's order."""
+    sim.workers[w].front_orders -= 1
+    sim.requests[r].order = sim.workers[w].front_orders
 
 
 @kernel

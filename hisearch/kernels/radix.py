@@ -3,16 +3,32 @@
 Every match and every insertion is one later tick, and each node on its way has that tick as its time of access. Since
 a way to a node leads through all above it, a node's true time is the latest of its own and of all nodes ever below it:
 only the deepest node of a way is marked, and a node that goes hands its mark up. The same holds for hit counts, by
-sums.
+sums, and for priorities, by maxima. What is exact in a leaf without children is all that eviction looks at.
+
+Order of eviction by policy, the first to go first; ties by age where the policy keeps the older, else by youth:
+
+    lru       last access               mru   the same, latest first
+    fifo      creation                  filo  the same, latest first
+    lfu       hits, then last access    slru  fewer than two hits, then the others, by last access
+    priority  highest priority value among the requests that inserted it, lowest first, then last access
+
+Hits are counted with a host tier only, as in the engine, so that without one lfu and slru are lru. Source: the
+strategies of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the
+queue is ordered, the engine evicts the lowest first.
 
 ``TREE.free_pages`` are pages without content; ``evictable_pages`` those of nodes that nobody holds.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from hisearch.kernels import layout as la
 from hisearch.kernels import tree
 from hisearch.kernels.jit import kernel
+
+#: slru protects nodes with so many hits.
+PROTECTED_HITS = 2
 
 
 @kernel
@@ -21,15 +37,47 @@ def _pages(sim, d):
 
 
 @kernel
-def _before(sim, a, b):
-    """True where leaf ``a`` is evicted before leaf ``b``.
+def _stands(sim):
+    """True where nodes have standings."""
+    return sim.config.eviction == la.BY_PRIORITY or sim.config.schedule == la.DFS_WEIGHT
 
-    Hit counts are kept with a host tier only, as the engine does.
-    """
+
+@kernel
+def _segment(sim, d):
+    """What comes before the last access in the policy's order."""
+    if sim.config.eviction == la.LFU:
+        return sim.nodes[d].hits
+    if sim.config.eviction == la.SLRU:
+        return np.int64(sim.nodes[d].hits >= PROTECTED_HITS)
+    return np.int64(sim.standings[d].priority)
+
+
+@kernel
+def _otherwise_before(sim, a, b):
+    """``_before`` for policies other than lru."""
     na = sim.nodes[a]
     nb = sim.nodes[b]
-    if sim.config.eviction == la.LFU and na.hits != nb.hits:
-        return na.hits < nb.hits
+    policy = sim.config.eviction
+    if policy == la.MRU:
+        return na.tick > nb.tick or (na.tick == nb.tick and na.serial > nb.serial)
+    if policy == la.FIFO:
+        return na.serial < nb.serial
+    if policy == la.FILO:
+        return na.serial > nb.serial
+    ka = _segment(sim, a)
+    kb = _segment(sim, b)
+    if ka != kb:
+        return ka < kb
+    return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+
+
+@kernel
+def _before(sim, a, b):
+    """True where leaf ``a`` is evicted before leaf ``b``."""
+    if sim.config.eviction != la.LRU:
+        return _otherwise_before(sim, a, b)
+    na = sim.nodes[a]
+    nb = sim.nodes[b]
     if na.tick != nb.tick:
         return na.tick < nb.tick
     return na.serial < nb.serial
@@ -115,15 +163,30 @@ def walk(sim, v, static, limit):
         return 0, v
     _mark(sim, v, d)
     if tokens < sim.nodes[d].end:
+        lower = d
         d = tree.split(sim, v, d, tokens)
         sim.nodes[d].serial = cache.serial
+        if _stands(sim):
+            sim.standings[d] = sim.standings[lower]
         cache.serial += 1
     return tokens, d
 
 
 @kernel
-def insert(sim, v, static, tokens):
-    """Add the first ``tokens`` (whole pages) of the path to ``static``.
+def _note_insertion(sim, v, d, priority):
+    """An insertion ended in node ``d``."""
+    node = sim.nodes[d]
+    if _stands(sim):
+        sim.standings[d].priority = max(sim.standings[d].priority, priority)
+    if sim.config.host_pages > 0:
+        node.hits += 1
+    if node.heap_slot >= 0:
+        _sift(sim, v, node.heap_slot)
+
+
+@kernel
+def insert(sim, v, static, tokens, priority):
+    """Add the first ``tokens`` (whole pages) of the path to ``static`` for a request of that priority.
 
     Return (tokens present before, deepest node).
     """
@@ -135,13 +198,16 @@ def insert(sim, v, static, tokens):
         node = sim.nodes[d]
         node.serial = cache.serial
         node.tick = cache.tick
+        if _stands(sim):
+            standing = sim.standings[d]
+            standing.rank = cache.serial
+            standing.priority = priority
+            standing.weight = 0
         cache.serial += 1
         cache.evictable_pages += _pages(sim, d)
         _offer(sim, v, d)
-    if sim.config.host_pages > 0 and d >= sim.trees.shape[0]:
-        sim.nodes[d].hits += 1
-        if sim.nodes[d].heap_slot >= 0:
-            _sift(sim, v, sim.nodes[d].heap_slot)
+    if d >= sim.trees.shape[0] and sim.config.eviction != la.LRU:
+        _note_insertion(sim, v, d, priority)
     return present, d
 
 
@@ -186,6 +252,8 @@ def make_room(sim, v, pages):
         above = sim.nodes[parent]
         above.tick = max(above.tick, node.tick)
         above.hits += node.hits
+        if _stands(sim):
+            sim.standings[parent].priority = max(sim.standings[parent].priority, sim.standings[d].priority)
         _withdraw(sim, v, d)
         tree.remove(sim, v, d)
         if parent >= sim.trees.shape[0]:

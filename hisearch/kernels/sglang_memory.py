@@ -10,16 +10,30 @@ from hisearch.kernels.jit import kernel
 
 #: Load-backs of fewer tokens are not worth an operation (HiCache's load_back_threshold).
 LOAD_BACK_TOKENS = 10
-#: Tokens of the pool that the engine keeps from any one request (max_req_len, max_req_input_len).
-SPARE_OUTPUT_TOKENS = 2
+#: Tokens of the pool that the engine keeps from any one prompt (max_req_input_len).
 SPARE_INPUT_TOKENS = 6
 
 
 @kernel
+def plays_out_ends(sim):
+    """True where admission plays out the requests' ends: radix cache off and output lengths pinned."""
+    return sim.config.ignore_eos != 0 and sim.config.prefix_caching == 0
+
+
+@kernel
+def _longest_tokens(sim):
+    """Most prompt and output tokens of one request: the engine clips them to two less than the pool (max_req_len).
+
+    Where ends are played out the computed part is rounded up to pages, so that a longer request might wait for ever.
+    """
+    spare = sim.config.page_tokens if plays_out_ends(sim) else 1
+    return sim.config.capacity_pages * sim.config.page_tokens - 1 - spare
+
+
+@kernel
 def max_new(sim, r):
-    """The declared output limit, clipped to what the pool can hold."""
-    longest = sim.config.capacity_pages * sim.config.page_tokens - SPARE_OUTPUT_TOKENS - sim.trace.input_tokens[r]
-    return min(sim.trace.max_output_tokens[r], longest)
+    """The declared output limit, which the pool can hold (``never_fits``), so that the engine does not clip it."""
+    return sim.trace.max_output_tokens[r]
 
 
 @kernel
@@ -30,7 +44,7 @@ def keep_unfinished(sim, w, r):
     request = sim.requests[r]
     static = lists.path_end(sim, r)
     tokens = tree.floor_page(sim, request.computed)
-    present, _ = radix.insert(sim, w, static, tokens)
+    present, _ = radix.insert(sim, w, static, tokens, sim.trace.priority[r])
     sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
     _, d = radix.walk(sim, w, static, tokens)
     radix.unlock(sim, w, request.node)
@@ -62,7 +76,7 @@ def keep_finished(sim, w, r):
     request = sim.requests[r]
     if sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed)
-        present, _ = radix.insert(sim, w, lists.path_end(sim, r), tokens)
+        present, _ = radix.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r])
         sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
         request.locked_tokens = tokens
         _back_up(sim, w, r, tokens)
@@ -87,7 +101,7 @@ def load_back(sim, w, r, now):
     if sim.trees[w].free_pages < pages:
         return 0
     sim.trees[w].free_pages -= pages
-    _, d = radix.insert(sim, w, static, on_host)
+    _, d = radix.insert(sim, w, static, on_host, sim.trace.priority[r])
     radix.lock(sim, w, d)
     radix.unlock(sim, w, request.node)
     request.node = d
@@ -103,4 +117,4 @@ def never_fits(sim, r):
     capacity = sim.config.capacity_pages * sim.config.page_tokens
     prompt = sim.trace.input_tokens[r]
     declared = prompt + sim.trace.max_output_tokens[r]
-    return prompt >= capacity - SPARE_INPUT_TOKENS or declared > capacity - SPARE_OUTPUT_TOKENS
+    return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim)

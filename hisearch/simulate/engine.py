@@ -25,6 +25,10 @@ class EngineOutOfMemory(ValueError):  # noqa: N818
 class EngineStuck(EngineOutOfMemory):
     """The simulated engine's requests keep taking each other's memory, so that none gets on."""
 
+#: SGLang's default of --priority-scheduling-preemption-threshold.
+SGLANG_PREEMPTION_THRESHOLD = 10
+#: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
+_SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 _ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG}
 _ROUTERS = {
@@ -108,7 +112,7 @@ def _config(
         long_prefill_tokens=engine.long_prefill_tokens,
         reserve_full_prompt=engine.reserve_full_prompt,
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
-        mixed_chunk=engine.mixed_chunk,
+        mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         ignore_eos=plan.ignore_eos,
         shared_outputs=0,
         log=0,
@@ -140,6 +144,15 @@ def _requests(trace: TraceArrays, load: float) -> Any:
     return requests
 
 
+def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
+    """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.rng``)."""
+    from hisearch.kernels import rng
+
+    # Apart from the router's stream, whose state is the seed itself.
+    state = np.array([seed], np.uint64) ^ np.uint64(_SHUFFLE_STREAMS)
+    return np.array([rng.next_u64(state) for _ in range(workers)], np.uint64)
+
+
 def _allocate(
     plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, seed: int, node_room: int, log_room: int = 0
 ) -> la.Sim:
@@ -150,6 +163,9 @@ def _allocate(
     trees = workers * (2 if config.host_pages > 0 else 1)
     nodes = node_room + trees
     radix = config.engine == la.SGLANG
+    sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
+    stands = radix and (config.eviction == la.BY_PRIORITY or config.schedule == la.DFS_WEIGHT)
+    ends = radix and config.ignore_eos and not config.prefix_caching
     words = (workers + 63) // 64 if config.router == la.CACHE_AWARE else 1
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
@@ -165,10 +181,18 @@ def _allocate(
         workers=_records(workers, la.WORKER),
         trees=_records(trees, la.TREE),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
+        standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
+        queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         cover=np.empty((trees, len(trace.parent)), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
+        launches=_records(2 * workers, la.LAUNCH),
+        joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
+        prompts=np.empty((2 * workers, config.max_running) if radix else (1, 1), np.int32),
+        ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
+        queue_order=np.empty((2, count if sorts else 1), np.int32),
+        shuffle_rng=_shuffle_streams(seed, workers),
         evict_heap=np.empty((workers, nodes if radix else 1), np.int32),
         pending=np.empty(count, np.int32),
         open_loop=first_turns[order],
@@ -214,12 +238,13 @@ def simulate(
         log: keep every step, its batch and what it preempted (``Result.log``).
 
     Raises:
-        ValueError: if ``replicas`` or ``load`` is not positive.
+        ValueError: if ``replicas`` or ``load`` is not positive, or priorities would make SGLang preempt.
         EngineOutOfMemory: the engine itself would fail on this load with these settings, or (``EngineStuck``) get
             nowhere.
     """
     from hisearch.kernels import cluster
 
+    _check_priorities(plan, trace)
     if replicas < 1:
         raise ValueError(f"replicas must be at least 1, not {replicas}")
     if not (load > 0 and math.isfinite(load)):
@@ -251,6 +276,18 @@ def simulate(
     if not horizon_reached and (sim.requests["outcome"] == la.IN_FLIGHT).any():
         raise AssertionError("the simulation ended with requests in flight")
     return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
+
+
+def _check_priorities(plan: WorkerPlan, trace: CompiledTrace) -> None:
+    """Refuse priorities so far apart that SGLang would preempt running requests for waiting ones: not simulated."""
+    if plan.engine.name != "sglang" or plan.engine.schedule != "priority" or len(trace) == 0:
+        return
+    spread = int(np.ptp(trace.arrays.priority))
+    if spread > SGLANG_PREEMPTION_THRESHOLD:
+        raise ValueError(
+            f"the trace's priorities differ by up to {spread}: SGLang preempts a running request for one "
+            f"whose priority differs by more than {SGLANG_PREEMPTION_THRESHOLD}, which is not simulated"
+        )
 
 
 def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, horizon_reached: bool) -> Result:

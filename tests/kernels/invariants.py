@@ -1,6 +1,6 @@
 """A simulation's arrays checked against themselves, wherever a run stops (L1, L3): slow walks over everything.
 
-Holders are requests that hold KV: those that decode, and those with a chunk in the step now running.
+Holders are requests that hold KV: those that decode, and those with a chunk in a step now running.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
 from hisearch.simulate import engine
+from tests.kernels import sglang_invariants as sglang
 from tests.kernels.systems import System
 
 
@@ -205,8 +206,7 @@ def _check_eviction_heap(sim: la.Sim, v: int, nodes: list[int]) -> None:
         slot = int(sim.nodes[d].heap_slot)
         assert (slot >= 0) == (d in heap)
         assert slot < 0 or heap[slot] == d
-    lfu = sim.config.eviction == la.LFU
-    keys = [(sim.nodes[d].hits if lfu else 0, sim.nodes[d].tick, sim.nodes[d].serial) for d in heap]
+    keys = [sglang.eviction_key(sim, d) for d in heap]
     assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
     assert len({sim.nodes[d].serial for d in nodes}) == len(nodes)
     assert cache.evictable_pages == sum(_node_pages(sim, d) for d in nodes if sim.nodes[d].lock == 0)
@@ -222,7 +222,12 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     if sim.config.engine == la.VLLM:
         decoding, batch = _check_vllm_lists(sim, w, waiting, running)
     else:
-        decoding, batch = _check_sglang_lists(sim, w, running)
+        lingering = [r for r in running if sim.requests[r].outcome == la.FINISHED]
+        assert len(lingering) == worker.lingering
+        sglang.check_reserves(sim, w)
+        batch = sglang.unjoined(sim, w)
+        decoding = [r for r in running if r not in batch and r not in lingering]
+        assert len(decoding) == worker.decoding
     mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
     live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
     assert sorted(live) == sorted({*waiting, *decoding, *batch})
@@ -239,18 +244,6 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     keys = [(sim.requests[r].finish_clock, sim.requests[r].order) for r in heap]
     assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
     return decoding + batch
-
-
-def _check_sglang_lists(sim: la.Sim, w: int, running: list[int]) -> tuple[list[int], list[int]]:
-    """Returns those that decode and those in the prefill batch."""
-    worker = sim.workers[w]
-    lingering = [r for r in running if sim.requests[r].outcome == la.FINISHED]
-    assert len(lingering) == worker.lingering
-    batch = sim.batch[w, : worker.batch_size].tolist() if worker.phase == la.STEPPING else []
-    decoding = [r for r in running if r not in batch and r not in lingering]
-    assert len(decoding) == worker.decoding
-    assert worker.chunked in (-1, *batch)
-    return decoding, batch
 
 
 def _check_vllm_lists(
@@ -294,7 +287,9 @@ def _linked(sim: la.Sim, head: int, tail: int) -> list[int]:
 def _known(sim: la.Sim, w: int, r: int) -> int:
     """Prompt and output so far of a decoding request."""
     left = int(sim.requests[r].finish_clock) - int(sim.workers[w].clock)
-    assert 0 < left < sim.trace.output_tokens[r]
+    # With overlap the last token may be in flight.
+    in_flight = sim.config.engine == la.SGLANG and sim.config.overlap
+    assert (0 if in_flight else 1) <= left < sim.trace.output_tokens[r]
     return int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
 
 
@@ -343,15 +338,13 @@ def _check_pages(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> N
 def _own_pages(sim: la.Sim, w: int, r: int) -> int:
     """Pages of ``r`` that are not the tree's."""
     worker, request = sim.workers[w], sim.requests[r]
-    decodes = request.heap_slot >= 0
-    tokens = _known(sim, w, r) - 1 if decodes else int(request.computed)
-    if sim.config.engine == la.VLLM:
+    if sim.config.engine == la.SGLANG:
+        tokens = sglang.committed_tokens(sim, w, r)
+    else:
+        decodes = request.heap_slot >= 0
+        tokens = _known(sim, w, r) - 1 if decodes else int(request.computed)
         # A coast's first step has its pages, and is accounted for with the others.
         tokens += decodes and worker.phase == la.COASTING
-    elif decodes:
-        tokens += worker.phase != la.STEPPING
-    else:
-        tokens += int(request.chunk)
     own = _pages(sim, tokens) - _pages(sim, request.locked_tokens)
     assert own >= 0
     return own

@@ -14,18 +14,21 @@ from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import EngineSpec, RouterName, RouterSpec
+from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from tests.reference import sglang, sglang_admission, vllm
+from tests.reference import sglang, vllm
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.recording import Request
-from tests.reference.router import RouterConfig
+from tests.reference.router import RouterConfig, SplitMix64
 from tests.reference.sglang_state import SglangConfig
 
 #: Every router policy and engine there is: a new one is tested from the day it has a name.
 POLICIES: tuple[str, ...] = get_args(RouterName)
 ENGINES: tuple[str, ...] = get_args(EngineName)
+
+#: Sets the shuffle streams apart from the router's; see ``simulate.engine``.
+SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 #: 5 ms a step, 20 us a token, 1 ns per unit of attention; in joules 300 times as much.
 LAW = law_costs(0.005, 2e-5, 1e-9)
@@ -68,6 +71,7 @@ def plan(
     costs: CompiledCosts | None = None,
     host_latency_s: float = 1e-5,
     host_s_per_token: float = 1e-7,
+    ignore_eos: bool = False,
 ) -> WorkerPlan:
     """A worker with the given room, in whole pages."""
     page = engine.page_size
@@ -79,6 +83,7 @@ def plan(
         host_tokens // page * page,
         host_latency_s,
         host_s_per_token,
+        ignore_eos=ignore_eos,
     )
 
 
@@ -102,6 +107,7 @@ class System:
     shape: TraceShape = KERNEL_SHAPE
     host_tokens: int = 0
     rugged: bool = False
+    ignore_eos: bool = False
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +121,7 @@ class System:
     @property
     def plan(self) -> WorkerPlan:
         """One worker."""
-        return plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs)
+        return plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, ignore_eos=self.ignore_eos)
 
     def simulate(self, **options: Any) -> Result:
         """Run the kernels."""
@@ -131,9 +137,11 @@ class System:
             self.router.balance_abs_threshold,
             self.router.balance_rel_threshold,
         )
-        return Cluster(self.trace.arrays, self._reference_worker, self.workers, router).run()
+        # Workers are made in order, each with a stream of its own for random schedules.
+        streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
+        return Cluster(self.trace.arrays, lambda: self._reference_worker(streams.next()), self.workers, router).run()
 
-    def _reference_worker(self) -> Worker:
+    def _reference_worker(self, stream: int) -> Worker:
         seconds = self.costs.seconds
 
         def cost(chunks: Any, decodes: Any, sampling: int) -> float:
@@ -142,7 +150,9 @@ class System:
 
         if self.engine.name == "vllm":
             return _DeclaredVllm(vllm_config(self.engine, self.capacity_tokens), cost)
-        return _UnpinnedSglang(sglang_config(self.engine, self.capacity_tokens), cost)
+        return sglang.SglangWorker(
+            sglang_config(self.engine, self.capacity_tokens, ignore_eos=self.ignore_eos, seed=stream), cost
+        )
 
 
 def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
@@ -162,17 +172,24 @@ def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
     )
 
 
-def sglang_config(engine: EngineSpec, capacity_tokens: int) -> SglangConfig:
+def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool = False, seed: int = 0) -> SglangConfig:
     """The reference's settings."""
+    by_priority = engine.schedule == "priority"
     return SglangConfig(
         max_running_requests=engine.max_running_requests,
         max_total_tokens=capacity_tokens,
         page_size=engine.page_size,
-        chunked_prefill_size=engine.chunk_tokens,
+        chunked_prefill_size=engine.chunk_tokens if engine.chunked_prefill else -1,
         max_prefill_tokens=engine.max_prefill_tokens,
+        schedule_policy="fcfs" if by_priority else engine.schedule,  # type: ignore[arg-type]
+        enable_priority_scheduling=by_priority,
         schedule_conservativeness=engine.schedule_conservativeness,
         radix_eviction_policy=engine.eviction,
         disable_radix_cache=not engine.prefix_caching,
+        enable_mixed_chunk=engine.mixed_chunk,
+        disable_overlap_schedule=not engine.overlap,
+        ignore_eos=ignore_eos,
+        seed=seed,
     )
 
 
@@ -181,35 +198,6 @@ class _DeclaredVllm(vllm.VllmWorker):
 
     def rejection(self, request: Request) -> str | None:
         return super().rejection(replace(request, output_tokens=request.max_output_tokens))
-
-
-class _UnpinnedSglang(sglang.SglangWorker):
-    """Admits as with the radix cache on where it is off.
-
-    The recordings' requests have pinned lengths, for which the engine then has an admission of its own; a workload's
-    have not.
-    """
-
-    @property
-    def longest_tokens(self) -> int:
-        return self.config.capacity_tokens - 2
-
-    def rejection(self, request: Request) -> str | None:
-        """By the declared output limit, like ``_DeclaredVllm``."""
-        return super().rejection(replace(request, output_tokens=request.max_output_tokens))
-
-    def _form_prefill(self) -> Any:
-        pinned = sglang.Admission
-        sglang.Admission = _UnpinnedAdmission  # type: ignore[misc]
-        try:
-            return super()._form_prefill()
-        finally:
-            sglang.Admission = pinned  # type: ignore[misc]
-
-
-class _UnpinnedAdmission(sglang_admission.Admission):
-    def try_admit(self, live: Any) -> sglang_admission.Verdict:
-        return self._try_with_radix(live)
 
 
 def routers() -> st.SearchStrategy[RouterSpec]:
@@ -241,19 +229,25 @@ def vllm_engines() -> st.SearchStrategy[EngineSpec]:
     )
 
 
-def sglang_engines() -> st.SearchStrategy[EngineSpec]:
-    """SGLang's settings; the engine wants chunks of whole pages."""
+def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
+    """SGLang's settings; the engine wants chunks of whole pages.
+
+    ``mixed``: with mixed chunks too, for which the engine retracts nobody, so that it may run out of memory.
+    """
     return st.builds(
         EngineSpec,
         name=st.just("sglang"),
         page_tokens=st.sampled_from([1, 4, 16]),
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 64, 256]),
+        chunked_prefill=st.sampled_from([True, True, True, False]),
         max_prefill_tokens=st.sampled_from([64, 16384]),
         schedule_conservativeness=st.sampled_from([1.0, 0.2, 0.02]),
         prefix_caching=st.sampled_from([True, True, True, False]),
-        eviction=st.sampled_from(["lru", "lfu"]),
-        overlap=st.just(False),
+        eviction=st.sampled_from(get_args(EvictionName)),
+        schedule=st.sampled_from(SCHEDULES["sglang"]),
+        overlap=st.booleans(),
+        mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),
     )
 
 
@@ -284,11 +278,13 @@ def crowded(name: str) -> st.SearchStrategy[System]:
             page_tokens=st.sampled_from([1, 4, 16]),
             chunk_tokens=st.sampled_from([16, 64]),
             schedule_conservativeness=st.just(0.02),
-            overlap=st.booleans() if name == "vllm" else st.just(False),
-            schedule=st.sampled_from(["fcfs", "priority"]) if name == "vllm" else st.just("fcfs"),
+            overlap=st.booleans(),
+            **({"eviction": st.sampled_from(get_args(EvictionName))} if name == "sglang" else {}),
+            schedule=st.sampled_from(SCHEDULES[name]),
             long_prefill_tokens=st.sampled_from([0, 0, 7]),
             reserve_full_prompt=st.booleans(),
         ),
+        ignore_eos=st.booleans(),
         capacity_tokens=st.sampled_from([160, 240]),
         workers=st.integers(1, 2),
         shape=st.just(
@@ -310,4 +306,5 @@ def systems(engines: st.SearchStrategy[EngineSpec], *, repeats: bool, host: bool
         shape=shapes(repeats),
         host_tokens=st.sampled_from([64, 500, 3000, 100_000]) if host else st.just(0),
         rugged=st.booleans(),
+        ignore_eos=st.booleans(),
     )

@@ -31,6 +31,17 @@ def fingerprint(result: Result) -> bytes:
     return b"".join([*columns, np.float64(result.makespan_s).tobytes()])
 
 
+def late_decodes(system: System, result: Result) -> int:
+    """Decodes at most whose token is dropped.
+
+    With overlap SGLang decodes a request once more while the results of its last step are not known, and drops the
+    token in flight of a retracted one.
+    """
+    if system.engine.name != "sglang" or not system.engine.overlap:
+        return 0
+    return int(result.requests.finished.sum() + result.workers.preemptions.sum())
+
+
 @examples(100)
 @given(system=ANY_HOST | CROWDED)
 def test_l1_every_request_ends_exactly_once(system: System) -> None:
@@ -76,7 +87,7 @@ def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
     decoded = int((table.output_tokens - 1)[done].sum())
     if result.workers.preemptions.sum() == 0:
         assert result.workers.prefill_tokens.sum() == missing
-        assert result.workers.decode_tokens.sum() == decoded
+        assert 0 <= result.workers.decode_tokens.sum() - decoded <= late_decodes(system, result)
         assert result.workers.host_hit_tokens.sum() == table.host_hit_tokens.sum()
 
 
@@ -90,7 +101,7 @@ def test_l2_preempted_requests_make_all_their_tokens(system: System) -> None:
     assert missing <= result.workers.prefill_tokens.sum()
     by_prompts = int(table.output_tokens[done].sum()) - int(result.workers.decode_tokens.sum())
     preemptions = int(result.workers.preemptions.sum())
-    assert done.sum() <= by_prompts <= done.sum() + preemptions
+    assert done.sum() - late_decodes(system, result) <= by_prompts <= done.sum() + preemptions
 
 
 @examples(100)
@@ -141,6 +152,8 @@ def test_l5_true_output_lengths_matter_only_once_they_show(
     large enough that nothing is rejected for its declared length, so that most admissions are decided by what is
     reserved for outputs to come.
     """
+    # A prompt that may not be cut is rejected by its length, which a predecessor's output is part of.
+    system = replace(system, engine=system.engine.model_copy(update={"chunked_prefill": True}))
     shape = replace(system.shape, slack=4.0, repeat=0.0, follow_up=follow_up)
     first = random_trace(system.seed, shape)
     longest = random_trace(system.seed, shape, first.max_output_tokens)
@@ -151,13 +164,12 @@ def test_l5_true_output_lengths_matter_only_once_they_show(
     page = system.engine.page_size
     needed = int((longest.input_tokens + longest.max_output_tokens).max()) + 8
     needed = int(needed / (1.0 - system.engine.watermark)) + page
-    plan = replace(system, capacity_tokens=needed + page + spare_tokens).plan
+    plan = replace(system, capacity_tokens=needed + 2 * page + spare_tokens).plan
     results = [
         simulate(plan, compiled(trace), replicas=system.workers, router=system.router, seed=system.seed)
         for trace in (first, second)
     ]
-    assert results[0].requests.outcome.tolist() == results[1].requests.outcome.tolist()
-    assert results[0].requests.finished.all() or not system.engine.chunked_prefill
+    assert all(result.requests.finished.all() for result in results)
     differs = first.output_tokens != second.output_tokens
     shown = min(result.requests.finish_s[differs].min(initial=np.inf) for result in results)
     for name in EVENTS:

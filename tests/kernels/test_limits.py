@@ -107,8 +107,10 @@ def unlimited_hits(trace: TraceArrays, page: int) -> list[int]:
 )
 def test_l7_one_request_takes_the_closed_form(name: str, prompt: int, output: int, chunk: int, caching: bool) -> None:
     engine = EngineSpec.model_validate(
-        {"name": name, "chunk_tokens": chunk, "max_running_requests": 4, "prefix_caching": caching}
-    )
+        {
+            "name": name, "chunk_tokens": chunk, "max_running_requests": 4, "prefix_caching": caching, "overlap": False,
+        }
+    )  # fmt: skip
     result = simulate(plan(engine, AMPLE), one_request(prompt, output, arrival_s=0.25))
     table = result.requests
     assert table.scheduled_s[0] == 0.25
@@ -160,7 +162,7 @@ def test_l7_zero_load_serves_every_request_as_if_alone(name: str, seed: int, pag
 @given(seed=st.integers(0, 1000), page=st.sampled_from([1, 4, 16]))
 def test_l7_unlimited_cache_hits_all_that_was_computed_before(name: str, seed: int, page: int) -> None:
     arrays = one_after_another(random_trace(seed))
-    engine = EngineSpec.model_validate({"name": name, "page_tokens": page})
+    engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "overlap": False})
     table = simulate(plan(engine, AMPLE), compiled(arrays)).requests
     assert table.hit_tokens.tolist() == unlimited_hits(arrays, page)
 
@@ -212,7 +214,7 @@ def test_l7_unlimited_host_tier_makes_up_for_a_small_pool(name: str, seed: int, 
     SGLang leaves fewer than ten missing tokens on the host and computes them.
     """
     arrays = one_after_another(random_trace(seed, TraceShape(requests=30, slack=1.0)))
-    engine = EngineSpec.model_validate({"name": name, "page_tokens": page})
+    engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "overlap": False})
     worker = plan(engine, capacity, host_tokens=AMPLE, host_latency_s=0.0, host_s_per_token=0.0)
     table = simulate(worker, compiled(arrays)).requests
     without = simulate(plan(engine, capacity), compiled(arrays)).requests

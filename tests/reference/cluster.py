@@ -1,11 +1,12 @@
 """N identical workers behind a router, in one virtual clock.
 
-A worker whose engine schedules ahead of the device has at most two steps outstanding. Its next pass follows at once
-where the step just formed is the only one, else when the oldest has ended.
+Order of events at equal times: arrivals by request index, then ends of steps by worker index, then passes (which form
+the next batch) by worker index. An arrival that an end brings about at the same time (think time 0) comes before the
+next end. So a pass at t sees every arrival at or before t, and a dispatch at t knows of the ends handled before it.
 
-Order of events at equal times: arrivals by request index, then ends of steps by worker index, then starts of steps by
-worker index. An arrival that an end brings about at the same time (think time 0) comes before the next end. So a step
-that starts at t sees every arrival at or before t, and a dispatch at t knows of the ends handled before it.
+A worker with asynchronous scheduling (``most_outstanding`` 2) forms a batch while the one before it runs. If the batch
+just launched is the only outstanding one, its next pass follows at once, at the same time; else, or where no batch was
+formed, the next pass comes when the oldest outstanding one has ended and its results are processed.
 
 A request that can never fit is rejected when it arrives, before it reaches the router: it uses no turn and no random
 number and leaves no belief. Its follow-up arrives ``think_s`` after the rejection.
@@ -14,6 +15,7 @@ number and leaves no belief. Its follow-up arrives ``think_s`` after the rejecti
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 FINISHED = 1
 TOO_LARGE = 2
 
-_ARRIVAL, _STEP_END, _STEP_START = range(3)
+_ARRIVAL, _STEP_END, _PASS = range(3)
 
 
 class Worker(Protocol):
@@ -38,11 +40,11 @@ class Worker(Protocol):
     first_scheduled_s: dict[Any, float]
     first_token_s: dict[Any, float]
     finish_s: dict[Any, float]
-    outstanding: list[Any]
-    most_outstanding: int
     reused_tokens: dict[Any, int]
     preemptions: dict[Any, int]
 
+    @property
+    def most_outstanding(self) -> int: ...
     @property
     def held_tokens(self) -> int: ...
     @property
@@ -116,8 +118,9 @@ class Cluster:
         self.router = Router(router, workers)
         self.outcomes: dict[int, RequestOutcome] = {}
         self.tallies = [WorkerOutcome() for _ in range(workers)]
-        self.busy = [False] * workers
-        self.start_planned = [False] * workers
+        # Whether a pass or the end of a step is among the events; only an arrival wakes a worker without either.
+        self.awake = [False] * workers
+        self.ends: list[deque[float]] = [deque() for _ in range(workers)]
         self.events: list[tuple[float, int, int]] = []
         self.follow_ups: dict[int, list[int]] = {}
         for index, previous in enumerate(trace.previous.tolist()):
@@ -136,7 +139,7 @@ class Cluster:
             elif kind == _STEP_END:
                 self._end_step(index, now)
             else:
-                self._start_step(index, now)
+                self._form(index, now)
         for engine, tally in zip(self.engines, self.tallies, strict=True):
             tally.evicted_tokens = engine.evicted_tokens
         finishes = [outcome.finish_s for outcome in self.outcomes.values() if outcome.finish_s is not None]
@@ -154,30 +157,27 @@ class Cluster:
         outcome.worker = self.router.dispatch(index, prompt_runs)
         self.engines[outcome.worker].receive(request)
         self.tallies[outcome.worker].requests += 1
-        self._plan_start(outcome.worker, now)
+        self._wake(outcome.worker, now)
 
-    def _start_step(self, worker: int, now: float) -> None:
-        self.start_planned[worker] = False
-        engine = self.engines[worker]
+    def _form(self, worker: int, now: float) -> None:
+        engine, tally, ends = self.engines[worker], self.tallies[worker], self.ends[worker]
         step = engine.form(now)
         if step is not None:
-            self._tally(worker, step)
-        if step is not None and len(engine.outstanding) < engine.most_outstanding:
-            self._plan_start(worker, now)
-        elif engine.outstanding:
-            self.busy[worker] = True
-            heapq.heappush(self.events, (engine.outstanding[0].step.end_s, _STEP_END, worker))
-
-    def _tally(self, worker: int, step: Step) -> None:
-        engine, tally = self.engines[worker], self.tallies[worker]
-        tally.steps.append(step)
-        tally.busy_s += step.end_s - step.start_s
-        tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)
-        tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
-        tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
+            ends.append(step.end_s)
+            tally.steps.append(step)
+            tally.busy_s += step.end_s - step.start_s
+            tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)
+            tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
+            tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
+        if not ends:
+            self.awake[worker] = False
+        elif step is None or len(ends) == engine.most_outstanding:
+            heapq.heappush(self.events, (ends[0], _STEP_END, worker))
+        else:
+            heapq.heappush(self.events, (now, _PASS, worker))
 
     def _end_step(self, worker: int, now: float) -> None:
-        self.busy[worker] = False
+        self.ends[worker].popleft()
         engine = self.engines[worker]
         for request in engine.process():
             index = request.id
@@ -191,12 +191,12 @@ class Cluster:
             self.tallies[worker].preemptions += outcome.preemptions
             self.router.finished(index)
             self._plan_follow_ups(index, now)
-        self._plan_start(worker, now)
+        heapq.heappush(self.events, (now, _PASS, worker))
 
-    def _plan_start(self, worker: int, now: float) -> None:
-        if not self.busy[worker] and not self.start_planned[worker]:
-            self.start_planned[worker] = True
-            heapq.heappush(self.events, (now, _STEP_START, worker))
+    def _wake(self, worker: int, now: float) -> None:
+        if not self.awake[worker]:
+            self.awake[worker] = True
+            heapq.heappush(self.events, (now, _PASS, worker))
 
     def _plan_follow_ups(self, index: int, now: float) -> None:
         for follow_up in self.follow_ups.get(index, []):

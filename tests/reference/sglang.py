@@ -10,18 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .content import Content
 from .recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
 from .sglang_admission import Admission, Verdict
 from .sglang_cache import KvCache
+from .sglang_order import WaitingOrder
 from .sglang_state import Batch, LiveRequest, SglangConfig
 
 #: Tokens per remaining request that a retraction makes room for, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20
-#: lpm is fcfs while more than this many requests wait.
-LPM_QUEUE_LIMIT = 128
-#: lpm: a request that matches at most this many cached tokens and at least as many of an earlier waiting one goes last.
-IN_BATCH_PREFIX_TOKENS = 32
 
 
 @dataclass
@@ -51,8 +47,8 @@ class SglangWorker:
     def __init__(self, config: SglangConfig, cost: Cost) -> None:
         self.config = config
         self.cost = cost
-        self.most_outstanding = 1 if config.disable_overlap_schedule else 2
         self.cache = KvCache(config)
+        self.order = WaitingOrder(config, self.cache)
         self.waiting: list[LiveRequest] = []
         self.running = Batch()
         self.last: Batch | None = None
@@ -67,6 +63,11 @@ class SglangWorker:
         self.reused_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
         self._retracted: list[LiveRequest] = []
+
+    @property
+    def most_outstanding(self) -> int:
+        """Batches that may be launched without their results processed."""
+        return 1 if self.config.disable_overlap_schedule else 2
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -89,22 +90,23 @@ class SglangWorker:
     def longest_tokens(self) -> int:
         """Most prompt + output tokens of one request.
 
-        The engine clips the output limit to ``capacity - 2`` in all. With the radix cache off its admission test rounds
-        what is computed up to pages, so that a longer clip than this one would leave a request waiting for ever.
+        The engine clips the output limit to ``capacity - 2`` in all. With the radix cache off and pinned outputs its
+        admission test rounds what is computed up to pages, so that a longer clip than this one would leave a request
+        waiting for ever.
         """
-        spare = self.config.page_size if self.config.disable_radix_cache else 1
+        spare = self.config.page_size if self.config.plays_out_ends else 1
         return self.config.capacity_tokens - 1 - spare
 
     def rejection(self, request: Request) -> str | None:
         """Why the request can never be served in full here, or None.
 
         The engine refuses prompts of ``capacity - 6`` tokens or more and clips output limits (see ``longest_tokens``);
-        a request that the clip would cut short is rejected.
+        a request whose declared limit would be clipped is rejected.
         """
         capacity = self.config.capacity_tokens
         if request.input_tokens >= capacity - 6:
             return f"prompt of {request.input_tokens} tokens, the pool of {capacity} takes less than {capacity - 6}"
-        total = request.input_tokens + request.output_tokens
+        total = request.input_tokens + request.max_output_tokens
         if total > self.longest_tokens:
             return f"{total} tokens exceed the {self.longest_tokens} that a pool of {capacity} serves"
         return None
@@ -186,14 +188,17 @@ class SglangWorker:
 
     def _form_prefill(self) -> Batch | None:
         places = self.config.max_running_requests - len(self.running.requests)
+        if self.config.enable_priority_scheduling:
+            # So that each pass may preempt; no request is urgent enough (see ``WaitingOrder``).
+            self.running.full = False
         if self.chunked is None:
             if self.running.full or not self.waiting:
                 return None
             if places <= 0:
                 self.running.full = True
                 return None
-        self._sort_waiting()
-        mixed_tokens = len(self.running.requests) if self.config.enable_mixed_chunk else 0
+        self.order.sort(self.waiting)
+        mixed_tokens = len(self.running.requests) if self.config.mixed else 0
         admission = Admission(self.config, self.cache, self.running.requests, self.ratio, mixed_tokens)
         if self.chunked:
             self.chunked.extend = self.chunked.known - self.chunked.prefix
@@ -227,7 +232,7 @@ class SglangWorker:
             self.reused_tokens.setdefault(live.request.id, live.prefix)
         self.cache.take_prefill(admission.admitted)
         batch = Batch(admission.admitted, prefill=True, partial=self.chunked)
-        if self.config.enable_mixed_chunk and self.running.requests:
+        if self.config.mixed and self.running.requests:
             self.running.drop_finished()
             batch.decoding = self.running.requests
             self.cache.take_decode(batch.decoding)
@@ -266,24 +271,6 @@ class SglangWorker:
         generated = sum(live.generated for live in stay)
         limit = sum(live.max_new for live in stay)
         self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(stay)) / (limit + 1))
-
-    def _sort_waiting(self) -> None:
-        """lpm: longest cached prefix first; those that had better wait for an earlier one's prefix last."""
-        if self.config.schedule_policy == "fcfs" or len(self.waiting) > LPM_QUEUE_LIMIT:
-            return
-        order: dict[LiveRequest, float] = {}
-        seen: list[tuple[Content, int]] = []
-        for live in self.waiting:
-            content, known = live.request.content, live.known
-            matched = self.cache.matched_tokens(content, known)
-            order[live] = -matched
-            if matched <= IN_BATCH_PREFIX_TOKENS:
-                shared = max((_shared_tokens(content, known, *other) for other in seen), default=0)
-                if shared >= IN_BATCH_PREFIX_TOKENS:
-                    order[live] = float("inf")
-                else:
-                    seen.append((content, known))
-        self.waiting.sort(key=lambda live: order[live])
 
     def _launch(self, batch: Batch, now: float) -> Step:
         entries = [self._entry(batch, live) for live in batch.requests]
@@ -333,11 +320,3 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
         elif step is None and pending:
             now = pending[0].arrival_s
     return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
-
-
-def _shared_tokens(content: Content, known: int, other: Content, other_known: int) -> int:
-    """Length of the common prefix of two token sequences."""
-    length = 0
-    while length < min(known, other_known) and content.token(length) == other.token(length):
-        length += 1
-    return length

@@ -29,13 +29,13 @@ class Admission:
     ) -> None:
         self.cache = cache
         self.running = running
-        self.radix_off = config.disable_radix_cache
+        self.plays_out_ends = config.plays_out_ends
         self.input_left = config.max_prefill_tokens - mixed_tokens
         self.chunk_left = None if config.chunk_tokens is None else config.chunk_tokens - mixed_tokens
         self.held_now = mixed_tokens
-        self.reserved = mixed_tokens + sum(
-            min(live.max_new - live.generated, CLIP_OUTPUT_TOKENS) * ratio for live in running
-        )
+        # Tokens are summed before the ratio is applied; the engine multiplies first, which may round differently.
+        to_come = sum(min(live.max_new - live.generated, CLIP_OUTPUT_TOKENS) for live in running)
+        self.reserved = mixed_tokens + to_come * ratio
         self.admitted: list[LiveRequest] = []
         self.partial: LiveRequest | None = None
         self._ends: list[tuple[int, int]] | None = None
@@ -64,7 +64,7 @@ class Admission:
 
     def try_admit(self, live: LiveRequest) -> Verdict:
         """Test the waiting request and, if it fits, add it (or its first chunk)."""
-        return self._try_without_radix(live) if self.radix_off else self._try_with_radix(live)
+        return self._try_without_radix(live) if self.plays_out_ends else self._try_with_radix(live)
 
     def _try_with_radix(self, live: LiveRequest) -> Verdict:
         total = live.extend + min(max(live.max_new - live.generated, 0), CLIP_OUTPUT_TOKENS)
@@ -109,7 +109,8 @@ class Admission:
             if free - left * alive <= alive:
                 return Verdict.NO_TOKEN
             free += occupied
-        if self.chunk_left is None or tokens <= self.chunk_left:
+        # The engine compares whole pages; that differs in mixed mode alone, where it would cut behind the prompt's end.
+        if self.chunk_left is None or live.extend <= self.chunk_left:
             self.admitted.append(live)
             self._charge(live.extend, min(live.max_new, CLIP_OUTPUT_TOKENS))
         elif self.chunk_left <= 0:

@@ -6,7 +6,6 @@ rest of its ``committed`` ones its own.
 
 from __future__ import annotations
 
-from .content import Content
 from .sglang_state import LiveRequest, SglangConfig
 from .sglang_tree import RadixTree
 
@@ -50,10 +49,6 @@ class KvCache:
             live.prefix, live.node = self.tree.match(live.request.content, live.known - 1)
         live.protected = live.prefix
         live.extend = live.known - live.prefix
-
-    def matched_tokens(self, content: Content, tokens: int) -> int:
-        """Tokens of a prefix in the cache (walking over them counts as an access)."""
-        return self.tree.match(content, tokens)[0] if self.tree else 0
 
     def lock(self, live: LiveRequest) -> None:
         """Keep the request's cached part from being evicted."""
@@ -124,7 +119,7 @@ class KvCache:
     def _insert(self, live: LiveRequest, tokens: int) -> None:
         """Add whole pages to the tree; what it had already is freed as a duplicate."""
         assert self.tree is not None
-        present = self.tree.insert(live.request.content, tokens)
+        present = self.tree.insert(live.request.content, tokens, live.request.priority)
         assert present >= live.protected
         self.free_tokens += present - live.protected
 

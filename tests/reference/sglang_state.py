@@ -6,27 +6,37 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .recording import Request
-from .sglang_tree import RadixNode
+from .sglang_tree import EvictionPolicy, RadixNode
 
 #: Output tokens that admission reserves per request at most (SGLang's ``CLIP_MAX_NEW_TOKENS``).
 CLIP_OUTPUT_TOKENS = 4096
 
 
+SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random"]
+
+
 @dataclass(frozen=True)
 class SglangConfig:
-    """Server arguments by their own names."""
+    """Server arguments by their own names.
+
+    Beside them: ``ignore_eos``, a request's argument (here all requests' or none's), and the seed of random orders.
+    ``enable_priority_scheduling`` goes with ``schedule_low_priority_values_first``: lower values go first.
+    """
 
     max_running_requests: int
     max_total_tokens: int
     page_size: int = 1
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
-    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    schedule_policy: SchedulePolicy = "fcfs"
     schedule_conservativeness: float = 1.0
-    radix_eviction_policy: Literal["lru", "lfu", "fifo"] = "lru"
+    radix_eviction_policy: EvictionPolicy = "lru"
     disable_radix_cache: bool = False
     enable_mixed_chunk: bool = False
     disable_overlap_schedule: bool = True
+    enable_priority_scheduling: bool = False
+    ignore_eos: bool = True
+    seed: int = 0
 
     @classmethod
     def from_recording(cls, config: dict[str, Any]) -> SglangConfig:
@@ -37,6 +47,16 @@ class SglangConfig:
     def chunk_tokens(self) -> int | None:
         """Tokens per prefill pass, None where prompts are never cut."""
         return self.chunked_prefill_size if self.chunked_prefill_size > 0 else None
+
+    @property
+    def mixed(self) -> bool:
+        """Whether running requests decode along with prefills; the flag is without effect where prompts are not cut."""
+        return self.enable_mixed_chunk and self.chunk_tokens is not None
+
+    @property
+    def plays_out_ends(self) -> bool:
+        """Whether admission follows the rule for pinned outputs without radix cache."""
+        return self.disable_radix_cache and self.ignore_eos
 
     @property
     def capacity_tokens(self) -> int:

@@ -11,6 +11,8 @@ from typing import Literal
 
 from .content import Content, page
 
+EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
+
 
 @dataclass(eq=False)
 class RadixNode:
@@ -20,17 +22,36 @@ class RadixNode:
         pages: identities of its pages.
         children: by the identity of their first page.
         locks: requests that use it or something below it.
-        access_tick, creation_tick: when it was last walked over, and made.
+        access_tick: when it was last walked over.
         serial: order of creation, which decides between equal ticks.
+        priority: highest value among the requests whose insertions passed through it.
     """
 
     pages: list[Hashable]
     parent: RadixNode | None
-    creation_tick: int
     serial: int
     access_tick: int
+    priority: int
     children: dict[Hashable, RadixNode] = field(default_factory=dict)
     locks: int = 0
+
+
+def _eviction_key(policy: EvictionPolicy, node: RadixNode) -> tuple[int, ...]:
+    """Leaves with the least key go first.
+
+    Without a host tier the engine keeps no hit counts: ``lfu`` and ``slru`` (which protects nodes with at least two
+    hits) are then ``lru``. ``priority`` is by the requests' own values, the lowest first, however the queue is ordered.
+    Source: the strategies of SGLang's ``mem_cache/evict_policy.py`` (0.5.9), and the recordings for ``lfu``.
+    """
+    return {
+        "lru": (node.access_tick, node.serial),
+        "lfu": (node.access_tick, node.serial),
+        "slru": (node.access_tick, node.serial),
+        "mru": (-node.access_tick, -node.serial),
+        "fifo": (node.serial,),
+        "filo": (-node.serial,),
+        "priority": (node.priority, node.access_tick, node.serial),
+    }[policy]
 
 
 class RadixTree:
@@ -38,12 +59,12 @@ class RadixTree:
 
     Attributes:
         page_size: tokens per page.
-        policy: eviction order of leaves. Without a host tier the engine keeps no hit counts, so ``lfu`` is ``lru``.
+        policy: eviction order of leaves (see ``_eviction_key``).
         total_tokens: tokens in the tree.
         evicted_tokens: tokens evicted so far.
     """
 
-    def __init__(self, page_size: int, policy: Literal["lru", "lfu", "fifo"]) -> None:
+    def __init__(self, page_size: int, policy: EvictionPolicy) -> None:
         self.page_size = page_size
         self.policy = policy
         self.tick = 0
@@ -78,12 +99,17 @@ class RadixTree:
         node, matched = self._walk(self._keys(content, tokens))
         return matched * self.page_size, node
 
-    def insert(self, content: Content, tokens: int) -> int:
+    def insert(self, content: Content, tokens: int, priority: int) -> int:
         """Add the whole pages of the first ``tokens`` tokens; returns how many tokens were there already."""
         keys = self._keys(content, tokens)
         node, matched = self._walk(keys)
         if matched < len(keys):
-            node.children[keys[matched]] = self._new_node(keys[matched:], node)
+            above, node = node, self._new_node(keys[matched:], node, priority)
+            above.children[keys[matched]] = node
+        at: RadixNode | None = node
+        while at is not None and at is not self.root:
+            at.priority = max(at.priority, priority)
+            at = at.parent
         return matched * self.page_size
 
     def lock(self, node: RadixNode, change: Literal[1, -1]) -> None:
@@ -100,15 +126,12 @@ class RadixTree:
             leaves = [node for node in self.nodes() if not node.children and node.locks == 0]
             if not leaves:
                 break
-            victim = min(leaves, key=self._priority)
+            victim = min(leaves, key=lambda node: _eviction_key(self.policy, node))
             assert victim.parent is not None
             del victim.parent.children[victim.pages[0]]
             gone += self._tokens(victim)
         self.evicted_tokens += gone
         return gone
-
-    def _priority(self, node: RadixNode) -> tuple[int, int]:
-        return (node.creation_tick if self.policy == "fifo" else node.access_tick, node.serial)
 
     def _tokens(self, node: RadixNode) -> int:
         return len(node.pages) * self.page_size
@@ -137,7 +160,7 @@ class RadixTree:
     def _split(self, child: RadixNode, at: int) -> RadixNode:
         """Cut a node after ``at`` pages; the upper part is a new node."""
         assert child.parent is not None
-        upper = self._new_node(child.pages[:at], child.parent)
+        upper = self._new_node(child.pages[:at], child.parent, child.priority)
         upper.locks = child.locks
         child.parent.children[child.pages[0]] = upper
         upper.children[child.pages[at]] = child
@@ -145,9 +168,9 @@ class RadixTree:
         child.pages = child.pages[at:]
         return upper
 
-    def _new_node(self, pages: list[Hashable], parent: RadixNode) -> RadixNode:
+    def _new_node(self, pages: list[Hashable], parent: RadixNode, priority: int) -> RadixNode:
         self.serial += 1
-        return RadixNode(pages, parent, self.tick, self.serial, self.tick)
+        return RadixNode(pages, parent, self.serial, self.tick, priority)
 
 
 def _common_length(pages: list[Hashable], keys: list[Hashable], offset: int) -> int:

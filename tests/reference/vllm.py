@@ -114,7 +114,6 @@ class VllmWorker:
     def __init__(self, config: VllmConfig, cost: Cost) -> None:
         self.config = config
         self.cost = cost
-        self.most_outstanding = 2 if config.async_scheduling else 1
         self.pool = BlockPool(config.num_blocks)
         self.waiting: list[LiveRequest] = []
         self.running: list[LiveRequest] = []
@@ -128,6 +127,11 @@ class VllmWorker:
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
+
+    @property
+    def most_outstanding(self) -> int:
+        """Batches that may be launched without their results processed."""
+        return 2 if self.config.async_scheduling else 1
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -78,10 +78,12 @@ SGLANG = st.builds(
     page_size=st.sampled_from([1, 4]),
     chunked_prefill_size=st.sampled_from([-1, 16, 48]),
     max_prefill_tokens=st.sampled_from([40, 1000]),
-    schedule_policy=st.sampled_from(["fcfs", "lpm"]),
+    schedule_policy=st.sampled_from(["fcfs", "lpm", "lof", "dfs-weight", "random"]),
+    enable_priority_scheduling=st.booleans(),
     schedule_conservativeness=st.sampled_from([0.1, 1.0]),
-    radix_eviction_policy=st.sampled_from(["lru", "fifo"]),
+    radix_eviction_policy=st.sampled_from(["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]),
     disable_radix_cache=st.booleans(),
+    ignore_eos=st.booleans(),
 )
 
 

@@ -1,0 +1,79 @@
+"""What ``invariants`` must know of SGLang's state: who holds KV, how much of it, and what admission has summed up."""
+
+from __future__ import annotations
+
+from hisearch.kernels import layout as la
+
+CLIP_OUTPUT_TOKENS = 4096
+
+
+def unjoined(sim: la.Sim, w: int) -> list[int]:
+    """Live requests of the last prefill, which join the running ones on the next pass."""
+    worker = sim.workers[w]
+    if worker.last not in (la.PREFILL_STEP, la.MIXED_STEP):
+        assert worker.chunked == -1
+        return []
+    row = 2 * w + (int(worker.launched) & 1)
+    entries = sim.prompts[row, : sim.launches[row].chunks].tolist()
+    assert worker.chunked == sim.launches[row].partial
+    assert worker.chunked in (-1, *entries)
+    return [r for r in entries if sim.requests[r].outcome == la.IN_FLIGHT]
+
+
+def running(sim: la.Sim, w: int) -> list[int]:
+    """The running list."""
+    found, r = [], int(sim.workers[w].running_head)
+    while r >= 0:
+        found.append(r)
+        r = int(sim.requests[r].next)
+    return found
+
+
+def decoding(sim: la.Sim, w: int) -> list[int]:
+    """The running list without the requests that linger."""
+    return [r for r in running(sim, w) if sim.requests[r].outcome == la.IN_FLIGHT]
+
+
+def committed_tokens(sim: la.Sim, w: int, r: int) -> int:
+    """Tokens of ``r`` that have a slot: a coast's first step has taken its own, but is not on the clock yet."""
+    if r in unjoined(sim, w):
+        return int(sim.requests[r].computed)
+    left = int(sim.requests[r].finish_clock - sim.workers[w].clock)
+    made = int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
+    return made - 1 + int(sim.workers[w].phase == la.COASTING)
+
+
+def check_reserves(sim: la.Sim, w: int) -> None:
+    """The sums over running requests are what walking over them gives."""
+    worker = sim.workers[w]
+    longest = int(sim.config.capacity_pages * sim.config.page_tokens) - 1
+    longest -= int(sim.config.page_tokens) if sim.config.ignore_eos and not sim.config.prefix_caching else 1
+
+    def unused(r: int) -> int:
+        most = min(int(sim.trace.max_output_tokens[r]), longest - int(sim.trace.input_tokens[r]))
+        return most - int(sim.trace.output_tokens[r])
+
+    horizons = {r: unused(r) + int(sim.requests[r].finish_clock) for r in decoding(sim, w)}
+    capped = [r for r in horizons if sim.requests[r].capped]
+    assert len(capped) == worker.capped
+    assert worker.horizon_tokens == sum(horizons[r] for r in horizons if r not in capped)
+    assert all(worker.next_uncapped <= horizons[r] - CLIP_OUTPUT_TOKENS for r in capped)
+    lingering = [r for r in running(sim, w) if r not in horizons]
+    assert worker.lingering == len(lingering)
+    assert worker.lingering_tokens == sum(min(unused(r), CLIP_OUTPUT_TOKENS) for r in lingering)
+
+
+def eviction_key(sim: la.Sim, d: int) -> tuple[int, ...]:
+    """Leaves with the least key go first."""
+    node, policy = sim.nodes[d], sim.config.eviction
+    tick, serial = int(node.tick), int(node.serial)
+    if policy == la.BY_PRIORITY:
+        return (int(sim.standings[d].priority), tick, serial)
+    return {
+        la.LRU: (tick, serial),
+        la.LFU: (int(node.hits), tick, serial),
+        la.FIFO: (serial,),
+        la.MRU: (-tick, -serial),
+        la.FILO: (-serial,),
+        la.SLRU: (int(node.hits >= 2), tick, serial),
+    }[int(policy)]

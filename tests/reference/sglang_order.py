@@ -1,0 +1,107 @@
+"""Orders of SGLang's waiting queue; each is established anew by a pass that tries to prefill."""
+
+from __future__ import annotations
+
+from .content import Content
+from .router import SplitMix64
+from .sglang_cache import KvCache
+from .sglang_state import LiveRequest, SglangConfig
+from .sglang_tree import RadixNode
+
+#: lpm is fcfs while more than this many requests wait.
+LPM_QUEUE_LIMIT = 128
+#: lpm: a request that matches at most this many cached tokens and at least as many of an earlier waiting one goes last.
+IN_BATCH_PREFIX_TOKENS = 32
+
+
+class WaitingOrder:
+    """Sorts the queue in place, by policy; equal requests keep their order.
+
+    - ``fcfs``: as it is.
+    - ``priority`` (``enable_priority_scheduling``, with lower values first): by value, then by time of entry, which is
+      that of the last retraction for a retracted request. A waiting request preempts running ones whose values exceed
+      its own by more than ``priority_scheduling_preemption_threshold`` (10): left out here.
+    - ``lof``: longest declared output first.
+    - ``lpm``: longest cached prefix first.
+    - ``dfs-weight``: the radix tree depth first, children by the number of waiting requests that end in them or below,
+      and requests that end in a node behind those below it. Like ``lpm`` it is ``fcfs`` without radix cache.
+    - ``random``: shuffled.
+
+    Sources: the ``lpm`` recording; otherwise SGLang's documented server arguments and ``SchedulePolicy`` (0.5.9).
+    """
+
+    def __init__(self, config: SglangConfig, cache: KvCache) -> None:
+        self.config = config
+        self.cache = cache
+        self.stream = SplitMix64(config.seed)
+
+    def sort(self, waiting: list[LiveRequest]) -> None:
+        """Bring the queue into the policy's order."""
+        policy = self.config.schedule_policy
+        if self.config.enable_priority_scheduling:
+            # Queued at the end whenever they enter: the order of entry is that of the list, among equals.
+            waiting.sort(key=lambda live: live.request.priority)
+        elif policy == "lof":
+            waiting.sort(key=lambda live: -live.max_new)
+        elif policy == "random":
+            self._shuffle(waiting)
+        elif policy == "lpm" and self.cache.tree and len(waiting) <= LPM_QUEUE_LIMIT:
+            self._longest_prefix_first(waiting)
+        elif policy == "dfs-weight" and self.cache.tree:
+            self._depth_first(waiting)
+
+    def _shuffle(self, waiting: list[LiveRequest]) -> None:
+        """Fisher and Yates, from the end."""
+        for last in range(len(waiting) - 1, 0, -1):
+            other = self.stream.next() % (last + 1)
+            waiting[last], waiting[other] = waiting[other], waiting[last]
+
+    def _longest_prefix_first(self, waiting: list[LiveRequest]) -> None:
+        """Those that had better wait for an earlier one's prefix go last."""
+        order: dict[LiveRequest, float] = {}
+        seen: list[tuple[Content, int]] = []
+        for live in waiting:
+            content, known = live.request.content, live.known
+            matched = self._match(live)[0]
+            order[live] = -matched
+            if matched <= IN_BATCH_PREFIX_TOKENS:
+                shared = max((_shared_tokens(content, known, *other) for other in seen), default=0)
+                if shared >= IN_BATCH_PREFIX_TOKENS:
+                    order[live] = float("inf")
+                else:
+                    seen.append((content, known))
+        waiting.sort(key=lambda live: order[live])
+
+    def _depth_first(self, waiting: list[LiveRequest]) -> None:
+        ending: dict[RadixNode, list[LiveRequest]] = {}
+        for live in waiting:
+            ending.setdefault(self._match(live)[1], []).append(live)
+        weights: dict[RadixNode, int] = {}
+        for end, requests in ending.items():
+            node: RadixNode | None = end
+            while node is not None:
+                weights[node] = weights.get(node, 0) + len(requests)
+                node = node.parent
+        ordered: list[LiveRequest] = []
+
+        def visit(node: RadixNode) -> None:
+            for child in sorted(node.children.values(), key=lambda child: -weights.get(child, 0)):
+                visit(child)
+            ordered.extend(ending.get(node, []))
+
+        assert self.cache.tree
+        visit(self.cache.tree.root)
+        waiting[:] = ordered
+
+    def _match(self, live: LiveRequest) -> tuple[int, RadixNode]:
+        """Look all known tokens up, which counts as an access."""
+        assert self.cache.tree
+        return self.cache.tree.match(live.request.content, live.known)
+
+
+def _shared_tokens(content: Content, known: int, other: Content, other_known: int) -> int:
+    """Length of the common prefix of two token sequences."""
+    length = 0
+    while length < min(known, other_known) and content.token(length) == other.token(length):
+        length += 1
+    return length
