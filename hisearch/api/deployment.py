@@ -168,6 +168,7 @@ def simulate_deployment(
     load: float = 1.0,
     seed: int = 0,
     horizon_s: float = math.inf,
+    log: bool = False,
     catalogue: Catalogue | None = None,
 ) -> SimulatedDeployment:
     """Replay a workload on one deployment.
@@ -180,6 +181,7 @@ def simulate_deployment(
         load: factor on the arrival rate of first turns.
         seed: of the workload and of the router's random stream.
         horizon_s: simulated seconds after which it stops; unfinished requests count as infinitely late.
+        log: keep every step (``result.log``): what ``result.series``, exact ITL and a timeline are made from.
         catalogue: where names are looked up; the working directory and what ships where None.
 
     Raises:
@@ -204,7 +206,14 @@ def simulate_deployment(
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
     spec = resolved.deployment
     result = simulate(
-        plan, compiled, replicas=spec.pool.replicas, router=spec.router, seed=seed, horizon_s=horizon_s, load=load
+        plan,
+        compiled,
+        replicas=spec.pool.replicas,
+        router=spec.router,
+        seed=seed,
+        horizon_s=horizon_s,
+        load=load,
+        log=log,
     )
     cost = deployment_cost(
         spec,

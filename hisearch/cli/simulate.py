@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hisearch.cli import options
-
-if TYPE_CHECKING:
-    from hisearch.api.deployment import SimulatedDeployment
-
-_TABLES = (".parquet", ".csv", ".csv.gz")
+from hisearch.cli.simulate_files import Files
 
 
 def simulate(
@@ -33,6 +29,22 @@ def simulate(
     requests: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a row per request to FILE (.parquet, .csv, .csv.gz).")
     ] = None,
+    series: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what each worker did, a row per step, to FILE (as --requests)."),
+    ] = None,
+    series_interval_s: Annotated[
+        float | None, typer.Option("--series-interval-s", help="Of --series: a row every so many simulated seconds.")
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Chrome trace for Perfetto to FILE (.json, .json.gz).")
+    ] = None,
+    timeline_from_s: Annotated[
+        float | None, typer.Option("--timeline-from-s", help="Of --timeline: leave out what is over before.")
+    ] = None,
+    timeline_to_s: Annotated[
+        float | None, typer.Option("--timeline-to-s", help="Of --timeline: leave out what begins later.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -40,8 +52,7 @@ def simulate(
 
     Prints what its users would see, what it costs and what its workers do.
     """
-    if requests is not None and not requests.name.endswith(_TABLES):
-        raise typer.BadParameter(f"{requests}: expected a name ending in {', '.join(_TABLES)}", param_hint="--requests")
+    files = Files(requests, series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     from hisearch.api.deployment import simulate_deployment
     from hisearch.api.workload import load_trace, parse_columns
     from hisearch.cli import output, simulate_view
@@ -58,24 +69,12 @@ def simulate(
         load=load,
         seed=seed,
         horizon_s=math.inf if horizon_s is None else horizon_s,
+        log=files.need_log,
     )
-    if requests is not None:
-        _write_requests(simulated, requests)
+    files.write(simulated)
     if as_json:
         output.print_json(simulated.to_dict())
     else:
         simulate_view.show(simulated)
     if not quiet:
         output.warn(simulated.warnings)
-
-
-def _write_requests(simulated: SimulatedDeployment, path: Path) -> None:
-    from hisearch.api.run_folder import replace_with
-
-    frame = simulated.requests_frame()
-    if path.name.endswith(".parquet"):
-        replace_with(path, lambda part: frame.to_parquet(part, index=False))
-    else:
-        # The temporary file's name does not tell pandas whether to pack.
-        packed = path.name.endswith(".gz")
-        replace_with(path, lambda part: frame.to_csv(part, index=False, compression="gzip" if packed else None))

@@ -71,9 +71,7 @@ def plan_coast(sim, w, now, limit):
     worker = sim.workers[w]
     worker.phase = la.COASTING
     if sim.config.overlap:
-        steps, event = coast(
-            sim.seconds, worker.newest_end_s, 1e300, limit - 1, worker.decoding, worker.context_tokens
-        )
+        steps, event = coast(sim.seconds, worker.newest_end_s, 1e300, limit - 1, worker.decoding, worker.context_tokens)
         steps += 1
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
@@ -125,9 +123,7 @@ def finish_coast(sim, w):
     worker.steps += steps
     worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
     worker.busy_s += worker.event_s - worker.oldest_end_s
-    _, end = coast(
-        sim.seconds, worker.event_s, 1e300, 1, worker.decoding, worker.context_tokens + (steps - 1) * n
-    )
+    _, end = coast(sim.seconds, worker.event_s, 1e300, 1, worker.decoding, worker.context_tokens + (steps - 1) * n)
     worker.newest_start_s = worker.event_s
     worker.newest_end_s = end
     worker.oldest_start_s = worker.newest_start_s

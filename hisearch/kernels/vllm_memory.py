@@ -306,8 +306,7 @@ def preempt(sim, w, r):
 
 @kernel
 def never_fits(sim, r):
-    """True where prompt and declared output exceed what admission may fill, or one step's budget if prompts are not cut.
-    """
+    """True where prompt and declared output exceed what admission may fill, or one step's budget if prompts are not cut."""
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from hisearch.kernels.gap_bins import bin_middle_s
@@ -166,3 +167,18 @@ class Result:
         """Hit tokens (all tiers) / prompt tokens of admitted requests."""
         hits = int(self.requests.hit_tokens.sum() + self.requests.host_hit_tokens.sum())
         return hits / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.
+
+        See ``simulate.series`` for the columns, their definitions and the errors.
+        """
+        from hisearch.simulate import series
+
+        return series.step_series(self) if interval_s is None else series.regular_series(self, interval_s)
+
+    def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
+        """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.gaps``."""
+        from hisearch.simulate import gaps
+
+        return gaps.itl_percentiles(self, percents)

@@ -1,5 +1,7 @@
 """``hisearch simulate`` and ``hisearch.simulate_deployment``."""
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +155,64 @@ def test_a_table_of_unknown_form_is_a_usage_error(hisearch: Hisearch, here: Path
 @pytest.mark.parametrize("option", [("--seed", 2**63), ("--seed", -1), ("--limit", 0)])
 def test_a_number_out_of_range_is_a_usage_error(hisearch: Hisearch, here: Path, option: tuple[str, int]) -> None:
     assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *option).code == 2
+
+
+def test_workers_over_time(hisearch: Hisearch, here: Path) -> None:
+    arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "-q")
+    data = hisearch(*arguments, "--series", "s.parquet", "--json").json
+    frame = pd.read_parquet("s.parquet")
+    assert len(frame) == sum(worker["steps"] for worker in data["workers"])
+    assert hisearch(*arguments, "--series", "s.csv.gz", "--series-interval-s", 0.5).code == 0
+    regular = pd.read_csv("s.csv.gz")
+    assert set(np.diff(regular["time_s"][regular["worker"] == 0])) == {0.5}
+    assert regular["batch_tokens"].sum() == frame["batch_tokens"].sum()
+
+
+def test_a_timeline(hisearch: Hisearch, here: Path) -> None:
+    arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "-q", "--timeline")
+    assert hisearch(*arguments, "t.json").code == 0
+    events = json.loads((here / "t.json").read_text())["traceEvents"]
+    opened = [event for event in events if event["ph"] == "b" and event["name"] == "request"]
+    assert hisearch(*arguments, "t.json", "--requests", "r.csv").code == 0
+    ids = pd.read_csv("r.csv", dtype={"id": str})["id"].tolist()
+    assert [event["args"]["request"] for event in opened] == ids
+    assert hisearch(*arguments, "t.json.gz", "--timeline-from-s", 1, "--timeline-to-s", 1.5).code == 0
+    part = json.loads(gzip.decompress((here / "t.json.gz").read_bytes()))["traceEvents"]
+    assert 0 < len(part) < len(events)
+    assert sorted(path.name for path in here.iterdir()) == [
+        "pair.yaml", "r.csv", "small.yaml", "t.json", "t.json.gz", "visits.yaml",
+    ]  # fmt: skip
+
+
+def test_a_timeline_that_no_viewer_opens_is_refused(
+    hisearch: Hisearch, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hisearch.report.timeline.MAX_EVENTS", 10)
+    ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "-q", "--timeline", "t.json")
+    assert (ran.code, ran.out) == (1, "")
+    assert "t.json: the timeline would hold" in ran.err
+    assert "--timeline-from-s, --timeline-to-s" in ran.err
+    assert not (here / "t.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--series", "s.txt"), ".parquet, .csv, .csv.gz"),
+        (("--timeline", "t.html"), ".json, .json.gz"),
+        (("--series-interval-s", 1), "means nothing without --series"),
+        (("--timeline-from-s", 1), "means nothing without --timeline"),
+        (("--timeline-to-s", 1), "means nothing without --timeline"),
+        (("--series", "s.csv", "--series-interval-s", 0), "a positive number of seconds"),
+        (("--timeline", "t.json", "--timeline-from-s", 2, "--timeline-to-s", 2), "from 2 s to 2 s is empty"),
+    ],
+)
+def test_files_that_cannot_be_written_are_usage_errors(
+    hisearch: Hisearch, here: Path, options: tuple[object, ...], expected: str
+) -> None:
+    ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert expected in " ".join(ran.err.replace("│", " ").split())
 
 
 def test_overrides_are_for_documents(here: Path) -> None:

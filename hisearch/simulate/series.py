@@ -1,0 +1,253 @@
+"""What each worker did over time, from the log of steps: at every step, or at regular times.
+
+Definitions, for a worker at time t, once all that happens at t has happened
+    running         requests admitted and neither finished nor without their KV (see ``residence``)
+    waiting         requests that have reached the worker and neither finished nor are running; preempted ones included
+    kv_tokens_used  tokens of KV memory that requests hold, in whole pages, as the pass left it that formed the newest
+                    batch; 0 while nothing runs. Cached pages that nobody holds are not in it
+    prefill_tokens  tokens computed in chunks of prompts, those computed again after a preemption included
+    decode_tokens   tokens computed one at a time, to make the next one
+    batch_tokens    prefill_tokens + decode_tokens
+    preempted       requests that lost their KV while the batch was formed
+
+At a horizon the log ends with the last step whose launch had been recorded: vLLM's and SGLang's runs of decode steps
+enter it as they end, so that the steps of one that the horizon cuts are missing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.kernels import layout as la
+from hisearch.simulate.gaps import NOT_MADE, entry_steps, step_log, token_entries
+from hisearch.simulate.residence import Residences, residences
+from hisearch.simulate.result import Result, StepLog
+from hisearch.traces.compiled import F8, I8
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Most rows of a regular series: more are refused rather than written.
+MAX_ROWS = 5_000_000
+
+
+class TooManyRows(ValueError):  # noqa: N818
+    """An interval that is too short for the time simulated."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Who was at one worker: sorted times, seconds, of arrivals, finishes, admissions and ends of running."""
+
+    arrived_s: F8
+    finished_s: F8
+    admitted_s: F8
+    left_s: F8
+
+    def running(self, at_s: F8) -> I8:
+        """Requests running at each time."""
+        return _count(self.admitted_s, at_s) - _count(self.left_s, at_s)
+
+    def waiting(self, at_s: F8) -> I8:
+        """Requests waiting at each time."""
+        return _count(self.arrived_s, at_s) - _count(self.finished_s, at_s) - self.running(at_s)
+
+    @cached_property
+    def changes_s(self) -> F8:
+        """Times, ascending, at which one of the two may change."""
+        return np.unique(np.concatenate([self.arrived_s, self.finished_s, self.admitted_s, self.left_s]))
+
+
+def _count(sorted_s: F8, at_s: F8) -> I8:
+    """How many of ``sorted_s`` are at or before each time."""
+    return np.searchsorted(sorted_s, at_s, side="right")
+
+
+def occupancies(result: Result, times: Residences | None = None) -> list[Occupancy]:
+    """One per worker; ``times``: the result's ``residences``, where they are at hand."""
+    table = result.requests
+    times = residences(result) if times is None else times
+    worker = table.worker[times.request]
+    return [
+        Occupancy(
+            _sorted(table.arrival_s[table.worker == w]),
+            _sorted(table.finish_s[table.worker == w]),
+            _sorted(times.admitted_s[worker == w]),
+            _sorted(times.left_s[worker == w]),
+        )
+        for w in range(len(result.workers.steps))
+    ]
+
+
+def _sorted(times_s: F8) -> F8:
+    return np.sort(times_s[np.isfinite(times_s)])
+
+
+def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
+    """(E,) whether each entry of the log is a decode: one token, computed to make a further output token.
+
+    SGLang says so by the kind of the step. In a mixed step a resumed request that lacks one token passes for a decode.
+    """
+    log = step_log(result)
+    single = log.entries["tokens"] == 1
+    kind = log.steps["kind"][entry_steps(log)]
+    first, entry = token_entries(result)
+    later = np.ones(len(entry), bool)
+    later[first[:-1]] = False
+    makes_later = np.zeros(len(log.entries), bool)
+    makes_later[entry[later & (entry != NOT_MADE)]] = True
+    beyond_prompt = log.entries["computed"] >= result.requests.input_tokens[log.entries["request"]]
+    return np.select(
+        [kind == la.ANY_STEP, kind == la.MIXED_STEP],
+        [single & makes_later, single & beyond_prompt],
+        default=kind == la.DECODE_STEP,
+    )
+
+
+def step_tokens(result: Result) -> tuple[I8, I8]:
+    """Tokens computed by each step, (prefill (S,), decode (S,))."""
+    log = step_log(result)
+    tokens = log.entries["tokens"].astype(np.int64)
+    decode = _sums(log, np.where(decode_entries(result), tokens, 0))
+    return _sums(log, tokens) - decode, decode
+
+
+def _sums(log: StepLog, values: I8) -> I8:
+    """Sum over each step's entries."""
+    until = np.concatenate([[0], np.cumsum(values)])
+    first = log.steps["first_entry"]
+    return np.asarray(until[first + log.steps["entries"]] - until[first])
+
+
+def kv_tokens_used(result: Result) -> I8:
+    """Tokens of KV memory that requests hold once each step's batch is formed, (S,)."""
+    steps = step_log(result).steps
+    return np.asarray(result.kv_capacity_tokens - steps["free_tokens"] - steps["evictable_tokens"])
+
+
+def step_kinds(prefill: I8, decode: I8) -> npt.NDArray[np.str_]:
+    """(S,) ``prefill``, ``decode`` or ``mixed``, by what each step computes."""
+    return np.where(decode == 0, "prefill", np.where(prefill == 0, "decode", "mixed"))
+
+
+def step_series(result: Result) -> pd.DataFrame:
+    """A row for each step, by worker and time.
+
+    Columns: ``worker``, ``time_s`` (when the batch was formed: the time of ``running``, ``waiting`` and
+    ``kv_tokens_used``), ``start_s`` and ``end_s`` on the device, ``kind``, and those of the module's definitions.
+
+    Raises:
+        LogMissing: there is no log.
+    """
+    import pandas as pd
+
+    steps = step_log(result).steps
+    prefill, decode = step_tokens(result)
+    used = kv_tokens_used(result)
+    frame = pd.DataFrame(
+        {
+            "worker": steps["worker"],
+            "time_s": steps["scheduled_s"],
+            "start_s": steps["start_s"],
+            "end_s": steps["end_s"],
+            "kind": step_kinds(prefill, decode),
+            "running": 0,
+            "waiting": 0,
+            "kv_tokens_used": used,
+            "prefill_tokens": prefill,
+            "decode_tokens": decode,
+            "batch_tokens": prefill + decode,
+            "preempted": steps["lost"],
+        }
+    )
+    running, waiting = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
+    for w, at_worker in enumerate(occupancies(result)):
+        mine = steps["worker"] == w
+        running[mine] = at_worker.running(steps["scheduled_s"][mine])
+        waiting[mine] = at_worker.waiting(steps["scheduled_s"][mine])
+    frame["running"], frame["waiting"] = running, waiting
+    return frame.sort_values("worker", kind="stable", ignore_index=True)
+
+
+def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
+    """A row for each worker and each multiple of ``interval_s``, from 0 to the first one past the last event.
+
+    As a metrics server would scrape an engine: ``running``, ``waiting`` and ``kv_tokens_used`` are those of ``time_s``;
+    ``steps``, ``prefill_tokens``, ``decode_tokens``, ``batch_tokens`` and ``preempted`` are totals of the steps that
+    ended since the row before, ``busy_s`` is the device's time in it.
+
+    Raises:
+        LogMissing: there is no log.
+        ValueError: the interval is not positive.
+        TooManyRows: more than ``MAX_ROWS``.
+    """
+    import pandas as pd
+
+    at_s = _ticks_s(result, interval_s)
+    steps = step_log(result).steps
+    prefill, decode = step_tokens(result)
+    used = kv_tokens_used(result)
+    frames = []
+    for w, at_worker in enumerate(occupancies(result)):
+        mine = np.flatnonzero(steps["worker"] == w)
+        running = at_worker.running(at_s)
+        newest = _count(steps["scheduled_s"][mine], at_s)
+        ended = _count(steps["end_s"][mine], at_s)
+        totals = {
+            "steps": np.ones(len(mine), np.int64),
+            "prefill_tokens": prefill[mine],
+            "decode_tokens": decode[mine],
+            "batch_tokens": (prefill + decode)[mine],
+            "preempted": steps["lost"][mine].astype(np.int64),
+        }
+        columns = {
+            "worker": w,
+            "time_s": at_s,
+            "running": running,
+            "waiting": at_worker.waiting(at_s),
+            "kv_tokens_used": np.where(running > 0, np.append(0, used[mine])[newest], 0),
+            **{name: np.diff(np.append(0, np.cumsum(v))[ended], prepend=0) for name, v in totals.items()},
+            "busy_s": np.diff(_busy_s(steps["start_s"][mine], steps["end_s"][mine], at_s), prepend=0.0),
+        }
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _ticks_s(result: Result, interval_s: float) -> F8:
+    """Times of the rows of one worker; errors as of ``regular_series``."""
+    if not (interval_s > 0 and math.isfinite(interval_s)):
+        raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s:g}")
+    workers, end_s = len(result.workers.steps), end_of_log_s(result)
+    intervals = end_s / interval_s
+    if (intervals + 2) * workers > MAX_ROWS:
+        raise TooManyRows(
+            f"a series every {interval_s:g} s would have {(intervals + 2) * workers:.0f} rows, at most {MAX_ROWS} are "
+            f"written: the interval must be longer, {1.01 * end_s * workers / MAX_ROWS:.3g} s or more"
+        )
+    last = math.ceil(intervals)
+    if last * interval_s < end_s:
+        last += 1  # the quotient was rounded down to a whole number
+    return np.arange(last + 1) * np.float64(interval_s)
+
+
+def end_of_log_s(result: Result) -> float:
+    """Time of the last thing that the log or a request tells of, seconds; 0 where nothing happened."""
+    table = result.requests
+    times = (step_log(result).steps["end_s"], table.arrival_s[table.worker >= 0], table.finish_s)
+    return max((float(np.nanmax(t)) for t in times if np.isfinite(t).any()), default=0.0)
+
+
+def _busy_s(start_s: F8, end_s: F8, at_s: F8) -> F8:
+    """Device time before each time, of steps that do not overlap."""
+    if not len(start_s):
+        return np.zeros(len(at_s))
+    done = np.cumsum(end_s - start_s)
+    edges = np.stack([start_s, end_s], axis=1).ravel()
+    before = np.stack([done - (end_s - start_s), done], axis=1).ravel()
+    return np.interp(at_s, edges, before)

@@ -1,0 +1,107 @@
+"""Results made of a log that was written by hand, by a reference, or by an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels import layout as la
+from hisearch.simulate import Outcome, Result
+from hisearch.simulate.result import RequestTable, StepLog, WorkerTable
+
+KINDS = {"": la.ANY_STEP, "prefill": la.PREFILL_STEP, "decode": la.DECODE_STEP, "mixed": la.MIXED_STEP}
+
+
+@dataclass
+class LoggedStep:
+    """A step: its batch as (request, computed, tokens), and the requests lost while it was formed."""
+
+    scheduled_s: float
+    start_s: float
+    end_s: float
+    batch: Sequence[tuple[int, int, int]]
+    lost: Sequence[int] = field(default=())
+    kind: str = ""
+    worker: int = 0
+
+
+def step_log(steps: Sequence[LoggedStep], lost_between: Sequence[tuple[int, int]] = ()) -> StepLog:
+    """The log of ``steps``; ``lost_between``: (step, request) lost before that step in a pass without a batch."""
+    records = np.zeros(len(steps), la.STEP_LOG)
+    entries: list[tuple[int, int, int]] = []
+    lost: list[int] = []
+    for k, step in enumerate(steps):
+        lost += [request for before, request in lost_between if before == k]
+        record = records[k]
+        record["scheduled_s"], record["start_s"], record["end_s"] = step.scheduled_s, step.start_s, step.end_s
+        record["worker"], record["kind"] = step.worker, KINDS[step.kind]
+        record["first_entry"], record["entries"] = len(entries), len(step.batch)
+        record["first_lost"], record["lost"] = len(lost), len(step.lost)
+        entries += [(computed, tokens, request) for request, computed, tokens in step.batch]
+        lost += step.lost
+    return StepLog(records, np.array(entries, la.ENTRY_LOG), np.array(lost, np.int32))
+
+
+def logged_result(
+    steps: Sequence[LoggedStep],
+    input_tokens: Sequence[int],
+    output_tokens: Sequence[int],
+    *,
+    lost_between: Sequence[tuple[int, int]] = (),
+    **columns: Any,
+) -> Result:
+    """A result with that log; requests have finished and been on worker 0 where ``columns`` does not say otherwise."""
+    count = len(input_tokens)
+    workers = 1 + max((step.worker for step in steps), default=0)
+    table: dict[str, Any] = {
+        "arrival_s": np.zeros(count),
+        **{name: np.full(count, np.nan) for name in ("scheduled_s", "first_token_s", "finish_s")},
+        **{name: np.zeros(count, np.int64) for name in ("hit_tokens", "host_hit_tokens")},
+        **{name: np.zeros(count, np.int32) for name in ("worker", "preemptions")},
+        "outcome": np.full(count, Outcome.FINISHED, np.int32),
+        "input_tokens": np.asarray(input_tokens, np.int64),
+        "output_tokens": np.asarray(output_tokens, np.int64),
+    }
+    return Result(
+        requests=RequestTable(**table | {name: np.asarray(values) for name, values in columns.items()}),
+        workers=WorkerTable(**{name: np.zeros(workers, np.int64) for name in WorkerTable.__dataclass_fields__}),
+        makespan_s=0.0,
+        kv_capacity_tokens=1000,
+        idle_w=0.0,
+        log=step_log(steps, lost_between),
+    )
+
+
+def slow_token_times(result: Result) -> list[list[float]]:
+    """When each request got its tokens, by walking through the log as an engine does, step by step."""
+    log, table = result.log, result.requests
+    assert log is not None
+    tokens: list[list[float]] = [[] for _ in table.outcome]
+    in_flight: dict[int, list[int]] = {}  # by worker: steps launched whose results have not been taken in
+    makers: dict[int, list[int]] = {}  # by step: requests that it makes a token for
+
+    def take_in(step: int) -> None:
+        for request in makers[step]:
+            tokens[request].append(float(log.steps["end_s"][step]))
+
+    for k, step in enumerate(log.steps):
+        under_way = in_flight.setdefault(int(step["worker"]), [])
+        while under_way and log.steps["end_s"][under_way[0]] <= step["scheduled_s"]:
+            take_in(under_way.pop(0))
+        if step["kind"] != la.ANY_STEP:
+            for earlier in under_way:
+                makers[earlier] = [request for request in makers[earlier] if request not in log.lost_in(k)]
+        makers[k] = []
+        for computed, new, request in log.batch(k).tolist():
+            made = len(tokens[request]) + sum(request in makers[earlier] for earlier in under_way)
+            known = int(table.input_tokens[request]) + made
+            if computed + new == known and made < table.output_tokens[request]:
+                makers[k].append(request)
+        under_way.append(k)
+    for under_way in in_flight.values():
+        for step in under_way:
+            take_in(step)
+    return tokens
