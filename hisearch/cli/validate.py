@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.errors import ERROR
 
 app = typer.Typer(help="Hold one part of hisearch against recorded truth.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -88,6 +90,52 @@ def cache(
     output.table(("capacity (tokens)", "policy", "hit rate", "hit tokens"), rows, numbers=(0, 2, 3))
     if not quiet:
         output.warn(compiled.warnings)
+
+
+@app.command("scheduler")
+def scheduler(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Recordings of an engine's scheduler, .json or .json.gz.")
+    ],
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Verify the scheduler alone: caches off, steps of equal length, against the restated rules.",
+        ),
+    ] = False,
+    step_s: Annotated[
+        float | None, typer.Option("--step-s", metavar="S", help="Length of every step with --alone; 0.02 if absent.")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay recordings of an engine's own scheduler and compare every step.
+
+    Exits with 1 where a single step or token time differs. docs/cli.md states the form of a recording.
+    """
+    from hisearch.cli import output, validate_view
+    from hisearch.validate.scheduler import ALONE_STEP_S, validate_recordings
+
+    if step_s is not None and not alone:
+        raise typer.BadParameter("needs --alone; recordings state the latency of their steps", param_hint="--step-s")
+    if step_s is not None and not 0 < step_s < float("inf"):
+        raise typer.BadParameter(f"expected a positive number of seconds, not {step_s:g}", param_hint="--step-s")
+    if not quiet:
+        output.note_compilation()
+    cases = list(validate_recordings(files, alone=alone, step_s=ALONE_STEP_S if step_s is None else step_s))
+    ok = all(case.ok for case in cases)
+    if as_json:
+        output.print_json({"cases": cases, "ok": ok, "alone": alone})
+    else:
+        validate_view.show(cases, alone=alone)
+    for case in cases:
+        if case.error is not None:
+            output.note(f"error: {case.error}")
+    if not quiet:
+        output.warn(validate_view.warnings(cases))
+    if not ok:
+        raise typer.Exit(ERROR)
 
 
 def _capacities(text: str) -> list[int]:

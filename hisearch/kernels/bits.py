@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import hisearch.kernels.jit  # noqa: F401  (points numba's cache before numba is imported)
 from numba import types
 from numba.extending import intrinsic, overload
+
+import hisearch.kernels.jit  # noqa: F401  (points numba's cache before numba is imported)
 
 
 @intrinsic

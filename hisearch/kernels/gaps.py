@@ -40,10 +40,7 @@ def add_coast(sim, start_s, steps, decoding, context):
     if steps == 0:
         return
     first = bin_of(decode_step_seconds(sim.seconds, decoding, context))
-    if steps > 1:
-        last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding))
-    else:
-        last = first
+    last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding))
     if last == first:
         sim.gaps[first] += decoding * steps
         return

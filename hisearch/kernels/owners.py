@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from hisearch.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from hisearch.traces.compiled import TraceArrays
 
 _NOBODY, _ANYBODY = -1, -2
 
@@ -44,7 +49,7 @@ def output_owners(session, prompt_node, output_node, parent, users, head, owner,
     return count
 
 
-def find(trace):
+def find(trace: TraceArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(head, owner, after) of ``output_owners`` for a trace's arrays."""
     users = np.empty(len(trace.parent), np.int32)
     prompt_sessions(trace.session, trace.previous, trace.prompt_node, trace.parent, users)

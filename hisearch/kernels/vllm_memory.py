@@ -70,7 +70,7 @@ def in_flight(sim, w, r):
 
 @kernel
 def findable_tokens(sim, w, r):
-    """Computed tokens of ``r`` whose full pages could be found before the pass: those known when they were scheduled."""
+    """Computed tokens of ``r`` whose full pages could be found before the pass: known when they were scheduled."""
     request = sim.requests[r]
     computed = request.computed
     if request.state == la.DECODING:

@@ -25,8 +25,8 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
 if TYPE_CHECKING:
-    from hisearch.simulate.engine import GiveUp
     from hisearch.latency.costs import CompiledCosts
+    from hisearch.simulate.engine import GiveUp
 
 _Value = TypeVar("_Value")
 

@@ -25,6 +25,7 @@ class EngineOutOfMemory(ValueError):  # noqa: N818
 class EngineStuck(EngineOutOfMemory):
     """The simulated engine's requests keep taking each other's memory, so that none gets on."""
 
+
 #: SGLang's default of --priority-scheduling-preemption-threshold.
 SGLANG_PREEMPTION_THRESHOLD = 10
 #: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
@@ -264,7 +265,7 @@ def simulate(
             )
         if fault == la.STUCK:
             raise EngineStuck(
-                f"{plan.engine.name} would preempt its requests for ever from {end_s:.3f} s on, without making a token: "
+                f"{plan.engine.name} would preempt its requests for ever from {end_s:.3f} s on and make no token: "
                 f"{plan.kv_capacity_tokens} KV tokens are too few for these settings"
             )
         if fault == la.NODE_POOL_FULL:

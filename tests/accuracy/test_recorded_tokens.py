@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hisearch.simulate.gaps import exact_gaps, token_times
-from tests.accuracy.test_engine_recordings import recordings
-from tests.reference.recording import load_recording, recorded_law
+from tests.accuracy.test_scheduler_recordings import ALL
+from tests.reference.recorded import load_recording, recorded_law
 from tests.simulate.logged import LoggedStep, logged_result, slow_token_times
 
 
@@ -29,7 +29,7 @@ def recorded_steps(document: dict[str, Any], index: dict[Any, int]) -> list[Logg
     return steps
 
 
-@pytest.mark.parametrize("path", recordings(), ids=lambda path: path and f"{path.parent.name}-{path.name[:-8]}")
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path and f"{path.parent.name}-{path.name[:-8]}")
 def test_first_and_last_tokens_are_as_recorded(path: Path) -> None:
     document = load_recording(path)
     rows = document["requests"]

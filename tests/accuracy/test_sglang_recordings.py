@@ -14,8 +14,9 @@ from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
-from tests.accuracy.test_engine_recordings import compiled
-from tests.reference.recording import load_recording, shared_directory
+from hisearch.validate.recording import read_recording
+from hisearch.validate.replay import compiled_trace
+from tests.reference.recorded import load_recording, shared_directory
 
 #: The recordings without host tier.
 CASES = [
@@ -28,12 +29,16 @@ TOLERANCE_S = 1.001e-9
 TOTALS = ("first_token_s", "finish_s", "hit_tokens", "preemptions")
 
 
-def recording(name: str) -> dict[str, Any]:
+def recorded_path(name: str) -> Path:
     shared = shared_directory()
     path = None if shared is None else shared / "validation" / "sglang_scheduler" / f"{name}.json.gz"
     if path is None or not path.is_file():
         pytest.skip(f"no recording {name} of SGLang: set HISEARCH_SHARED to the folder with the validation data")
-    return load_recording(path)
+    return path
+
+
+def compiled(path: Path) -> CompiledTrace:
+    return compiled_trace(read_recording(path))
 
 
 def plan(config: dict[str, Any]) -> WorkerPlan:
@@ -76,9 +81,9 @@ def assert_equal_steps(document: dict[str, Any], trace: CompiledTrace, result: R
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_step_of_the_engine_is_reproduced(name: str, tmp_path: Path) -> None:
-    document = recording(name)
-    trace = compiled(document, tmp_path)
+def test_every_step_of_the_engine_is_reproduced(name: str) -> None:
+    path = recorded_path(name)
+    document, trace = load_recording(path), compiled(path)
     worker = plan(document["config"])
     result = simulate(worker, trace, log=True)
     assert_equal_steps(document, trace, result)
@@ -91,10 +96,10 @@ def test_every_step_of_the_engine_is_reproduced(name: str, tmp_path: Path) -> No
         np.testing.assert_array_equal(getattr(unlogged.requests, key), getattr(result.requests, key))
 
 
-def test_lru_does_not_reproduce_fifo(tmp_path: Path) -> None:
+def test_lru_does_not_reproduce_fifo() -> None:
     """The comparison tells policies apart."""
-    document = recording("fifo")
-    trace = compiled(document, tmp_path)
+    path = recorded_path("fifo")
+    document, trace = load_recording(path), compiled(path)
     worker = plan({**document["config"], "radix_eviction_policy": "lru"})
     with pytest.raises(AssertionError, match="step"):
         assert_equal_steps(document, trace, simulate(worker, trace, log=True))

@@ -246,9 +246,7 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     return decoding + batch
 
 
-def _check_vllm_lists(
-    sim: la.Sim, w: int, waiting: list[int], running: list[int]
-) -> tuple[list[int], list[int]]:
+def _check_vllm_lists(sim: la.Sim, w: int, waiting: list[int], running: list[int]) -> tuple[list[int], list[int]]:
     """Every request in the list of its state; returns those that decode, and other running ones."""
     worker, requests = sim.workers[w], sim.requests
     by_state: dict[int, list[int]] = {}

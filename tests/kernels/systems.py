@@ -16,12 +16,13 @@ from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from tests.reference import sglang, vllm
+from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement.recording import Request
+from hisearch.validate.restatement.sglang_state import SglangConfig
+from hisearch.validate.restatement.splitmix import SplitMix64
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
-from tests.reference.recording import Request
-from tests.reference.router import RouterConfig, SplitMix64
-from tests.reference.sglang_state import SglangConfig
+from tests.reference.router import RouterConfig
 
 #: Every router policy and engine there is: a new one is tested from the day it has a name.
 POLICIES: tuple[str, ...] = get_args(RouterName)

@@ -11,10 +11,10 @@ from hypothesis import assume, given
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineStuck
+from hisearch.validate.restatement.recording import step_seconds as batch_seconds
+from hisearch.validate.restatement.vllm import StuckError
 from tests.kernels.systems import ENGINES, System, crowded, examples, sglang_engines, systems, vllm_engines
 from tests.reference.cluster import ClusterOutcome
-from tests.reference.recording import step_seconds as batch_seconds
-from tests.reference.vllm import StuckError
 
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:

@@ -17,12 +17,12 @@ from hisearch.simulate import Result, simulate
 from hisearch.simulate import engine as engine_arrays
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.deployment import EngineSpec
+from hisearch.validate.restatement.recording import Step
+from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
 from tests.kernels.systems import System, compiled, crowded, examples, plan, sglang_engines, systems
 from tests.kernels.test_limits import AMPLE, one_after_another, one_request, token_paths
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape, random_trace
-from tests.reference.recording import Step
-from tests.reference.sglang_cache import OutOfMemoryError
 
 KINDS = {"prefill": la.PREFILL_STEP, "decode": la.DECODE_STEP, "mixed": la.MIXED_STEP}
 REQUEST_COLUMNS = (

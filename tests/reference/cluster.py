@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .content import PathContent
-from .recording import Request, Step
+from hisearch.validate.restatement.content import PathContent
+from hisearch.validate.restatement.recording import Request, Step
+
 from .router import Router, RouterConfig
 
 if TYPE_CHECKING:

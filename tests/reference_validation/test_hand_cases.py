@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.reference import sglang, vllm
-from tests.reference.content import BlockContent, PathContent, page
-from tests.reference.recording import Recording, Request, recorded_law
-from tests.reference.sglang_state import SglangConfig
+from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement.content import BlockContent, PathContent, page
+from hisearch.validate.restatement.recording import Recording, Request
+from hisearch.validate.restatement.sglang_state import SglangConfig
+from tests.reference.recorded import recorded_law
 
 
 def _request(

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.traces.compiled import TraceArrays
-from tests.reference import sglang, vllm
+from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement.content import PathContent
+from hisearch.validate.restatement.recording import BatchEntry, Request, Step
+from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.reference.cluster import FINISHED, TOO_LARGE, Cluster, ClusterOutcome, Worker, tree_path
-from tests.reference.content import PathContent
 from tests.reference.random_traces import random_trace
-from tests.reference.recording import BatchEntry, Request, Step, recorded_law
+from tests.reference.recorded import recorded_law
 from tests.reference.router import RouterConfig
-from tests.reference.sglang_state import SglangConfig
 
 POLICIES = ["random", "round_robin", "power_of_two", "cache_aware"]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.reference import sglang, vllm
-from tests.reference.recording import Recording, load_recording, recorded_law, recorded_requests, shared_directory
-from tests.reference.sglang_state import SglangConfig
+from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement.recording import Recording
+from hisearch.validate.restatement.sglang_state import SglangConfig
+from tests.reference.recorded import load_recording, recorded_law, recorded_requests, shared_directory
 
 TIME_TOLERANCE_S = 1.001e-9
 

@@ -15,10 +15,14 @@ from tests.kernels.systems import System, examples, systems, vllm_engines
 
 @examples(60)
 @given(
-    system=systems(vllm_engines(), repeats=True), bound_s=st.sampled_from([0.05, 0.3, 2.0]), percentile=st.sampled_from([50, 90])
+    system=systems(vllm_engines(), repeats=True),
+    bound_s=st.sampled_from([0.05, 0.3, 2.0]),
+    percentile=st.sampled_from([50, 90]),
 )
 def test_a_run_given_up_would_have_missed_the_term(system: System, bound_s: float, percentile: int) -> None:
-    slo = SloSpec.model_validate({"terms": [{"metric": "ttft_s", "percentile": percentile, "at_most_s": bound_s}], "max_rejected_fraction": 0.99})
+    slo = SloSpec.model_validate(
+        {"terms": [{"metric": "ttft_s", "percentile": percentile, "at_most_s": bound_s}], "max_rejected_fraction": 0.99}
+    )
     allowed = int(np.ceil(len(system.trace) * (1 - percentile / 100))) + 1
     full = system.simulate()
     cut = system.simulate(give_up=GiveUp(bound_s, allowed))

@@ -6,8 +6,8 @@ rest of its ``committed`` ones its own.
 
 from __future__ import annotations
 
-from .sglang_state import LiveRequest, SglangConfig
-from .sglang_tree import RadixTree
+from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
+from hisearch.validate.restatement.sglang_tree import RadixTree
 
 
 class OutOfMemoryError(RuntimeError):

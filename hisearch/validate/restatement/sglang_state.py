@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .recording import Request
-from .sglang_tree import EvictionPolicy, RadixNode
+from hisearch.validate.restatement.recording import Request
+from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode
 
 #: Output tokens that admission reserves per request at most (SGLang's ``CLIP_MAX_NEW_TOKENS``).
 CLIP_OUTPUT_TOKENS = 4096

@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .content import page
-from .recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
-from .vllm_pool import BlockPool
-
+from hisearch.validate.restatement.content import page
+from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
+from hisearch.validate.restatement.vllm_pool import BlockPool
 
 #: Preemptions without a token in between, per request that may run, after which none will ever get on.
 FUTILE_PREEMPTIONS = 1000
@@ -79,6 +78,7 @@ class LiveRequest:
 
     @property
     def known(self) -> int:
+        """Prompt and generated tokens."""
         return self.request.input_tokens + self.generated
 
     @property
@@ -150,6 +150,7 @@ class VllmWorker:
 
     @property
     def has_unfinished(self) -> bool:
+        """Whether requests wait or run."""
         return bool(self.waiting or self.running)
 
     def rejection(self, request: Request) -> str | None:

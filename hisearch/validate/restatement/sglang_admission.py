@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from .sglang_cache import KvCache
-from .sglang_state import CLIP_OUTPUT_TOKENS, LiveRequest, SglangConfig
+from hisearch.validate.restatement.sglang_cache import KvCache
+from hisearch.validate.restatement.sglang_state import CLIP_OUTPUT_TOKENS, LiveRequest, SglangConfig
 
 
 class Verdict(enum.Enum):

@@ -39,6 +39,7 @@ class BlockContent:
     block_tokens: int
 
     def token(self, position: int) -> Hashable:
+        """Identity of the token at ``position``."""
         block, offset = divmod(position, self.block_tokens)
         if block < len(self.block_ids):
             return (self.block_ids[block], offset)
@@ -65,6 +66,7 @@ class PathContent:
             depth = end
 
     def token(self, position: int) -> Hashable:
+        """Identity of the token at ``position``."""
         for node, _, end in self.runs:
             if position < end:
                 return (node, position)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
-from .sglang_admission import Admission, Verdict
-from .sglang_cache import KvCache
-from .sglang_order import WaitingOrder
-from .sglang_state import Batch, LiveRequest, SglangConfig
+from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
+from hisearch.validate.restatement.sglang_admission import Admission, Verdict
+from hisearch.validate.restatement.sglang_cache import KvCache
+from hisearch.validate.restatement.sglang_order import WaitingOrder
+from hisearch.validate.restatement.sglang_state import Batch, LiveRequest, SglangConfig
 
 #: Tokens per remaining request that a retraction makes room for, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20
@@ -71,6 +71,7 @@ class SglangWorker:
 
     @property
     def kv_capacity_tokens(self) -> int:
+        """Tokens of the KV pool."""
         return self.config.capacity_tokens
 
     @property
@@ -80,10 +81,12 @@ class SglangWorker:
 
     @property
     def evicted_tokens(self) -> int:
+        """Cached tokens dropped so far."""
         return self.cache.evicted_tokens
 
     @property
     def has_unfinished(self) -> bool:
+        """Whether requests wait or run."""
         return self.unfinished > 0
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .content import Content, page
+from hisearch.validate.restatement.content import Content, page
 
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
 
@@ -83,6 +83,7 @@ class RadixTree:
 
     @property
     def total_tokens(self) -> int:
+        """Tokens in the tree."""
         return sum(map(self._tokens, self.nodes()))
 
     @property

@@ -1,0 +1,148 @@
+"""What ``hisearch validate scheduler`` shows of its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hisearch.cli import output
+from hisearch.specs.wording import counted
+
+if TYPE_CHECKING:
+    from hisearch.validate.difference import FirstDifference
+    from hisearch.validate.scheduler import SchedulerCase
+
+#: Requests of a queue that are named, and requests of a step that are shown in full.
+_NAMED, _SHOWN = 8, 12
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+_LOST = {"vllm": "preempted", "sglang": "retracted"}
+
+
+def show(cases: Sequence[SchedulerCase], *, alone: bool) -> None:
+    """A row per recording, then the first difference of each that has one."""
+    judge = "the restated rules" if alone else "the recording"
+    columns = ("recording", "engine", "requests", "steps", "equal", "first token off by", "finish off by", "verdict")
+    output.table(columns, [_row(case) for case in cases], numbers=(2, 3, 4, 5, 6))
+    for case in cases:
+        if case.first_difference is not None:
+            _show_difference(case, case.first_difference, judge)
+    exact = sum(case.ok for case in cases)
+    output.say()
+    whose = "as the restated rules are" if alone else "as the engine decided"
+    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {whose}, step by step", bold=True)
+
+
+def warnings(cases: Sequence[SchedulerCase]) -> list[str]:
+    """What was read over."""
+    return [
+        f"{case.file}: requests: {', '.join(case.ignored)}: not known, left out of the replay"
+        for case in cases
+        if case.ignored
+    ]
+
+
+def _row(case: SchedulerCase) -> tuple[str, ...]:
+    if case.error is not None or case.engine is None:
+        return (case.file, "", "", "", "", "", "", "not compared")
+    return (
+        case.file,
+        _ENGINES[case.engine],
+        f"{case.requests:,}",
+        f"{case.steps:,}",
+        f"{case.equal_steps:,}",
+        _error(case.first_token_max_error_s),
+        _error(case.finish_max_error_s),
+        "equal" if case.ok else "different",
+    )
+
+
+def _error(error_s: float | None) -> str:
+    if error_s is None:
+        return "never made"
+    return "0" if error_s < 1e-9 else f"{error_s:.3g} s"
+
+
+def _show_difference(case: SchedulerCase, difference: FirstDifference, judge: str) -> None:
+    output.heading(f"{case.file}: step {difference.step:,} of {case.steps:,} (counted from 0) differs from {judge}")
+    output.say(difference.what)
+    output.say()
+    lost = _LOST[case.engine or "vllm"]
+    output.table(
+        ("", f"engine ({judge})", "simulated"), list(_side_by_side(difference.engine, difference.simulated, lost))
+    )
+    output.say()
+    output.pairs(dict(_state(difference.state)))
+
+
+def _side_by_side(
+    engine: dict[str, Any] | None, simulated: dict[str, Any] | None, lost: str
+) -> Iterator[tuple[str, ...]]:
+    """Times, sizes and the shares that differ; equal shares are only counted."""
+    sides = (engine, simulated)
+    for name, unit in (("scheduled_s", "formed at"), ("start_s", "starts at")):
+        yield (unit, *(_seconds(side[name]) if side else "no such step" for side in sides))
+    if any(side and side["kind"] for side in sides):
+        yield ("kind", *(str(side["kind"] or "not recorded") if side else "-" for side in sides))
+    yield (lost, *(_names(side["lost"]) if side else "-" for side in sides))
+    yield ("requests in the batch", *(f"{len(side['batch']):,}" if side else "-" for side in sides))
+    shares = [
+        {entry[0]: (place, *entry[1:]) for place, entry in enumerate(side["batch"])} if side else {} for side in sides
+    ]
+    theirs, ours = shares
+    unequal = [name for name in dict.fromkeys((*theirs, *ours)) if theirs.get(name) != ours.get(name)]
+    for name in unequal[:_SHOWN]:
+        yield (f"  {name}", _share(theirs.get(name)), _share(ours.get(name)))
+    if len(unequal) > _SHOWN:
+        yield (f"  and {len(unequal) - _SHOWN:,} more", "", "")
+    yield ("free tokens then", *(_tokens(side) for side in sides))
+
+
+def _share(share: tuple[int, int, int] | None) -> str:
+    if share is None:
+        return "not in the batch"
+    place, computed, tokens = share
+    return f"{computed:,} computed + {tokens:,} (place {place + 1})"
+
+
+def _tokens(side: dict[str, Any] | None) -> str:
+    if side is None:
+        return "-"
+    if side["free_tokens"] is None:
+        return "not recorded"
+    return f"{side['free_tokens']:,} free, {side['evictable_tokens']:,} evictable"
+
+
+def _state(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What had come about before the step, which both agree on."""
+    yield "clock", _seconds(state["clock_s"])
+    yield "running", _queue(state["running"])
+    yield "waiting", _queue(state["waiting"])
+    if state["free_tokens"] is not None:
+        yield "KV after the step before", _tokens(state)
+    for name, request in list(state["requests"].items())[:_SHOWN]:
+        words = (
+            f"prompt {request['input_tokens']:,}, output {request['output_tokens']:,}, arrived "
+            f"{request['arrival_s']:.6f} s; knows {request['known']:,} tokens, has computed {request['computed']:,}"
+        )
+        if request["in_flight"]:
+            words += f", {request['in_flight']} in flight"
+        if request["preemptions"]:
+            words += f", lost its KV {counted(request['preemptions'], 'time')}"
+        if request["priority"]:
+            words += f", priority {request['priority']}"
+        yield name, words
+
+
+def _queue(names: list[Any]) -> str:
+    return f"{len(names):,}" + (f": {_names(names)}" if names else "")
+
+
+def _names(names: list[Any]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(map(str, names[:_NAMED])) + more
+
+
+def _seconds(time_s: float | None) -> str:
+    return "not recorded" if time_s is None else f"{time_s:.9f} s"

@@ -1,0 +1,289 @@
+"""Recordings of an engine's own scheduler: what it was asked, how it was set and what it decided.
+
+The form is stated in docs/cli.md (``hisearch validate scheduler``). Only the form is judged here; whether every setting
+is one that is simulated, ``replay`` says.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt, Positive
+from hisearch.specs.deployment import EvictionName
+from hisearch.specs.errors import Problem, SpecError, dotted
+from hisearch.specs.wording import described, unknown
+
+#: A request's name.
+Id = str | int
+#: Figures of a recording fit into the arrays of a compiled trace.
+_Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_BlockId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class RecordingError(SpecError):
+    """A recording that cannot be used; ``str`` of it is ``file: key: what is wrong``."""
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class _Settings(_Row):
+    """Unknown settings are refused: what is not known is not simulated."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class VllmSettings(_Settings):
+    """``config`` of a vLLM recording; absent settings are vLLM's defaults."""
+
+    max_num_seqs: _Tokens
+    max_tokens: _Tokens
+    num_blocks: Annotated[int, Field(ge=2, le=2**31 - 1)]
+    block_size: _Tokens
+    prefix: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: NonNegativeInt = 0
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
+    max_model_len: _Tokens = 65536
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> VllmSettings:
+        if self.max_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} is less than max_num_seqs {self.max_num_seqs}: vLLM needs one token of "
+                "the budget for each running request"
+            )
+        return self
+
+
+class SglangSettings(_Settings):
+    """``config`` of an SGLang recording; ``block_ids_size`` describes the file's ``block_ids``, not the engine.
+
+    A random order of the queue cannot be replayed: the engine's random numbers are not recorded.
+    """
+
+    page_size: _Tokens
+    chunked_prefill_size: int
+    max_prefill_tokens: _Tokens
+    max_running_requests: _Tokens
+    max_total_tokens: _Tokens
+    disable_overlap_schedule: bool
+    block_ids_size: _Tokens
+    schedule_policy: Literal["fcfs", "lpm", "lof", "dfs-weight"] = "fcfs"
+    schedule_conservativeness: Positive = 1.0
+    radix_eviction_policy: EvictionName = "lru"
+    disable_radix_cache: bool = False
+    enable_mixed_chunk: bool = False
+    hicache: dict[str, Any] | None = None
+
+
+class RequestRow(_Row):
+    """One of ``requests``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: Id
+    arrival_s: NonNegative
+    input_tokens: _Tokens
+    output_tokens: _Tokens
+    block_ids: list[_BlockId]
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
+
+
+class StepRow(_Row):
+    """One of ``steps``; further keys are for debugging, and left out."""
+
+    start_s: float
+    batch: list[tuple[Id, NonNegativeInt, _Tokens]]
+    scheduled_s: float | None = None
+    kind: Literal["prefill", "decode", "mixed"] | None = None
+    preempted: list[Id] = []
+    retracted: list[Id] = []
+    pool: tuple[int, int] | None = None
+
+
+class _File(_Row):
+    """A whole recording; keys of the storage tier and others are left out."""
+
+    config: dict[str, Any]
+    requests: Annotated[list[RequestRow], Field(min_length=1)]
+    step_latency_s: str | None = None
+    steps: list[StepRow] | None = None
+    first_token_s: dict[str, NonNegative] | None = None
+    finish_s: dict[str, NonNegative] | None = None
+    reused_tokens: dict[str, NonNegativeInt] | None = None
+
+
+@dataclass(frozen=True)
+class EngineRecording:
+    """A recording, checked.
+
+    Attributes:
+        path: the file.
+        engine: whose scheduler it was.
+        settings: ``config``.
+        law_text: the latency law as written; None where absent.
+        requests: in order of (arrival, id).
+        steps, first_token_s, finish_s: what the engine did, times in seconds by the request's id as text; all of them
+            or none (None).
+        reused_tokens: tokens found in the cache at first scheduling, by id; None where not recorded.
+        ignored: keys of ``requests`` that mean nothing here.
+    """
+
+    path: Path
+    engine: EngineName
+    settings: VllmSettings | SglangSettings
+    law_text: str | None
+    requests: list[RequestRow]
+    steps: list[StepRow] | None
+    first_token_s: dict[str, float] | None
+    finish_s: dict[str, float] | None
+    reused_tokens: dict[str, int] | None
+    ignored: tuple[str, ...]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens that an entry of ``block_ids`` stands for."""
+        return self.settings.block_size if isinstance(self.settings, VllmSettings) else self.settings.block_ids_size
+
+    def error(self, key: str, message: str) -> RecordingError:
+        """Something wrong with ``key`` of this file ("" for the whole)."""
+        return _error(self.path, key, message)
+
+
+def read_recording(path: Path) -> EngineRecording:
+    """Read a recording, ``.json`` or ``.json.gz`` (told by content).
+
+    Raises:
+        RecordingError: no such file, not JSON, or a key missing, unknown or of another type; names file and key.
+        OSError: the file cannot be read.
+    """
+    file = _parsed(path)
+    engine, settings = _settings(path, file.config)
+    requests = _ordered(path, file.requests)
+    names = {row.id: index for index, row in enumerate(requests)}
+    recording = EngineRecording(
+        path, engine, settings, file.step_latency_s, requests, file.steps, file.first_token_s, file.finish_s,
+        file.reused_tokens, tuple(sorted({key for row in requests for key in row.model_extra or ()})),
+    )  # fmt: skip
+    _check_requests(recording)
+    if file.steps is not None:
+        _check_steps(path, file.steps, names)
+    known = {str(name) for name in names}
+    for key in ("first_token_s", "finish_s", "reused_tokens"):
+        values = getattr(file, key)
+        if values is not None:
+            _check_names(path, key, values, known)
+        elif file.steps is not None and key != "reused_tokens":
+            raise _error(path, key, "required beside steps, and missing")
+    return recording
+
+
+def _parsed(path: Path) -> _File:
+    try:
+        return _File.model_validate_json(_content(path))
+    except ValidationError as error:
+        raise _first_problem(path, "", _File, error) from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except FileNotFoundError:
+        raise _error(path, "", "no such file") from None
+    except IsADirectoryError:
+        raise _error(path, "", "expected a file, found a folder") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _error(path, "", f"broken gzip archive: {error}") from None
+
+
+def _settings(path: Path, config: dict[str, Any]) -> tuple[EngineName, VllmSettings | SglangSettings]:
+    """The engine shows in how it calls the size of its pool."""
+    marks: dict[EngineName, str] = {"vllm": "num_blocks", "sglang": "max_total_tokens"}
+    engines = [engine for engine, mark in marks.items() if mark in config]
+    if len(engines) != 1:
+        raise _error(path, "config", "expected either num_blocks (vLLM) or max_total_tokens (SGLang)")
+    model = VllmSettings if engines[0] == "vllm" else SglangSettings
+    try:
+        return engines[0], model.model_validate(config)
+    except ValidationError as error:
+        raise _first_problem(path, "config", model, error) from None
+
+
+def _ordered(path: Path, requests: list[RequestRow]) -> list[RequestRow]:
+    """By (arrival, id), as both engines' queues take them in."""
+    kinds = {type(row.id) for row in requests}
+    if len(kinds) > 1:
+        raise _error(path, "requests", "expected ids that are all text or all numbers")
+    seen: set[Id] = set()
+    for index, row in enumerate(requests):
+        if row.id in seen:
+            raise _error(path, dotted(("requests", index, "id")), f"{row.id!r} was used before")
+        seen.add(row.id)
+    return sorted(requests, key=lambda row: (row.arrival_s, row.id))
+
+
+def _check_requests(recording: EngineRecording) -> None:
+    for row in recording.requests:
+        total = row.input_tokens + row.output_tokens
+        if len(row.block_ids) * recording.block_tokens > total:
+            raise recording.error(
+                "requests",
+                f"{row.id}: {len(row.block_ids)} block_ids of {recording.block_tokens} tokens are more than the "
+                f"{total} tokens of its prompt and output",
+            )
+
+
+def _check_steps(path: Path, steps: list[StepRow], names: dict[Id, int]) -> None:
+    for index, step in enumerate(steps):
+        batch = [entry[0] for entry in step.batch]
+        for key, found in (("batch", batch), ("preempted", step.preempted), ("retracted", step.retracted)):
+            if len(set(found)) < len(found):
+                raise _error(path, dotted(("steps", index, key)), "names a request twice")
+            for name in found:
+                if name not in names:
+                    raise _error(path, dotted(("steps", index, key)), f"{name!r} is none of the requests")
+
+
+def _check_names(path: Path, key: str, values: Iterable[str], known: set[str]) -> None:
+    found = set(values)
+    for name in sorted(known - found):
+        raise _error(path, key, f"request {name} is missing")
+    for name in sorted(found - known):
+        raise _error(path, key, f"{name!r} is none of the requests")
+
+
+def _error(path: Path, key: str, message: str) -> RecordingError:
+    return RecordingError(Problem(message, path, key=key))
+
+
+def _first_problem(path: Path, prefix: str, model: type[BaseModel], error: ValidationError) -> RecordingError:
+    details = error.errors(include_url=False, include_context=True)[0]
+    # The last part of a union's location names the branch that was tried.
+    location = [part for part in (prefix, *details["loc"]) if part not in ("", "str", "int")]
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    if kind == "json_invalid":
+        return _error(path, "", f"expected JSON: {context['error']}")
+    if kind == "missing":
+        message = "required, and missing"
+    elif kind == "extra_forbidden":
+        message = f"this setting is not simulated{unknown(str(location[-1]), model.model_fields)}"
+    elif kind == "value_error":
+        message = str(context["error"])
+    elif kind == "literal_error":
+        message = f"cannot be replayed: {described(value)}; known: {context['expected']}"
+    else:
+        message = f"{details['msg'][:1].lower()}{details['msg'][1:]}, got {described(value)}"
+    return _error(path, dotted(tuple(location)), message)

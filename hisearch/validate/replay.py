@@ -1,0 +1,310 @@
+"""The requests of a recording, scheduled: by the engine itself, by the kernels, by the restatement of its rules.
+
+All three come as a ``Run``, in which a request is its index in the order of (arrival, id).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast, get_args, get_type_hints
+
+import numpy as np
+from pydantic import ValidationError
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.step_cost import law_costs
+from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployment import EngineSpec
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.source import Requests
+from hisearch.traces.trace import make_trace
+from hisearch.validate.recording import EngineRecording, RequestRow, SglangSettings, VllmSettings
+from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement.content import BlockContent
+from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
+from hisearch.validate.restatement.sglang_state import SglangConfig
+from hisearch.validate.step_law import StepLaw, parse_step_law
+
+#: Names of the kinds of logged steps; vLLM has but one.
+_KINDS = ("", "prefill", "decode", "mixed")
+#: Chunk of an engine that cuts no prompt: more than any prompt has.
+_NO_CHUNK_TOKENS = 2**31 - 1
+#: Orders of SGLang's queue that look at the cache; without one the engine is first come first served.
+_CACHE_AWARE = ("lpm", "dfs-weight")
+
+
+class Decision(NamedTuple):
+    """One step.
+
+    Attributes:
+        start_s, scheduled_s: when the device got to it, and when it was formed (None where not recorded).
+        end_s: when it ended; NaN where not recorded.
+        kind: SGLang's ``prefill``, ``decode`` or ``mixed``; "" for vLLM.
+        batch: (request, tokens computed before, tokens computed now), in batch order.
+        lost: requests preempted (vLLM: by index) or retracted (SGLang: in order) while it was formed.
+        pool: (free, evictable) KV tokens once it was formed; None where not recorded.
+    """
+
+    start_s: float
+    scheduled_s: float | None
+    end_s: float
+    kind: str
+    batch: list[tuple[int, int, int]]
+    lost: list[int]
+    pool: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was decided for all requests.
+
+    Attributes:
+        steps: in order.
+        first_token_s, finish_s: shape (N,), seconds; NaN where it did not happen.
+        reused_tokens: shape (N,), tokens found in the cache at first scheduling; None where not recorded.
+    """
+
+    steps: list[Decision]
+    first_token_s: np.ndarray
+    finish_s: np.ndarray
+    reused_tokens: np.ndarray | None
+
+
+def recorded_law(recording: EngineRecording) -> StepLaw:
+    """The law by which the recording's steps took their time.
+
+    Raises:
+        RecordingError: absent, or of a form that is not understood.
+    """
+    if recording.law_text is None:
+        raise recording.error("step_latency_s", "required, and missing")
+    try:
+        return parse_step_law(recording.law_text)
+    except ValueError as error:
+        raise recording.error("step_latency_s", str(error)) from None
+
+
+def without_cache(recording: EngineRecording) -> EngineRecording:
+    """The same requests and settings with every cache off, the host tier too; every hit is then 0."""
+    settings = recording.settings
+    if isinstance(settings, VllmSettings):
+        off: VllmSettings | SglangSettings = settings.model_copy(update={"prefix": False})
+    else:
+        policy = "fcfs" if settings.schedule_policy in _CACHE_AWARE else settings.schedule_policy
+        update = {"disable_radix_cache": True, "hicache": None, "schedule_policy": policy}
+        off = settings.model_copy(update={**update, "radix_eviction_policy": "lru"})
+    return replace(recording, settings=off)
+
+
+def compiled_trace(recording: EngineRecording) -> CompiledTrace:
+    """The requests with what they share, as simulations read them."""
+    rows, block = recording.requests, recording.block_tokens
+    requests = Requests()
+    for row in rows:
+        requests.add(
+            row.arrival_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
+            known_tokens=block * len(row.block_ids),
+        )  # fmt: skip
+    shares_with, shared_tokens = requests.share_blocks(block)
+    # Only the order of priorities matters; a trace counts them from 0.
+    priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
+    trace = make_trace(
+        arrival_s=requests.arrival_s,
+        input_tokens=requests.input_tokens,
+        output_tokens=requests.output_tokens,
+        request_ids=requests.request_ids,
+        priority=priority,
+        shares_with=shares_with,
+        shared_tokens=shared_tokens,
+        block_tokens=block,
+    )
+    return compile_trace(trace, recording.path.name)
+
+
+def recorded_run(recording: EngineRecording) -> Run:
+    """What the engine did.
+
+    Raises:
+        RecordingError: the file holds no steps.
+    """
+    if recording.steps is None or recording.first_token_s is None or recording.finish_s is None:
+        raise recording.error("steps", "required, and missing (--alone needs none)")
+    index = {row.id: position for position, row in enumerate(recording.requests)}
+    steps = []
+    for step in recording.steps:
+        batch = [(index[name], computed, tokens) for name, computed, tokens in step.batch]
+        preempted = sorted(index[name] for name in step.preempted)
+        lost = preempted if recording.engine == "vllm" else [index[name] for name in step.retracted]
+        end_s = float("nan")
+        steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, step.pool))
+    names = [str(row.id) for row in recording.requests]
+    reused = recording.reused_tokens
+    return Run(
+        steps,
+        np.array([recording.first_token_s[name] for name in names]),
+        np.array([recording.finish_s[name] for name in names]),
+        None if reused is None else np.array([reused[name] for name in names]),
+    )
+
+
+def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
+    """What the kernels decide, under the recording's settings and ``law``.
+
+    Raises:
+        RecordingError: a setting that is not simulated, or one that the engine itself would refuse or fail on.
+    """
+    plan = worker_plan(recording, law)
+    try:
+        result = simulate(plan, compiled_trace(recording), log=True)
+    except EngineOutOfMemory as error:
+        raise recording.error("config", str(error)) from None
+    requests = result.requests
+    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, requests.hit_tokens)
+
+
+def _decisions(result: Result, engine: EngineName) -> list[Decision]:
+    log = result.log
+    assert log is not None
+    entries = list(zip(*(log.entries[name].tolist() for name in ("request", "computed", "tokens")), strict=True))
+    lost_requests = log.lost.tolist()
+    columns = (
+        "start_s", "scheduled_s", "end_s", "kind", "free_tokens", "evictable_tokens", "first_entry", "entries",
+        "first_lost", "lost",
+    )  # fmt: skip
+    steps = []
+    for row in zip(*(log.steps[name].tolist() for name in columns), strict=True):
+        start_s, scheduled_s, end_s, kind, free, evictable, first_entry, count, first_lost, lost_count = row
+        batch = entries[first_entry : first_entry + count]
+        lost = lost_requests[first_lost : first_lost + lost_count]
+        lost = sorted(lost) if engine == "vllm" else lost
+        steps.append(Decision(start_s, scheduled_s, end_s, _KINDS[kind], batch, lost, (free, evictable)))
+    return steps
+
+
+def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
+    """The recording's engine as a worker.
+
+    Raises:
+        RecordingError: as ``simulated_run``.
+    """
+    settings = recording.settings
+    try:
+        if isinstance(settings, VllmSettings):
+            engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
+            _refuse_long_requests(recording, settings.max_model_len)
+        else:
+            _refuse_host_tier(recording, settings)
+            engine, capacity = _sglang(settings), settings.max_total_tokens // settings.page_size * settings.page_size
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise recording.error("config", problem["msg"].removeprefix("Value error, ")) from None
+    tables = law_costs(*law)
+    costs = CompiledCosts(tables, tables, 0.0, "law of the recording", "measured", 0.0)
+    # How the worker's memory was planned is not looked at by a simulation.
+    return WorkerPlan(engine, costs, None, capacity, ignore_eos=True)  # type: ignore[arg-type]
+
+
+def _vllm(settings: VllmSettings) -> EngineSpec:
+    return EngineSpec(
+        name="vllm",
+        max_running_requests=settings.max_num_seqs,
+        chunk_tokens=settings.max_tokens,
+        page_tokens=settings.block_size,
+        prefix_caching=settings.prefix,
+        schedule=settings.policy,
+        overlap=settings.async_scheduling,
+        chunked_prefill=settings.chunked_prefill,
+        long_prefill_tokens=settings.long_prefill_token_threshold,
+        reserve_full_prompt=settings.scheduler_reserve_full_isl,
+        watermark=settings.watermark,
+    )
+
+
+def _sglang(settings: SglangSettings) -> EngineSpec:
+    chunked = settings.chunked_prefill_size > 0
+    return EngineSpec(
+        name="sglang",
+        max_running_requests=settings.max_running_requests,
+        chunk_tokens=settings.chunked_prefill_size if chunked else _NO_CHUNK_TOKENS,
+        chunked_prefill=chunked,
+        page_tokens=settings.page_size,
+        prefix_caching=not settings.disable_radix_cache,
+        max_prefill_tokens=settings.max_prefill_tokens,
+        schedule_conservativeness=settings.schedule_conservativeness,
+        eviction=settings.radix_eviction_policy,
+        schedule=settings.schedule_policy,
+        overlap=not settings.disable_overlap_schedule,
+        mixed_chunk=settings.enable_mixed_chunk and chunked,
+    )
+
+
+def _refuse_host_tier(recording: EngineRecording, settings: SglangSettings) -> None:
+    if settings.hicache is not None:
+        storage = " and its storage tier" if "storage" in settings.hicache else ""
+        raise recording.error("config.hicache", f"HiCache's host tier{storage} cannot be validated yet")
+
+
+def _refuse_long_requests(recording: EngineRecording, window_tokens: int) -> None:
+    for row in recording.requests:
+        if row.input_tokens + row.output_tokens > window_tokens:
+            raise recording.error(
+                "config.max_model_len",
+                f"request {row.id} of {row.input_tokens} + {row.output_tokens} tokens exceeds {window_tokens}; how the "
+                "engine cuts it is not simulated",
+            )
+
+
+def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
+    """What the rules come to, restated in plain Python, under the recording's settings and ``law``.
+
+    Raises:
+        RecordingError: a request that the engine would refuse, settings on which it would fail, or one that the
+            restatement does not have.
+    """
+    settings = recording.settings
+
+    def cost(chunks: list[tuple[int, int]], decodes: list[int], sampling: int) -> float:
+        del sampling
+        return law.seconds([*chunks, *((1, context) for context in decodes)])
+
+    requests = [_restated(index, row, recording.block_tokens) for index, row in enumerate(recording.requests)]
+    try:
+        if isinstance(settings, VllmSettings):
+            done = vllm.replay(vllm.VllmConfig.from_recording(settings.model_dump()), requests, cost)
+        else:
+            done = _replay_sglang(recording, settings, requests, cost)
+    except (ValueError, RuntimeError) as error:
+        raise recording.error("", f"the engine cannot serve this: {error}") from None
+    count = len(requests)
+    return Run(
+        [_restated_step(step, recording.engine) for step in done.steps],
+        np.array([done.first_token_s.get(index, np.nan) for index in range(count)]),
+        np.array([done.finish_s.get(index, np.nan) for index in range(count)]),
+        np.array([done.reused_tokens.get(index, 0) for index in range(count)]),
+    )
+
+
+def _replay_sglang(
+    recording: EngineRecording, settings: SglangSettings, requests: list[Request], cost: Cost
+) -> Recording:
+    known = get_args(get_type_hints(SglangConfig)["schedule_policy"])
+    if settings.schedule_policy not in known:
+        raise recording.error(
+            "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(known)}"
+        )
+    return sglang.replay(SglangConfig.from_recording(settings.model_dump(exclude={"hicache"})), requests, cost)
+
+
+def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:
+    """A request of which the engine knows the output length."""
+    content = BlockContent(index, row.block_ids, block_tokens)
+    return Request(index, row.arrival_s, row.input_tokens, row.output_tokens, row.output_tokens, content, row.priority)
+
+
+def _restated_step(step: Step, engine: EngineName) -> Decision:
+    batch = [(cast(int, entry.id), entry.computed, entry.new) for entry in step.batch]
+    pool = step.pool if engine == "sglang" else None
+    return Decision(step.start_s, step.scheduled_s, step.end_s, step.kind, batch, step.preempted, pool)

@@ -1,0 +1,138 @@
+"""The scheduler held against recordings of the engines' own, step by step.
+
+A step is equal when its batch (requests, their order, tokens computed before and in it), what was preempted or
+retracted meanwhile, its kind (SGLang) and its times within 1e-6 s are. Steps are compared by number: missing and extra
+ones differ.
+
+Alone: every cache is off and every step takes the same time, so that nothing but the scheduler decides. The engine's
+part is then played by the restatement of its rules in plain Python (``hisearch.validate.restatement``), which
+reproduces the recordings; what the recording says of steps and times is not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.specs.base import EngineName
+from hisearch.validate.difference import TOLERANCE_S, FirstDifference, equal_steps, first_difference
+from hisearch.validate.recording import EngineRecording, RecordingError, read_recording
+from hisearch.validate.replay import Run, recorded_law, recorded_run, restated_run, simulated_run, without_cache
+from hisearch.validate.step_law import StepLaw
+
+#: Length of every step where the scheduler is verified alone, seconds.
+ALONE_STEP_S = 0.02
+
+
+@dataclass(frozen=True)
+class SchedulerCase:
+    """One recording against the simulation.
+
+    Attributes:
+        file: as it was called.
+        steps: the engine's. simulated_steps: the simulation's. equal_steps: how many are equal.
+        first_difference: the first step that is not; None where all are.
+        first_token_max_error_s, finish_max_error_s: largest error over all requests, seconds; None where one of them
+            never got there in the simulation.
+        reused_equal: whether every request finds the same tokens in the cache; None where not recorded.
+        preempted, simulated_preempted: requests that lost their KV, counted once for each time.
+        ignored: keys of the recording's requests that mean nothing here.
+        error: why the recording cannot be used or is not simulated; everything else is then None or 0.
+        ok: no difference at all.
+    """
+
+    file: str
+    engine: EngineName | None = None
+    requests: int = 0
+    steps: int | None = None
+    simulated_steps: int | None = None
+    equal_steps: int = 0
+    first_difference: FirstDifference | None = None
+    first_token_max_error_s: float | None = None
+    finish_max_error_s: float | None = None
+    reused_equal: bool | None = None
+    preempted: int = 0
+    simulated_preempted: int = 0
+    ignored: tuple[str, ...] = ()
+    error: str | None = None
+    ok: bool = False
+
+
+def validate_recording(path: Path, *, alone: bool = False, step_s: float = ALONE_STEP_S) -> SchedulerCase:
+    """Replay a recording and compare every step and every request.
+
+    Args:
+        path: a recording, ``.json`` or ``.json.gz``.
+        alone: verify the scheduler alone (see the module's documentation).
+        step_s: length of every step then, seconds.
+
+    Raises:
+        RecordingError: the file cannot be used, or asks for what is not simulated.
+        ValueError: ``step_s`` is not positive.
+        OSError: the file cannot be read.
+    """
+    if not (step_s > 0 and math.isfinite(step_s)):
+        raise ValueError(f"step_s must be a positive number, not {step_s}")
+    recording = read_recording(path)
+    if alone:
+        recording = without_cache(recording)
+        law = StepLaw(step_s, 0.0, 0.0)
+        return _compare(recording, restated_run(recording, law), simulated_run(recording, law))
+    return _compare(recording, recorded_run(recording), simulated_run(recording, recorded_law(recording)))
+
+
+def validate_recordings(
+    paths: Iterable[Path], *, alone: bool = False, step_s: float = ALONE_STEP_S
+) -> Iterator[SchedulerCase]:
+    """``validate_recording`` for several; one that cannot be used is a case with its ``error``, and ends nothing.
+
+    Yields:
+        One case for each path, in order.
+    """
+    for path in paths:
+        try:
+            yield validate_recording(path, alone=alone, step_s=step_s)
+        except (RecordingError, OSError) as error:
+            message = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            yield SchedulerCase(str(path), error=message)
+
+
+def _compare(recording: EngineRecording, engine: Run, simulated: Run) -> SchedulerCase:
+    equal = equal_steps(engine, simulated)
+    first_token, finish = (
+        _max_error(getattr(engine, name), getattr(simulated, name)) for name in ("first_token_s", "finish_s")
+    )
+    reused = _reused_equal(engine, simulated)
+    same_steps = equal == len(engine.steps) == len(simulated.steps)
+    in_time = all(error is not None and error <= TOLERANCE_S for error in (first_token, finish))
+    return SchedulerCase(
+        str(recording.path),
+        recording.engine,
+        len(recording.requests),
+        len(engine.steps),
+        len(simulated.steps),
+        equal,
+        first_difference(recording, engine, simulated),
+        first_token,
+        finish,
+        reused,
+        sum(len(step.lost) for step in engine.steps),
+        sum(len(step.lost) for step in simulated.steps),
+        recording.ignored,
+        ok=same_steps and in_time and reused is not False,
+    )
+
+
+def _max_error(engine: np.ndarray, simulated: np.ndarray) -> float | None:
+    largest = float(np.abs(engine - simulated).max())
+    return largest if math.isfinite(largest) else None
+
+
+def _reused_equal(engine: Run, simulated: Run) -> bool | None:
+    if engine.reused_tokens is None or simulated.reused_tokens is None:
+        return None
+    return bool(np.array_equal(engine.reused_tokens, simulated.reused_tokens))

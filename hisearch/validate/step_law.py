@@ -1,0 +1,169 @@
+"""The latency law of a recording, read from its text.
+
+A law is a sum of terms over the requests of a step's batch, each of which computes ``new`` tokens behind ``computed``
+ones::
+
+    0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2))
+
+The text is arithmetic, multiplied out and then compared: however it is written, it must come to a constant, so much
+per new token, and so much per ``new * (computed + (new + 1) / 2)``, the attention of a causal chunk. Terms may be
+absent. The sign Σ stands for the sum of the product that follows it. What follows a comma is a remark.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+#: Longer texts are no laws; bounds what the parser is given.
+MAX_CHARACTERS = 1000
+
+UNDERSTOOD = (
+    "a sum of a constant, C*sum(new) and C*sum(new*(computed+(new+1)/2)), as in "
+    "'0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2))'"
+)
+
+#: Coefficients by the powers of (computed, new).
+_Polynomial = dict[tuple[int, int], float]
+#: A law: its constant part, and what is summed over the batch.
+_Parts = tuple[float, _Polynomial]
+
+_VARIABLES: dict[str, _Polynomial] = {"computed": {(1, 0): 1.0}, "new": {(0, 1): 1.0}}
+_PER_TOKEN, _PER_PAIR, _PER_SQUARE = (0, 1), (1, 1), (0, 2)
+
+
+class StepLaw(NamedTuple):
+    """``step_s + per_token_s * sum(new) + attention_s * sum(new * (computed + (new + 1) / 2))``, in seconds."""
+
+    step_s: float
+    per_token_s: float
+    attention_s: float
+
+    def seconds(self, batch: Iterable[tuple[int, int]]) -> float:
+        """Latency of a step: ``batch`` has (new, computed) tokens of each request."""
+        work = list(batch)
+        attention = sum(new * (computed + (new + 1) / 2) for new, computed in work)
+        return self.step_s + self.per_token_s * sum(new for new, _ in work) + self.attention_s * attention
+
+
+def parse_step_law(text: str) -> StepLaw:
+    """Read a law.
+
+    Raises:
+        ValueError: another form; says what is understood.
+    """
+    try:
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError("too long")
+        tree = ast.parse(_without_sigma(_without_remark(text)).strip(), mode="eval")
+        constant, summed = _law(tree.body)
+        law = _as_law(constant, summed)
+    except (SyntaxError, ValueError, RecursionError, ZeroDivisionError) as error:
+        reason = f": {error}" if type(error) is ValueError else ""
+        shown = text if len(text) <= 120 else text[:117] + "..."
+        raise ValueError(f"cannot read the law '{shown}'{reason}; understood is {UNDERSTOOD}") from None
+    return law
+
+
+def _as_law(constant: float, summed: _Polynomial) -> StepLaw:
+    pair, square = summed.get(_PER_PAIR, 0.0), summed.get(_PER_SQUARE, 0.0)
+    if not set(summed) <= {_PER_TOKEN, _PER_PAIR, _PER_SQUARE} or not math.isclose(square, pair / 2, rel_tol=1e-12):
+        raise ValueError("its sums are of another form")
+    # An attention of a per pair brings a / 2 per new token with it.
+    per_token = summed.get(_PER_TOKEN, 0.0) - pair / 2
+    if abs(per_token) < 1e-12 * pair:
+        per_token = 0.0
+    law = StepLaw(constant, per_token, pair)
+    if not all(math.isfinite(part) and part >= 0 for part in law):
+        raise ValueError("a step cannot take negative or infinite time")
+    return law
+
+
+def _law(node: ast.expr) -> _Parts:
+    """A law, or a part of one: numbers, sums over the batch, and what can be made of them."""
+    match node:
+        case ast.Constant(value=bool() | complex()):
+            raise ValueError("expected numbers")
+        case ast.Constant(value=int() | float() as value):
+            return float(value), {}
+        case ast.Call(func=ast.Name(id="sum"), args=[inner], keywords=[]):
+            return 0.0, _polynomial(inner)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            sign = 1.0 if isinstance(op, ast.Add) else -1.0
+            (a, p), (b, q) = _law(left), _law(right)
+            return a + sign * b, _added(p, q, sign)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            (a, p), (b, q) = _law(left), _law(right)
+            if p and q:
+                raise ValueError("a product of sums")
+            return a * b, _added(_scaled(p, b), _scaled(q, a), 1.0)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            (a, p), (b, q) = _law(left), _law(right)
+            if q:
+                raise ValueError("a division by a sum")
+            return a / b, {powers: value / b for powers, value in p.items()}
+    raise ValueError(f"'{ast.unparse(node)}' is outside any sum")
+
+
+def _polynomial(node: ast.expr) -> _Polynomial:
+    """What is summed: a polynomial in ``computed`` and ``new``, without coefficients of zero."""
+    match node:
+        case ast.Constant(value=bool() | complex()):
+            raise ValueError("expected numbers")
+        case ast.Constant(value=int() | float() as value):
+            return {(0, 0): float(value)} if value else {}
+        case ast.Name(id=name) if name in _VARIABLES:
+            return _VARIABLES[name]
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            return _added(_polynomial(left), _polynomial(right), 1.0 if isinstance(op, ast.Add) else -1.0)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _product(_polynomial(left), _polynomial(right))
+        case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant(value=int() | float() as divisor)):
+            return {powers: value / divisor for powers, value in _polynomial(left).items()}
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=2)):
+            square = _polynomial(left)
+            return _product(square, square)
+    raise ValueError(f"'{ast.unparse(node)}' is not made of new, computed and numbers")
+
+
+def _added(one: _Polynomial, other: _Polynomial, factor: float) -> _Polynomial:
+    total = dict(one)
+    for powers, value in other.items():
+        total[powers] = total.get(powers, 0.0) + factor * value
+    return {powers: value for powers, value in total.items() if value}
+
+
+def _scaled(one: _Polynomial, factor: float) -> _Polynomial:
+    return {powers: value * factor for powers, value in one.items() if factor}
+
+
+def _product(one: _Polynomial, other: _Polynomial) -> _Polynomial:
+    total: _Polynomial = {}
+    for (i, j), value in one.items():
+        total = _added(total, {(i + k, j + m): value * more for (k, m), more in other.items()}, 1.0)
+    return total
+
+
+def _without_remark(text: str) -> str:
+    """The text up to the first comma outside parentheses."""
+    return next((text[:at] for at, depth in _depths(text) if depth == 0 and text[at] == ","), text)
+
+
+def _without_sigma(text: str) -> str:
+    """Each ``Σ`` product as ``sum(product)``; the product ends at the next + or - outside parentheses."""
+    before, sign, after = text.partition("Σ")
+    if not sign:
+        return text
+    ends = (at for at, depth in _depths(after) if depth < 0 or (depth == 0 and after[at] in "+-"))
+    end = next((at for at in ends if after[:at].strip()), len(after))
+    return f"{before} sum({after[:end].strip()}) {_without_sigma(after[end:])}"
+
+
+def _depths(text: str) -> Iterator[tuple[int, int]]:
+    """Each position of the text with how many parentheses are open there."""
+    depth = 0
+    for at, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        yield at, depth

@@ -1,0 +1,49 @@
+"""The kernels against recordings of the engines' own schedulers: every step of every file equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisearch.validate.recording import SglangSettings, read_recording
+from hisearch.validate.scheduler import validate_recording
+from tests.reference.recorded import shared_directory
+
+
+def recordings(engine: str) -> list[Any]:
+    shared = shared_directory()
+    if shared is None:
+        reason = "no recordings: set HISEARCH_SHARED to the folder that holds validation/"
+        return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
+    return sorted((shared / "validation" / f"{engine}_scheduler").glob("*.json.gz"))
+
+
+def without_host_tier(path: Path | None) -> bool:
+    settings = read_recording(path).settings if path is not None else None
+    return not (isinstance(settings, SglangSettings) and settings.hicache is not None)
+
+
+ALL = [*recordings("vllm"), *recordings("sglang")]
+
+
+def name(path: Path | None) -> str:
+    return f"{path.parent.name}/{path.name}" if isinstance(path, Path) else "absent"
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
+def test_every_step_of_the_engine_is_reproduced(path: Path) -> None:
+    if not without_host_tier(path):
+        pytest.skip("HiCache's host tier is not validated yet")
+    case = validate_recording(path)
+    assert case.first_difference is None
+    assert (case.equal_steps, case.simulated_steps) == (case.steps, case.steps)
+    assert case.ok
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
+def test_scheduler_alone_is_reproduced(path: Path) -> None:
+    case = validate_recording(path, alone=True)
+    assert case.first_difference is None
+    assert case.ok

@@ -1,0 +1,97 @@
+"""``hisearch validate scheduler``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Hisearch
+from tests.validate.recordings import VLLM, Made, make
+
+ROW = {
+    "file", "steps", "equal_steps", "first_difference", "first_token_max_error_s", "finish_max_error_s",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(VLLM, tmp_path_factory.mktemp("made"))
+
+
+def test_equal(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    path = made.write(tmp_path / "good.json.gz")
+    ran = hisearch("validate", "scheduler", path, "--json")
+    assert ran.code == 0
+    (row,) = ran.json["cases"]
+    assert ran.json["ok"] is True
+    assert set(row) >= ROW
+    assert (row["file"], row["steps"], row["equal_steps"]) == (str(path), len(made.document["steps"]), row["steps"])
+    assert (row["first_difference"], row["error"]) == (None, None)
+    shown = hisearch("validate", "scheduler", path, "--quiet")
+    assert (shown.code, shown.err) == (0, "")
+    assert "1 of 1 recording replayed as the engine decided, step by step" in shown.out
+
+
+def test_difference_is_explained_side_by_side(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    bad = made.copy()
+    step = bad.document["steps"][50]
+    taken = step["batch"].pop()
+    path = bad.write(tmp_path / "bad.json")
+    ran = hisearch("validate", "scheduler", path, made.write(tmp_path / "good.json"), "--json")
+    assert ran.code == 1
+    assert ran.json["ok"] is False
+    assert [row["ok"] for row in ran.json["cases"]] == [False, True]
+    difference = ran.json["cases"][0]["first_difference"]
+    assert difference["step"] == 50
+    assert difference["engine"]["batch"] == step["batch"]
+    assert difference["simulated"]["batch"] == [*step["batch"], taken]
+    assert {"clock_s", "running", "waiting", "free_tokens", "requests"} <= set(difference["state"])
+    assert difference["state"]["requests"][taken[0]]["known"] > 0
+    shown = hisearch("validate", "scheduler", path)
+    assert shown.code == 1
+    for words in ("step 50 of", taken[0], "not in the batch", "running", "waiting", "0 of 1 recording replayed"):
+        assert words in shown.out
+
+
+def test_bad_files_are_named_and_the_others_done(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    odd = made.copy()
+    odd.document["config"]["enable_lora"] = True
+    files = (odd.write(tmp_path / "odd.json"), made.write(tmp_path / "good.json"), tmp_path / "absent.json")
+    ran = hisearch("validate", "scheduler", *files, "--json")
+    assert ran.code == 1
+    odd_row, good_row, absent_row = ran.json["cases"]
+    assert set(odd_row) >= ROW
+    assert "config.enable_lora: this setting is not simulated" in odd_row["error"]
+    assert absent_row["error"].endswith("absent.json: no such file")
+    assert good_row["ok"]
+    assert ran.err.count("hisearch: error: ") == 2
+    shown = hisearch("validate", "scheduler", *files)
+    assert (shown.code, shown.out.count("not compared")) == (1, 2)
+
+
+def test_alone(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    asked = made.copy()
+    for key in ("steps", "first_token_s", "finish_s"):
+        del asked.document[key]
+    path = asked.write(tmp_path / "asked.json.gz")
+    assert hisearch("validate", "scheduler", path, "--json").code == 1
+    ran = hisearch("validate", "scheduler", path, "--alone", "--step-s", 0.05, "--json")
+    assert (ran.code, ran.json["ok"], ran.json["alone"]) == (0, True, True)
+    assert ran.json["cases"][0]["equal_steps"] == ran.json["cases"][0]["steps"] > 50
+    assert "as the restated rules are" in hisearch("validate", "scheduler", path, "--alone").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "FILE"),
+        (("a.json", "--step-s", "0.1"), "needs --alone"),
+        (("a.json", "--alone", "--step-s", "0"), "expected a positive number of seconds, not 0"),
+        (("a.json", "--alone", "--step-s", "nan"), "expected a positive number of seconds, not nan"),
+    ],
+)
+def test_usage(hisearch: Hisearch, arguments: tuple[str, ...], expected: str) -> None:
+    ran = hisearch("validate", "scheduler", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert expected in ran.err
