@@ -34,8 +34,8 @@ format: $(STAMP) ## Format and fix what can be fixed
 docs: $(STAMP) ## Write docs/specs.md from the spec models and the catalogue
 	$(BIN)/python docs/generate_specs.py --write
 
-bench: $(STAMP) ## Measure speed, print the table of docs/performance.md
-	$(BIN)/hisearch bench
+bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
+	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))
 
 accuracy: $(STAMP) ## Hold the simulator against the closed forms and counts of docs/accuracy.md
 	$(BIN)/python -m pytest -q tests/accuracy

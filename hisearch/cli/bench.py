@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -23,10 +24,11 @@ def bench(
 ) -> None:
     """Measure speed on this machine.
 
-    Simulations run on one thread. `import` is the start of `hisearch --help`; `compile`, which runs only when named, a
-    first simulation with an empty kernel cache.
+    Simulations run on one thread, but for those of `threads`. `import` is the start of `hisearch --help`; `compile`,
+    which runs only when named, a first simulation with an empty kernel cache.
     """
     from hisearch.api import bench as benchmarks
+    from hisearch.api.bench.machine import machine
     from hisearch.cli import output
 
     known = benchmarks.names()
@@ -36,7 +38,7 @@ def bench(
     if trace is not None and names and _OWN_TRACE not in names:
         raise typer.BadParameter(f"goes with {_OWN_TRACE}", param_hint="--trace")
     chosen = names or benchmarks.default_names(trace)
-    if not quiet and any(name in benchmarks.CASES for name in chosen):
+    if not quiet and any(name in benchmarks.CASES or name in benchmarks.COMPARISONS for name in chosen):
         output.note_compilation()
     found = []
     for name in chosen:
@@ -45,21 +47,33 @@ def bench(
         own_trace = trace if name == _OWN_TRACE else None
         found.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:
-        output.print_json({"benchmarks": found})
+        output.print_json({"benchmarks": found, "machine": machine()})
         return
-    rows = [
-        (
-            row["name"],
-            _count(row["requests"]),
-            _count(row["steps"]),
-            *(f"{row['wall_s'][key]:.3f}" for key in ("median", "min", "max")),
-            _count(row["requests_per_s"]),
-            f"{row['peak_rss_bytes'] / 2**20:,.0f}",
-        )
-        for row in found
-    ]
     columns = ("benchmark", "requests", "steps", "median (s)", "min (s)", "max (s)", "requests/s", "peak RSS (MiB)")
-    output.table(columns, rows, numbers=range(1, 8))
+    output.table(columns, [_row(row) for row in found], numbers=range(1, 8))
+    for line in _verdicts(found):
+        output.say(line)
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["name"],
+        _count(row["requests"]),
+        _count(row["steps"]),
+        *(f"{row['wall_s'][key]:.3f}" for key in ("median", "min", "max")),
+        _count(row["requests_per_s"]),
+        f"{row['peak_rss_bytes'] / 2**20:,.0f}",
+    )
+
+
+def _verdicts(found: list[dict[str, Any]]) -> Iterator[str]:
+    """``flat: 1.06 (time per request, largest over smallest; goal: at most 1.5)``."""
+    for row in found:
+        if "comparison" in row:
+            compared = row["comparison"]
+            bound = "at least" if compared["more_is_better"] else "at most"
+            goal = f"goal: {bound} {compared['goal']:g}{'' if compared['met'] else ', missed'}"
+            yield f"{row['name']}: {compared['ratio']:.2f} ({compared['quantity']}; {goal})"
 
 
 def _count(value: float | None) -> str:

@@ -306,7 +306,7 @@ def preempt(sim, w, r):
 
 @kernel
 def never_fits(sim, r):
-    """True where prompt and declared output exceed what admission may fill, or one step's budget if prompts are not cut."""
+    """True where prompt and declared output exceed what admission fills, or a step's budget if prompts stay whole."""
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True

@@ -1,0 +1,118 @@
+"""``pytest benchmarks``: single kernels under pytest-benchmark.
+
+Each is called many times from a jitted loop, since a call from Python costs more than most of them; compare versions,
+and divide by the ``calls`` of the extra information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from hisearch.kernels import cost, queue, radix, tree
+from hisearch.kernels import layout as la
+
+ROUNDS = 20
+
+
+@numba.njit
+def coast_often(sim, runs, steps, decoding, context):
+    end = 0.0
+    for _ in range(runs):
+        _, end = cost.coast(sim.seconds, end, 1e300, steps, decoding, context)
+    return end
+
+
+@numba.njit
+def batch_cost_often(sim, batch, runs, decoding, context):
+    total = 0.0
+    for _ in range(runs):
+        total += cost.batch_cost(sim.seconds, sim.requests, batch, batch.shape[0], decoding, context)
+    return total
+
+
+@numba.njit
+def match_all(sim):
+    tokens = 0
+    for r in range(sim.trace.prompt_node.shape[0]):
+        found, _ = tree.match(sim, 0, sim.trace.prompt_node[r], sim.trace.input_tokens[r])
+        tokens += found
+    return tokens
+
+
+@numba.njit
+def queue_all(sim):
+    """Hold, take, fill and let go of every prompt's pages; returns the pages left free."""
+    for r in range(sim.trace.prompt_node.shape[0]):
+        queue.store(sim, 0, sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r]))
+    return sim.trees[0].free_pages
+
+
+@numba.njit
+def radix_all(sim):
+    """Make room for every prompt, insert it and pay for it; returns the pages left free."""
+    cache = sim.trees[0]
+    for r in range(sim.trace.prompt_node.shape[0]):
+        tokens = tree.floor_page(sim, sim.trace.input_tokens[r])
+        radix.make_room(sim, 0, tokens // sim.config.page_tokens)
+        present, _ = radix.insert(sim, 0, sim.trace.prompt_node[r], tokens)
+        cache.free_pages -= (tokens - present) // sim.config.page_tokens
+    return cache.free_pages
+
+
+@pytest.fixture(scope="module")
+def vllm_state(state_after: Callable[[str], Any]) -> Any:
+    return state_after("million-vllm")
+
+
+@pytest.fixture(scope="module")
+def sglang_state(state_after: Callable[[str], Any]) -> Any:
+    return state_after("million")
+
+
+def test_coast(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
+    """A run of decode steps: 64 sequences that read 100,000 tokens in all at its beginning."""
+    runs, steps = 100, 1_000
+    coast_often(vllm_state, 1, steps, 64, 100_000)
+    benchmark.extra_info["calls"] = runs * steps
+    assert benchmark.pedantic(coast_often, (vllm_state, runs, steps, 64, 100_000), rounds=ROUNDS) > 0.0
+
+
+def test_batch_cost(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
+    """Cost of a step of four prompt chunks and 64 decodes."""
+    batch = np.arange(4, dtype=np.int32)
+    requests = vllm_state.requests
+    requests["chunk"][batch], requests["computed"][batch], requests["part"][batch] = 2_000, 500, la.PROMPT_ENDS
+    runs = 10_000
+    batch_cost_often(vllm_state, batch, 1, 64, 100_000)
+    benchmark.extra_info["calls"] = runs
+    assert benchmark.pedantic(batch_cost_often, (vllm_state, batch, runs, 64, 100_000), rounds=ROUNDS) > 0.0
+
+
+def test_prefix_match(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
+    """The longest cached prefix of every prompt, in the cache that the simulation left."""
+    match_all(vllm_state)
+    benchmark.extra_info["calls"] = len(vllm_state.trace.prompt_node)
+    assert benchmark.pedantic(match_all, (vllm_state,), rounds=ROUNDS) > 0
+
+
+def test_free_queue(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
+    """Every prompt stored in a full paged cache, the oldest pages making room."""
+    pages = queue_all(vllm_state)
+    assert pages == vllm_state.trees[0].capacity_pages
+    benchmark.extra_info["calls"] = len(vllm_state.trace.prompt_node)
+    assert benchmark.pedantic(queue_all, (vllm_state,), rounds=ROUNDS) == pages
+
+
+def test_radix(benchmark: BenchmarkFixture, sglang_state: Any) -> None:
+    """Every prompt inserted into a full radix cache, least recently used leaves making room."""
+    cache = sglang_state.trees[0]
+    radix_all(sglang_state)
+    benchmark.extra_info["calls"] = len(sglang_state.trace.prompt_node)
+    benchmark.pedantic(radix_all, (sglang_state,), rounds=ROUNDS)
+    assert cache.free_pages + cache.evictable_pages == cache.capacity_pages

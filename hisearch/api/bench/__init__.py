@@ -1,0 +1,123 @@
+"""Benchmarks: how fast the simulator, the command and a cold start are.
+
+Each benchmark runs in a process of its own, so that its peak memory is its own. Simulations run on one thread (but for
+``threads``), with the trace and the kernels compiled beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from hisearch.api.bench.cases import CASES, Case, simulation_of
+from hisearch.api.bench.comparisons import COMPARISONS, THREADS, enough_cores
+from hisearch.specs.wording import unknown
+
+__all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "TRACE", "Case", "Measurement", "default_names", "measure",
+           "names", "simulation_of"]  # fmt: skip
+
+#: Benchmarks that simulate nothing: generating and compiling a million requests, the start of ``hisearch --help``,
+#: compiling every kernel.
+TRACE, IMPORT, COMPILE = "million-trace", "import", "compile"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Outcome of one benchmark.
+
+    requests, steps: of one run; None where there are none, like requests_per_s (by the median). wall_s: of each run,
+    seconds. peak_rss_bytes: of the benchmark's process. comparison: see ``Comparison.to_dict``; the other figures are
+    then its last point's.
+    """
+
+    name: str
+    requests: int | None
+    steps: int | None
+    wall_s: tuple[float, ...]
+    peak_rss_bytes: int
+    comparison: dict[str, Any] | None = None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Requests per second of wall time, by the median run."""
+        return None if self.requests is None else self.requests / statistics.median(self.wall_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        row: dict[str, Any] = {
+            "name": self.name,
+            "requests": self.requests,
+            "steps": self.steps,
+            "wall_s": {"median": statistics.median(self.wall_s), "min": min(self.wall_s), "max": max(self.wall_s)},
+            "requests_per_s": self.requests_per_s,
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "repeat": len(self.wall_s),
+        }
+        if self.comparison is not None:
+            row["comparison"] = self.comparison
+        return row
+
+
+def names() -> list[str]:
+    """Every benchmark."""
+    return [*CASES, TRACE, *COMPARISONS, IMPORT, COMPILE]
+
+
+def default_names(trace: str | None = None) -> list[str]:
+    """Benchmarks that run where none is named: all but ``compile``, as far as their trace and enough cores are at hand.
+
+    Args:
+        trace: the trace file of ``mooncake-conversation``.
+    """
+    absent = {name for name, case in CASES.items() if not (case.shipped or trace or _at_hand(case))}
+    if not enough_cores():
+        absent.add(THREADS)
+    return [name for name in names() if name not in absent | {COMPILE}]
+
+
+def _at_hand(case: Case) -> bool:
+    from hisearch.specs.catalogue import Catalogue
+    from hisearch.traces.errors import TraceError
+    from hisearch.traces.load import find_trace_file
+
+    document = Catalogue().get("Workload", case.workload)
+    try:
+        find_trace_file(document.spec.file.path, document.path.parent)
+    except TraceError:
+        return False
+    return True
+
+
+def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement:
+    """Run one benchmark.
+
+    Args:
+        name: one of ``names()``.
+        repeat: timed runs, after one that warms up; ``compile`` runs once.
+        trace: a trace file to use in place of a simulation's own workload.
+
+    Raises:
+        ValueError: no such benchmark, ``repeat`` is below 1, or the benchmark failed: with its own message.
+    """
+    if name not in names():
+        raise ValueError(f"no benchmark '{name}'{unknown(name, names())}")
+    if repeat < 1:
+        raise ValueError(f"repeat must be at least 1, not {repeat}")
+    command = [sys.executable, "-m", "hisearch.api.bench.process", name, str(repeat), *([trace] if trace else [])]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        last = finished.stderr.strip().splitlines()[-1:] or [f"exit code {finished.returncode}"]
+        raise ValueError(f"benchmark {name} failed: {last[0]}")
+    found = json.loads(finished.stdout)
+    return Measurement(
+        name,
+        found["requests"],
+        found["steps"],
+        tuple(found["wall_s"]),
+        found["peak_rss_bytes"],
+        found.get("comparison"),
+    )

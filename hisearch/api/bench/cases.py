@@ -1,0 +1,144 @@
+"""Workloads on deployments that benchmarks simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+
+if TYPE_CHECKING:
+    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.specs.base import DType, EngineName
+    from hisearch.specs.deployment import RouterName
+    from hisearch.specs.workload import GeneratorSpec
+    from hisearch.traces.compiled import CompiledTrace
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload on a deployment.
+
+    replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
+    no download. afresh: the trace is made in the benchmark's own process, so that its memory counts.
+    """
+
+    workload: str
+    model: str
+    accelerator: str
+    engine: EngineName
+    tensor_parallel: int
+    replicas: int = 1
+    router: RouterName = "round_robin"
+    weight_dtype: DType | None = None
+    shipped: bool = True
+    afresh: bool = False
+
+    @property
+    def deployment(self) -> str:
+        """In a few words: ``4 x (2 x h100-sxm), sglang, cache_aware``."""
+        one = f"{self.tensor_parallel} x {self.accelerator}"
+        workers = f"{self.replicas} x ({one})" if self.replicas > 1 else one
+        return ", ".join([workers, self.engine, *([self.router] if self.replicas > 1 else [])])
+
+
+def _coder(engine: EngineName) -> Case:
+    return Case("coder-6h", "qwen3-coder-480b-a35b", "h200", engine, 8, weight_dtype="fp8")
+
+
+def _million(engine: EngineName) -> Case:
+    return Case("million", "qwen3-32b", "h100-sxm", engine, 2, 6, "cache_aware", afresh=True)
+
+
+CASES: dict[str, Case] = {
+    "mooncake-like": Case("mooncake-like", "llama-3.1-70b", "h200", "vllm", 2, 8),
+    "mooncake-conversation": Case("mooncake-conversation", "llama-3.1-70b", "h200", "vllm", 2, 8, shipped=False),
+    "chat-multiturn": Case("chat-multiturn", "qwen3-32b", "h100-sxm", "sglang", 2, 4, "cache_aware"),
+    "coder-6h": _coder("sglang"),
+    "coder-6h-vllm": _coder("vllm"),
+    "million": _million("sglang"),
+    "million-vllm": _million("vllm"),
+}
+
+
+def plan_of(case: Case, catalogue: Catalogue) -> WorkerPlan:
+    """A case's worker, compiled.
+
+    Raises:
+        SpecError: the catalogue's own entry of that name cannot be used.
+    """
+    from hisearch.simulate import plan_worker
+
+    engine = EngineSpec(name=case.engine, chunk_tokens=8192, max_running_requests=256, memory_fraction=0.9)
+    pool = PoolSpec(
+        accelerator=case.accelerator,
+        engine=engine,
+        tensor_parallel=case.tensor_parallel,
+        replicas=case.replicas,
+        weight_dtype=case.weight_dtype,
+    )
+    return plan_worker(
+        pool,
+        model=catalogue.get("Model", case.model).spec,
+        accelerator=catalogue.get("Accelerator", case.accelerator).spec,
+        medium=None,
+        profile=catalogue.get("LatencyProfile", "roofline").spec,
+    )
+
+
+def generator_of(workload: str, catalogue: Catalogue) -> GeneratorSpec:
+    """The generator of a shipped workload.
+
+    Raises:
+        ValueError: the workload reads a file.
+    """
+    generator: GeneratorSpec | None = catalogue.get("Workload", workload).spec.generator
+    if generator is None:
+        raise ValueError(f"workload {workload} reads a file; a generator is needed here")
+    return generator
+
+
+def generated(workload: str, catalogue: Catalogue) -> CompiledTrace:
+    """A shipped workload, generated and compiled without a look at the cache."""
+    from hisearch.traces.compiler import compile_trace
+    from hisearch.traces.generate import generate_trace
+
+    return compile_trace(generate_trace(generator_of(workload, catalogue)), workload)
+
+
+def simulation_of(name: str, trace: str | None = None, limit: int | None = None) -> Callable[[], tuple[int, int]]:
+    """A benchmark's simulation, everything it needs being compiled; returns (requests, steps) of a run.
+
+    Args:
+        name: one of ``CASES``.
+        trace: a workload or trace file in place of its own.
+        limit: keep the first requests only.
+
+    Raises:
+        SpecError, TraceError: the workload cannot be used.
+    """
+    from hisearch.api.workload import load_trace
+
+    case, catalogue = CASES[name], Catalogue()
+    if case.afresh and trace is None and limit is None:
+        compiled = generated(case.workload, catalogue)
+    else:
+        compiled = load_trace(trace or case.workload, limit=limit, catalogue=catalogue)
+    return replay(plan_of(case, catalogue), compiled, replicas=case.replicas, router=case.router)
+
+
+def replay(
+    plan: WorkerPlan, trace: CompiledTrace, *, replicas: int, router: RouterName
+) -> Callable[[], tuple[int, int]]:
+    """One simulation as a call without arguments; returns (requests, steps)."""
+    from hisearch.simulate import simulate
+
+    spec = RouterSpec(policy=router)
+
+    def run() -> tuple[int, int]:
+        result = simulate(plan, trace, replicas=replicas, router=spec)
+        return len(trace), int(result.workers.steps.sum())
+
+    return run

@@ -1,0 +1,124 @@
+"""A benchmark's own process: ``python -m hisearch.api.bench.process NAME REPEAT [TRACE]``.
+
+What was measured goes to standard output as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hisearch.api.bench import COMPILE, IMPORT, TRACE
+from hisearch.api.bench.cases import CASES, generated, simulation_of
+from hisearch.api.bench.comparisons import COMPARISONS
+from hisearch.specs.catalogue import Catalogue
+
+#: Runs that warm up before any is timed.
+WARM_UP = 1
+
+#: What ``compile`` times. One simulation will do: the event loop is compiled for both engines and all routers at once.
+_FIRST_SIMULATION = "from hisearch.api.bench import simulation_of; simulation_of('chat-multiturn', limit=100)()"
+
+#: The workload that ``million-trace`` makes.
+_TRACE_WORKLOAD = "million"
+
+#: Linux counts ``ru_maxrss`` in kibibytes, macOS in bytes.
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+def _time_runs(run: Callable[[], tuple[int, int | None]], repeat: int) -> dict[str, Any]:
+    """Wall times of ``run``, which returns (requests, steps), after warming up."""
+    for _ in range(WARM_UP):
+        run()
+    wall_s, requests, steps = [], 0, None
+    for _ in range(repeat):
+        started = time.perf_counter()
+        requests, steps = run()
+        wall_s.append(time.perf_counter() - started)
+    return {"requests": requests, "steps": steps, "wall_s": wall_s, "peak_rss_bytes": _own_peak_rss_bytes()}
+
+
+def _time_comparison(name: str, repeat: int) -> dict[str, Any]:
+    """The last point's figures, and the comparison."""
+    compare, case = COMPARISONS[name]
+    comparison = compare(case, repeat)
+    last = comparison.points[-1]
+    return {
+        "requests": last.requests,
+        "steps": last.steps,
+        "wall_s": last.wall_s,
+        "peak_rss_bytes": _own_peak_rss_bytes(),
+        "comparison": comparison.to_dict(),
+    }
+
+
+def _make_trace() -> tuple[int, None]:
+    return len(generated(_TRACE_WORKLOAD, Catalogue())), None
+
+
+def _own_peak_rss_bytes() -> int:
+    """Peak memory of this process. Linux's ``ru_maxrss`` would include that of the process that started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+
+
+def _time_commands(command: list[str], repeat: int, warm_up: int, environment: dict[str, str]) -> dict[str, Any]:
+    """Wall times and peak memory of whole processes."""
+    runs = [_time_command(command, environment) for _ in range(warm_up + repeat)][warm_up:]
+    wall_s, peaks = [wall for wall, _ in runs], [peak for _, peak in runs]
+    return {"requests": None, "steps": None, "wall_s": wall_s, "peak_rss_bytes": max(peaks)}
+
+
+def _time_command(command: list[str], environment: dict[str, str]) -> tuple[float, int]:
+    """Seconds and peak bytes of one process, from its start to its end.
+
+    Raises:
+        CalledProcessError: it failed; what it complained of has gone to standard error.
+    """
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_s = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return wall_s, usage.ru_maxrss * _MAXRSS_UNIT
+
+
+def _measured(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
+    if name in CASES:
+        return _time_runs(simulation_of(name, trace), repeat)
+    if name in COMPARISONS:
+        return _time_comparison(name, repeat)
+    if name == TRACE:
+        return _time_runs(_make_trace, repeat)
+    if name == IMPORT:
+        return _time_commands([sys.executable, "-m", "hisearch", "--help"], repeat, WARM_UP, dict(os.environ))
+    if name == COMPILE:
+        with tempfile.TemporaryDirectory(prefix="hisearch-bench-") as folder:
+            environment = {**os.environ, "HISEARCH_CACHE_DIR": folder}
+            return _time_commands([sys.executable, "-c", _FIRST_SIMULATION], 1, 0, environment)
+    raise ValueError(f"no benchmark '{name}'")
+
+
+def _main(arguments: list[str]) -> None:
+    name, repeat, *trace = arguments
+    print(json.dumps(_measured(name, int(repeat), trace[0] if trace else None)))
+
+
+if __name__ == "__main__":
+    try:
+        _main(sys.argv[1:])
+    except (ValueError, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(str(error))
