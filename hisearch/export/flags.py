@@ -7,11 +7,11 @@ Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``ser
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hisearch.latency.loading import FullLoad, full_load
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import SCHEDULES, EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 
@@ -118,6 +118,10 @@ def _has_host_tier(launch: Launch) -> bool:
     return launch.pool.engine.prefix_caching and launch.pool.host_tier.gib_per_worker > 0
 
 
+def _by_priority(launch: Launch) -> bool:
+    return launch.pool.engine.schedule == "priority"
+
+
 SGLANG: Table = (
     ("--tp-size", lambda c: str(c.pool.tensor_parallel)),
     ("--dtype", _dtype),
@@ -126,10 +130,14 @@ SGLANG: Table = (
     ("--mem-fraction-static", lambda c: f"{c.pool.engine.memory_fraction:g}"),
     ("--max-total-tokens", lambda c: str(c.kv_capacity_tokens)),
     ("--page-size", lambda c: str(c.pool.engine.page_size)),
-    ("--chunked-prefill-size", lambda c: str(c.pool.engine.chunk_tokens)),
+    ("--chunked-prefill-size", lambda c: str(c.pool.engine.chunk_tokens) if c.pool.engine.chunked_prefill else "-1"),
+    ("--enable-mixed-chunk", lambda c: True if c.pool.engine.mixed_chunk else None),
     ("--max-prefill-tokens", lambda c: str(c.pool.engine.max_prefill_tokens)),
     ("--max-running-requests", lambda c: str(c.pool.engine.max_running_requests)),
-    ("--schedule-policy", lambda c: "fcfs"),
+    ("--schedule-policy", lambda c: "fcfs" if _by_priority(c) else c.pool.engine.schedule),
+    ("--enable-priority-scheduling", lambda c: True if _by_priority(c) else None),
+    ("--schedule-low-priority-values-first", lambda c: True if _by_priority(c) else None),
+    ("--disable-overlap-schedule", lambda c: None if c.pool.engine.overlap else True),
     ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
     ("--radix-eviction-policy", lambda c: c.pool.engine.eviction),
     ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
@@ -148,6 +156,12 @@ VLLM: Table = (
     ("--max-model-len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens - c.pool.engine.page_size))),
     ("--max-num-batched-tokens", lambda c: str(c.pool.engine.chunk_tokens)),
     ("--max-num-seqs", lambda c: str(c.pool.engine.max_running_requests)),
+    ("--scheduling-policy", lambda c: "priority" if _by_priority(c) else None),
+    ("--async-scheduling", lambda c: True if c.pool.engine.overlap else None),
+    ("--no-async-scheduling", lambda c: None if c.pool.engine.overlap else True),
+    ("--no-enable-chunked-prefill", lambda c: None if c.pool.engine.chunked_prefill else True),
+    ("--long-prefill-token-threshold", lambda c: str(c.pool.engine.long_prefill_tokens or "") or None),
+    ("--no-scheduler-reserve-full-isl", lambda c: None if c.pool.engine.reserve_full_prompt else True),
     ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
     ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
     ("--kv-offloading-backend", lambda c: "native" if _has_host_tier(c) else None),
@@ -163,6 +177,9 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
     Raises:
         ExportError: the engine cannot be told a setting of the deployment.
     """
+    engine = launch.pool.engine
+    if engine.watermark > 0:
+        raise ExportError(f"{engine.name} {ENGINE_VERSIONS[engine.name]} has no watermark; set engine.watermark to 0")
     flags: list[tuple[str, ...]] = []
     for flag, value_of in TABLES[launch.pool.engine.name]:
         value = value_of(launch)
@@ -185,13 +202,26 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
     return flags
 
 
+#: Settings that one engine alone has, and their values where they have no effect.
+_VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
+_SGLANG_ALONE = {"mixed_chunk": False}
+
+
+def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Settings that the other engine lacks, reset; each one that had an effect is noted."""
+    for name, neutral in alone.items():
+        if getattr(engine, name) != neutral:
+            notes.append(f"{name} {getattr(engine, name)} has no counterpart and is left out.")
+    return dict(alone)
+
+
 def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
     """The nearest settings of the other engine, and in words what could not be carried over."""
     notes: list[str] = []
     if engine.name == "vllm":
-        return engine.model_copy(update={"name": "sglang", "page_tokens": engine.page_size}), (
-            "SGLang runs prefill batches before decode batches; vLLM mixes them in one step.",
-        )
+        update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
+        notes.append("SGLang runs prefill batches before decode batches; vLLM mixes them in one step.")
+        return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)
     notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
     chunk_tokens = engine.chunk_tokens
     if chunk_tokens < engine.max_running_requests:
@@ -202,5 +232,9 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
     page_tokens = engine.page_tokens if engine.page_tokens is not None and engine.page_tokens % 16 == 0 else 16
     if page_tokens != engine.page_size:
         notes.append(f"KV pages of {page_tokens} tokens; simulated with {engine.page_size}.")
-    update = {"name": "vllm", "eviction": "lru", "chunk_tokens": chunk_tokens, "page_tokens": page_tokens}
+    if engine.schedule not in SCHEDULES["vllm"]:
+        notes.append(f"vLLM has no schedule {engine.schedule}: requests are served first come first served.")
+        engine = engine.model_copy(update={"schedule": "fcfs"})
+    update = _left_behind(engine, _SGLANG_ALONE, notes)
+    update |= {"name": "vllm", "eviction": "lru", "chunk_tokens": chunk_tokens, "page_tokens": page_tokens}
     return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)

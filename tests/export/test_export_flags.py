@@ -29,8 +29,10 @@ FILES = {
 
 
 def known_flags(engine: str) -> set[str]:
+    """Flags of the engine's help; vLLM's switches have a ``--no-`` form each (argparse.BooleanOptionalAction)."""
     lines = (FLAGS / FILES[engine]).read_text().splitlines()
-    return {line for line in lines if line and not line.startswith("#")}
+    flags = {line for line in lines if line and not line.startswith("#")}
+    return flags | {flag.replace("--", "--no-", 1) for flag in flags} if engine == "vllm" else flags
 
 
 @pytest.fixture
@@ -102,6 +104,31 @@ def test_vllm_settings(launch: Any) -> None:
     assert ("--enable-prefix-caching",) not in flags
     assert ("--block-size", "16") in flags
     assert ("--max-num-batched-tokens", "8192") in flags
+
+
+def test_schedulers_are_exported(launch: Any) -> None:
+    sglang = engine_flags(
+        launch(engine={"schedule": "lpm", "overlap": False, "mixed_chunk": True, "chunked_prefill": False})
+    )
+    assert {("--schedule-policy", "lpm"), ("--chunked-prefill-size", "-1")} <= set(sglang)
+    assert {("--disable-overlap-schedule",), ("--enable-mixed-chunk",)} <= set(sglang)
+    urgent = engine_flags(launch(engine={"schedule": "priority"}))
+    assert {("--enable-priority-scheduling",), ("--schedule-low-priority-values-first",)} <= set(urgent)
+    settings = {"overlap": False, "schedule": "priority", "long_prefill_tokens": 512, "reserve_full_prompt": False}
+    vllm = engine_flags(launch(engine={"name": "vllm", "chunked_prefill": False, **settings}))
+    assert {("--scheduling-policy", "priority"), ("--long-prefill-token-threshold", "512")} <= set(vllm)
+    switches = {("--no-async-scheduling",), ("--no-enable-chunked-prefill",), ("--no-scheduler-reserve-full-isl",)}
+    assert switches <= set(vllm)
+    with pytest.raises(ExportError, match="no watermark"):
+        engine_flags(launch(engine={"name": "vllm", "watermark": 0.1}))
+
+
+def test_what_the_other_engine_lacks_is_named(build_deployment: Any) -> None:
+    engine = build_deployment(engine={"schedule": "lpm", "mixed_chunk": True}).pool.engine
+    other, notes = other_engine(engine)
+    assert (other.schedule, other.mixed_chunk) == ("fcfs", False)
+    assert any("lpm" in note for note in notes)
+    assert any("mixed_chunk" in note for note in notes)
 
 
 def test_host_tier_is_left_out_without_a_prefix_cache(launch: Any) -> None:
