@@ -154,6 +154,7 @@ def run(sim):
         if sim.counters[la.LATE] > sim.config.late_requests:
             _forget_after(sim, last)
             return last, 1
+        sim.counters[la.EVENTS] += 1
         if arrival <= event:
             _deliver(sim, r, is_open, now)
         else:

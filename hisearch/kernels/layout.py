@@ -217,10 +217,10 @@ WORKER = np.dtype(
 # FREE_NODE: first given-back node record, or -1; NODES_LEFT: records that can still be had; EVENT_HEAP: its size.
 # LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: of the lost requests, those that a step already accounts for.
 FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6, 7
-# LATE: requests whose first token was late.
+# LATE: requests whose first token was late. EVENTS: handled by the event loop.
 # LARGEST_GROUP: copies in the largest group of the same pages so far, see ``copies``.
-LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE = 8, 9, 10, 11, 12, 13
-COUNTERS = 14
+LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS = 8, 9, 10, 11, 12, 13, 14
+COUNTERS = 15
 
 # Values of counters[FAULT], any of which voids the run.
 # STUCK: requests preempt each other for ever, and none makes a token.

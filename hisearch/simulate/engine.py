@@ -324,6 +324,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         idle_w=plan.costs.idle_w,
         horizon_reached=horizon_reached,
         warnings=plan.costs.warnings,
+        events=int(sim.counters[la.EVENTS]),
         gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
     )

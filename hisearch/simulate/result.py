@@ -128,7 +128,11 @@ class StepLog:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished simulation."""
+    """A finished simulation.
+
+    events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
+    gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
+    """
 
     requests: RequestTable
     workers: WorkerTable
@@ -138,6 +142,7 @@ class Result:
     horizon_reached: bool = False
     warnings: tuple[str, ...] = field(default=())
     log: StepLog | None = None
+    events: int = 0
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def itl_s(self, quantile: float) -> float:
