@@ -174,6 +174,7 @@ spec:
   engines:
     vllm: {step_s: 1.0e-3, per_sequence_s: 4.0e-6}
     sglang: {step_s: 0.8e-3, per_sequence_s: 3.0e-6}
+    trtllm: {step_s: 0.8e-3, per_sequence_s: 3.0e-6}
   relative_error: 0.3
   provenance: {source: a guess, as_of: 2026-11-01}
 """,

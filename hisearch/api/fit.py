@@ -16,7 +16,7 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.deployments import starting_memory_fraction
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.checks import slots_problem
-from hisearch.specs.deployment import KV_DTYPES, EngineSpec, PoolSpec
+from hisearch.specs.deployment import KV_DTYPES, PAGE_TOKENS, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
@@ -120,9 +120,13 @@ def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec
 
 
 def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
-    """Engine settings of the space that do not contradict themselves (vLLM's budget covers its running requests)."""
+    """Engine settings of the space that do not contradict themselves.
+
+    The budget of vLLM and TensorRT-LLM covers their running requests, TensorRT-LLM's a block too.
+    """
     space = study.space.spec
     fraction = starting_memory_fraction(space.cache)
     for chunk, running in itertools.product(space.execution.chunk_tokens, space.execution.max_running_requests):
-        if name != "vllm" or chunk >= running:
+        least = max(running, PAGE_TOKENS[name]) if name == "trtllm" else running
+        if name == "sglang" or chunk >= least:
             yield EngineSpec(name=name, chunk_tokens=chunk, max_running_requests=running, memory_fraction=fraction)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hisearch.search.trial import Recommendation, Trial
     from hisearch.traces.compiled import CompiledTrace
 
-_ENGINES = ("sglang", "vllm")
+_ENGINES = ("sglang", "vllm", "trtllm")
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
@@ -274,7 +274,7 @@ class StudyResult:
         """Write launch scripts.
 
         Args:
-            target: an engine (``sglang`` or ``vllm``): the best feasible deployment on it, into
+            target: an engine (``sglang``, ``vllm`` or ``trtllm``): the best feasible deployment on it, into
             ``recommended-<engine>``
                 of the run folder; anything else is a folder for the recommendation's scripts.
 

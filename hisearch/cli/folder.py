@@ -48,8 +48,8 @@ def export(
 
     An earlier export's own files in the folder are replaced; where others are in the way, nothing is written.
     """
-    if engine not in {None, "sglang", "vllm"}:
-        raise typer.BadParameter(f"expected sglang or vllm, got '{engine}'", param_hint="--engine")
+    if engine not in {None, "sglang", "vllm", "trtllm"}:
+        raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
     from hisearch.api.exporting import standing

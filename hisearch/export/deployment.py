@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from hisearch.export.files import DEPLOYMENT, README, write_export
+from hisearch.export.files import DEPLOYMENT, README, TRTLLM_OPTIONS, write_export
 from hisearch.export.flags import (
     ENGINE_VERSIONS,
     ROUTER_VERSION,
@@ -23,9 +23,9 @@ from hisearch.export.flags import (
 )
 from hisearch.export.placement import SERVICE_PORTS, place
 from hisearch.export.standing import Standing
+from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
-from hisearch.search.deployments import ENGINE_TITLES
-from hisearch.specs.base import API_VERSION, EngineName
+from hisearch.specs.base import API_VERSION, ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
@@ -37,6 +37,7 @@ EXAMPLE_REPLAY = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
 _COMMANDS: dict[EngineName, str] = {
     "sglang": "python -m sglang.launch_server --model-path",
     "vllm": "vllm serve",
+    "trtllm": "trtllm-serve",
 }
 
 
@@ -81,6 +82,8 @@ def export_deployment(
     launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
     engine = launch.pool.engine.name
     files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, standing, simulated=True)}
+    if engine == "trtllm":
+        files[TRTLLM_OPTIONS] = options_text(launch)
     other, notes = other_engine(launch.pool.engine)
     other_launch = launch._replace(pool=launch.pool.model_copy(update={"engine": other}))
     try:
@@ -135,6 +138,7 @@ def _script(
         checkpoint=needs_checkpoint(launch),
         command=_COMMANDS[engine],
         flags=engine_flags(launch),
+        options=Path(TRTLLM_OPTIONS).name if engine == "trtllm" else None,
         placements=placements,
         hosts=sorted({p.host for p in placements}),
         router=router_flags(deployment.router),

@@ -17,10 +17,14 @@ SLO = "slo.yaml"
 #: Names and SHA-256 of an export's files: what a later export into the same folder may replace.
 MANIFEST = "export.json"
 
+#: What TensorRT-LLM's command line has no flag for.
+TRTLLM_OPTIONS = "trtllm/llm_api_options.yaml"
+
 #: Every path that an export may write, but the manifest's.
 _NAMES = (
     *(README, DEPLOYMENT, WORKLOAD, SLO),
     *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
+    TRTLLM_OPTIONS,
 )
 
 

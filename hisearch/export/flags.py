@@ -1,7 +1,8 @@
 """One table per engine: command-line flag -> the value it takes from a deployment.
 
 Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``server_args.py``, vLLM 0.19.1
-``arg_utils.py`` and ``config/cache.py``, sglang-router 0.3.2 ``router_args.py``.
+``arg_utils.py`` and ``config/cache.py``, TensorRT-LLM 1.1 ``commands/serve.py``, sglang-router 0.3.2
+``router_args.py``. What TensorRT-LLM has no flag for goes into a file, see ``trtllm_options``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 
 #: The versions whose flags are written.
-ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1"}
+ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}
 ROUTER_VERSION = "0.3.2"
 
 _BYTES_PER_GIB = 2**30
@@ -64,20 +65,21 @@ def loading(launch: Launch) -> FullLoad | None:
 def needs_checkpoint(launch: Launch) -> Checkpoint | None:
     """The weights that only a separately quantized checkpoint provides, or None.
 
-    Both engines quantize 16-bit weights to fp8 while loading, SGLang only where the 16-bit weights fit; every other
-    change of format needs other weights.
+    vLLM and SGLang quantize 16-bit weights to fp8 while loading, SGLang only where the 16-bit weights fit; every other
+    change of format needs other weights, and so does each of TensorRT-LLM's.
     """
     pool, stored = launch.pool, launch.model.weight_dtype
     wanted = pool.weight_dtype or stored
     if wanted == stored or (stored in _HALF_OR_FULL and wanted in _HALF_OR_FULL):
         return None
-    if wanted != "fp8" or stored not in _HALF_OR_FULL:
+    if wanted != "fp8" or stored not in _HALF_OR_FULL or pool.engine.name == "trtllm":
         return Checkpoint(wanted, f"the published ones have {stored}, and the engine cannot convert them while loading")
     held = loading(launch)
     return None if held is None or held.fits else Checkpoint(wanted, held.sentence(stored, pool.accelerator))
 
 
-def _dtype(launch: Launch) -> Value:
+def dtype(launch: Launch) -> str:
+    """The arithmetic's format where weights are 16 or 32 bits wide; else the checkpoint's own."""
     wanted = launch.pool.weight_dtype or launch.model.weight_dtype
     return _HALF_OR_FULL.get(wanted, "auto")
 
@@ -124,7 +126,7 @@ def _by_priority(launch: Launch) -> bool:
 
 SGLANG: Table = (
     ("--tp-size", lambda c: str(c.pool.tensor_parallel)),
-    ("--dtype", _dtype),
+    ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("sglang")),
     ("--mem-fraction-static", lambda c: f"{c.pool.engine.memory_fraction:g}"),
@@ -148,7 +150,7 @@ SGLANG: Table = (
 
 VLLM: Table = (
     ("--tensor-parallel-size", lambda c: str(c.pool.tensor_parallel)),
-    ("--dtype", _dtype),
+    ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("vllm")),
     ("--gpu-memory-utilization", lambda c: f"{c.pool.engine.memory_fraction:g}"),
@@ -168,7 +170,15 @@ VLLM: Table = (
     ("--kv-offloading-size", lambda c: f"{c.pool.host_tier.gib_per_worker:g}" if _has_host_tier(c) else None),
 )
 
-TABLES: dict[EngineName, Table] = {"sglang": SGLANG, "vllm": VLLM}
+TRTLLM: Table = (
+    ("--backend", lambda c: "pytorch"),
+    ("--tp_size", lambda c: str(c.pool.tensor_parallel)),
+    ("--max_batch_size", lambda c: str(c.pool.engine.max_running_requests)),
+    ("--max_num_tokens", lambda c: str(c.pool.engine.chunk_tokens)),
+    ("--max_seq_len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens))),
+)
+
+TABLES: dict[EngineName, Table] = {"sglang": SGLANG, "vllm": VLLM, "trtllm": TRTLLM}
 
 
 def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
@@ -216,13 +226,16 @@ def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) ->
 
 
 def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
-    """The nearest settings of the other engine, and in words what could not be carried over."""
+    """The nearest settings of another engine (SGLang for vLLM, else vLLM), and in words what was not carried over."""
     notes: list[str] = []
     if engine.name == "vllm":
         update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
         notes.append("SGLang runs prefill batches before decode batches; vLLM mixes them in one step.")
         return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)
-    notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
+    if engine.name == "sglang":
+        notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
+    elif engine.capacity_policy == "guaranteed_no_evict":
+        notes.append("vLLM admits a request once its prompt has room, and preempts where outputs outgrow the memory.")
     chunk_tokens = engine.chunk_tokens
     if chunk_tokens < engine.max_running_requests:
         chunk_tokens = engine.max_running_requests
@@ -236,5 +249,11 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
         notes.append(f"vLLM has no schedule {engine.schedule}: requests are served first come first served.")
         engine = engine.model_copy(update={"schedule": "fcfs"})
     update = _left_behind(engine, _SGLANG_ALONE, notes)
-    update |= {"name": "vllm", "eviction": "lru", "chunk_tokens": chunk_tokens, "page_tokens": page_tokens}
+    update |= {
+        "name": "vllm",
+        "eviction": "lru",
+        "capacity_policy": "guaranteed_no_evict",
+        "chunk_tokens": chunk_tokens,
+        "page_tokens": page_tokens,
+    }
     return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import heaps, lists, queue, radix, router, sglang, sglang_memory, vllm, vllm_memory
+from hisearch.kernels import (
+    heaps,
+    lists,
+    queue,
+    radix,
+    router,
+    sglang,
+    sglang_memory,
+    trtllm,
+    trtllm_memory,
+    vllm,
+    vllm_memory,
+)
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -34,6 +46,18 @@ def _next_arrival(sim):
 
 
 @kernel
+def _never_fits(sim, r):
+    engine = sim.config.engine
+    if sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens:
+        return True
+    if engine == la.VLLM:
+        return vllm_memory.never_fits(sim, r)
+    if engine == la.SGLANG:
+        return sglang_memory.never_fits(sim, r)
+    return trtllm_memory.never_fits(sim, r)
+
+
+@kernel
 def _deliver(sim, r, is_open, now):
     """Request ``r`` reaches the router at ``now``."""
     if is_open:
@@ -41,9 +65,7 @@ def _deliver(sim, r, is_open, now):
     else:
         heaps.pending_pop(sim)
     request = sim.requests[r]
-    is_vllm = sim.config.engine == la.VLLM
-    too_large = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens
-    if too_large or (vllm_memory.never_fits(sim, r) if is_vllm else sglang_memory.never_fits(sim, r)):
+    if _never_fits(sim, r):
         request.outcome = la.TOO_LARGE
         lists.announce_end(sim, r, now)
         return
@@ -54,27 +76,34 @@ def _deliver(sim, r, is_open, now):
     worker.requests += 1
     worker.inflight_tokens += sim.trace.input_tokens[r]
     worker.inflight_requests += 1
-    if is_vllm:
+    engine = sim.config.engine
+    if engine == la.VLLM:
         vllm.receive(sim, w, r, now)
-    else:
+    elif engine == la.SGLANG:
         sglang.receive(sim, w, r, now)
+    else:
+        trtllm.receive(sim, w, r, now)
 
 
 @kernel
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
     worker = sim.workers[w]
-    is_vllm = sim.config.engine == la.VLLM
+    engine = sim.config.engine
     if worker.phase == la.FORMING:
-        if is_vllm:
+        if engine == la.VLLM:
             vllm.form(sim, w, now)
-        else:
+        elif engine == la.SGLANG:
             sglang.form(sim, w, now)
+        else:
+            trtllm.form(sim, w, now)
         return
-    if is_vllm:
+    if engine == la.VLLM:
         vllm.complete(sim, w, now)
-    else:
+    elif engine == la.SGLANG:
         sglang.complete(sim, w, now)
+    else:
+        trtllm.complete(sim, w, now)
     worker.phase = la.FORMING
     heaps.event_set(sim, w, now)
 
@@ -94,7 +123,7 @@ def _reset(sim):
         sim.nodes[v].first = -1
         if v >= sim.config.workers:
             queue.reset(sim, v, sim.config.host_pages)
-        elif sim.config.engine == la.VLLM:
+        elif sim.config.engine != la.SGLANG:
             queue.reset(sim, v, sim.config.capacity_pages)
         else:
             radix.reset(sim, v, sim.config.capacity_pages)
@@ -110,6 +139,8 @@ def _reset(sim):
         worker.sitting_head = -1
         worker.endings_new = -1
         worker.endings_old = -1
+        worker.ended_prompts_new = -1
+        worker.ended_prompts_old = -1
         worker.event_slot = -1
         worker.ratio = sglang.initial_ratio(sim)
 

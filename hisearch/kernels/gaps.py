@@ -50,3 +50,16 @@ def add_coast(sim, start_s, steps, decoding, context):
         sim.gaps[bin_of(end - now)] += decoding
         now = end
         context += decoding
+
+
+@kernel
+def count_coast(sim, w):
+    """Count the gaps of the coast that ends now, before it is accounted for; all took part in the step before it."""
+    worker = sim.workers[w]
+    n = worker.decoding
+    if sim.config.overlap:
+        steps = worker.coast_steps - 1
+        add_coast(sim, worker.newest_end_s, steps, n, worker.context_tokens)
+        add(sim, decode_step_seconds(sim.seconds, n, worker.context_tokens + steps * n), n)
+    else:
+        add_coast(sim, worker.newest_start_s, worker.coast_steps, n, worker.context_tokens)

@@ -17,9 +17,11 @@ import numpy as np
 from hisearch.kernels.handle import Array, Handle, Record
 
 # Engines and routers, as kernels know them.
-VLLM, SGLANG = 0, 1
+VLLM, SGLANG, TRTLLM = 0, 1, 2
 RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
+# TensorRT-LLM's capacity policies.
+GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
 FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
 
@@ -31,8 +33,8 @@ IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED = 0, 1, 2, 3
 # ``device``); FORMING a pass that forms the next batch.
 IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
 
-# States of a vLLM request. ADMITTED: in this pass; PROMPT: computed in part; SITTING: a decode that this step leaves
-# out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
+# States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: computed in part; SITTING: a decode that
+# this step leaves out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
 WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
 
 # A clock or a count that is not reached.
@@ -57,13 +59,16 @@ REQUEST = np.dtype(
         ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
         ("chunk", "i8"),  # tokens computed in the step now running
         ("finish_clock", "i8"),  # worker clock at which its last token appears
-        ("order", "i8"),  # position in its worker's history of admissions
+        ("order", "i8"),  # position in its worker's history of admissions; TensorRT-LLM: of arrivals
+        ("prompt_tokens", "i8"),  # TensorRT-LLM: tokens that its last prompt had, see trtllm.py
         ("sampled_step", "i8"),  # vLLM: serial of the newest step that sampled a token for it; see vllm_memory
         ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes; SGLang: the clock before it
         ("mark", "i8"),  # vLLM: serial of the newest step that it was put into
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
-        ("next_aside", "i4"),  # vLLM: neighbours among unfinished prompts, endings of a step, or those that sit out
+        # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or those that sit out; prev_aside
+        # alone: the next prompt that the same step ended (TensorRT-LLM)
+        ("next_aside", "i4"),
         ("prev_aside", "i4"),
         ("heap_slot", "i4"),  # position in the worker's finish heap, -1 outside
         ("worker", "i4"),
@@ -178,6 +183,8 @@ WORKER = np.dtype(
         ("prefill_tokens", "i8"),
         ("decode_tokens", "i8"),
         ("peak_pages", "i8"),
+        ("allocated_pages", "i8"),  # TensorRT-LLM: see trtllm_memory
+        ("promised_pages", "i8"),
         ("host_hit_tokens", "i8"),
         ("inflight_tokens", "i8"),  # router's view
         ("inflight_requests", "i8"),
@@ -187,15 +194,17 @@ WORKER = np.dtype(
         ("running", "i4"),  # requests in the running list
         ("decoding", "i4"),  # of those, requests that decode
         ("chunked", "i4"),  # SGLang: request whose prompt is unfinished, or -1
-        ("prompts_head", "i4"),  # vLLM: running requests whose prompt is unfinished, in running order
+        ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
         ("prompts_tail", "i4"),
         ("rested", "i4"),  # vLLM: decodes that sat out the newest step
         ("joins", "i4"),  # SGLang: used entries of Sim.joins
         ("sitting_head", "i4"),  # vLLM: decodes that the step being formed leaves out
         ("futile", "i4"),  # vLLM: preemptions since a token was sampled
-        ("draining", "i4"),  # vLLM: running requests whose last token is being made
-        ("endings_new", "i4"),  # vLLM: requests that the newest, the older outstanding step makes the last token of
+        ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
+        ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
+        ("ended_prompts_new", "i4"),  # TensorRT-LLM: prompts that the newest, the older outstanding step ends
+        ("ended_prompts_old", "i4"),
         ("waiting_head", "i4"),
         ("waiting_tail", "i4"),
         ("waiting", "i4"),
@@ -203,7 +212,7 @@ WORKER = np.dtype(
         ("batch_size", "i4"),  # prompt chunks in the step now running
         ("phase", "i4"),
         ("outstanding", "i4"),  # steps launched whose results are not taken in: at most 1, with overlap 2
-        ("full", "i4"),  # SGLang: batch_is_full
+        ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: a waiting request did not find its pages
         ("lingering", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
         ("capped", "i4"),  # SGLang: decoding requests that are capped
         ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
@@ -219,8 +228,9 @@ WORKER = np.dtype(
 FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6, 7
 # LATE: requests whose first token was late. EVENTS: handled by the event loop.
 # LARGEST_GROUP: copies in the largest group of the same pages so far, see ``copies``.
-LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS = 8, 9, 10, 11, 12, 13, 14
-COUNTERS = 15
+# PASSES: TensorRT-LLM: passes so far, see trtllm_pass.
+LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS, PASSES = 8, 9, 10, 11, 12, 13, 14, 15
+COUNTERS = 16
 
 # Values of counters[FAULT], any of which voids the run.
 # STUCK: requests preempt each other for ever, and none makes a token.
@@ -272,6 +282,7 @@ CONFIG = np.dtype(
         ("long_prefill_tokens", "i8"),  # vLLM: most tokens of one request a step; 0: no such limit
         ("reserve_full_prompt", "i8"),  # vLLM: admission needs room for all known tokens, not for the first chunk alone
         ("watermark_pages", "i8"),  # vLLM: pages that admission leaves free
+        ("capacity_policy", "i8"),  # TensorRT-LLM
         ("mixed_chunk", "i8"),  # SGLang: running requests decode along with prefills
         ("ignore_eos", "i8"),  # SGLang: outputs are pinned, which has a rule of its own where the radix cache is off
         ("shared_outputs", "i8"),  # vLLM: prompts may contain outputs of requests that still decode (owner_head)
@@ -359,6 +370,7 @@ class Sim(Handle):
     pending (N,): follow-ups by arrival; open_loop (N0,): first turns in order of arrival.
     follower_head, follower_next (N,): who waits for whom, as linked lists.
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
+    pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm_pass``), empty elsewhere.
     event_heap (W,). belief (M, ceil(W / 64)): bit sets of the workers believed to hold a trace-tree node.
     rng (1,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
@@ -394,6 +406,7 @@ class Sim(Handle):
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),
+        "pledged": Array("i8", 1),
         "event_heap": Array("i4", 1),
         "belief": Array("u8", 2),
         "rng": Array("u8", 1),

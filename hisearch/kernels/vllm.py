@@ -10,7 +10,7 @@ from hisearch.kernels import device, gaps, heaps, lists, log, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
-from hisearch.kernels.cost import batch_cost, coast, decode_step_seconds
+from hisearch.kernels.cost import batch_cost, coast
 from hisearch.kernels.jit import kernel
 
 
@@ -194,7 +194,7 @@ def complete(sim, w, now):
         steps = worker.coast_steps
         if sim.config.log:
             _log_coast(sim, w)
-        _count_coast(sim, w)
+        gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
         queue.take(sim, w, lists.pages_over(sim, w, 1, steps - 1))
         _note_peak(sim, w)
@@ -212,19 +212,6 @@ def complete(sim, w, now):
         r = worker.endings_new
         worker.endings_new = -1
     _end_requests(sim, w, r, now)
-
-
-@kernel
-def _count_coast(sim, w):
-    """Count the gaps of the coast that ends now, before it is accounted for."""
-    worker = sim.workers[w]
-    n = worker.decoding
-    if sim.config.overlap:
-        steps = worker.coast_steps - 1
-        gaps.add_coast(sim, worker.newest_end_s, steps, n, worker.context_tokens)
-        gaps.add(sim, decode_step_seconds(sim.seconds, n, worker.context_tokens + steps * n), n)
-    else:
-        gaps.add_coast(sim, worker.newest_start_s, worker.coast_steps, n, worker.context_tokens)
 
 
 @kernel

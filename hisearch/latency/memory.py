@@ -8,6 +8,9 @@ vLLM      kv = usable * gpu_memory_utilization - weights - activation peak - run
 SGLang    kv = (usable - runtime) * mem_fraction_static - weights
           Activations and CUDA graphs live in the other ``(usable - runtime) * (1 - mem_fraction_static)``; they must
           fit there.
+TRT-LLM   kv = (usable - runtime - weights - activation peak - CUDA graphs) * free_gpu_memory_fraction
+          TensorRT-LLM measures the peak with a dummy batch of ``chunk_tokens`` tokens and takes the fraction of what
+          is left (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
 
 Activation peak = max(token part, sampling part), bytes of one rank:
     token part     2 bytes * chunk_tokens * (3 h + max(qkv + attention output, FFN in + FFN out)); for experts the FFN
@@ -19,11 +22,12 @@ Where the constants come from (all per rank; GiB = 2**30 bytes):
                           22.49 - 22.07 ("total_gpu_memory" of vLLM's start-up logs, torch's total_memory).
     SAMPLER_BYTES vllm    Llama-3.1-8B, 256 sequences, H100: "activation peak memory takes 1.19GiB", and 1.26 GiB
                           at TP 1 and TP 2 alike (vLLM pull request 10511): 39 bytes per sequence and vocabulary entry.
-    SAMPLER_BYTES sglang  Assumed: 16-bit and float32 logits and probabilities.
+    SAMPLER_BYTES sglang  Assumed: 16-bit and float32 logits and probabilities. trtllm: the same, assumed.
     RUNTIME vllm          TP 1: "non_torch_memory takes 0.12GiB" (same log); TP > 1 adds NCCL's and all-reduce buffers,
                           3.58 - 1.79 GiB in the same pull request.
     RUNTIME sglang        The same buffers, and 0.5 GiB of CUDA context, which SGLang's "available memory" excludes.
-    CUDA_GRAPH_BYTES      Assumed: what SGLang's decode graphs take of the rest.
+    RUNTIME trtllm        As SGLang's, assumed: its peak counts what is used outside PyTorch too.
+    CUDA_GRAPH_BYTES      Assumed: what SGLang's and TensorRT-LLM's decode graphs take.
 """
 
 from __future__ import annotations
@@ -43,8 +47,8 @@ from hisearch.specs.model import ModelSpec
 
 GIB = float(2**30)
 
-SAMPLER_BYTES: dict[str, float] = {"vllm": 39.0, "sglang": 14.0}
-RUNTIME_BYTES: dict[str, float] = {"vllm": 0.12 * GIB, "sglang": 0.62 * GIB}
+SAMPLER_BYTES: dict[str, float] = {"vllm": 39.0, "sglang": 14.0, "trtllm": 14.0}
+RUNTIME_BYTES: dict[str, float] = {"vllm": 0.12 * GIB, "sglang": 0.62 * GIB, "trtllm": 0.62 * GIB}
 DRIVER_BYTES = 0.5 * GIB
 COMMUNICATION_BYTES = 1.79 * GIB
 CUDA_GRAPH_BYTES = 1.0 * GIB
@@ -106,6 +110,9 @@ def plan_memory(
     usable = accelerator.memory_bytes - DRIVER_BYTES
     if engine.name == "vllm":
         room = usable * engine.memory_fraction - runtime - activation
+    elif engine.name == "trtllm":
+        free = usable - runtime - weights - activation - CUDA_GRAPH_BYTES
+        room = weights + free * engine.memory_fraction
     else:
         available = usable - runtime
         room = available * engine.memory_fraction

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hisearch.report.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.deployments import ENGINE_TITLES, formats
+from hisearch.search.deployments import formats
 from hisearch.search.trial import Trial
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.wording import counted
 

@@ -10,8 +10,9 @@ from hisearch.report.data import ReportInput
 from hisearch.report.describe import NO_ROUTER, UNUSED, sentence, settings
 from hisearch.report.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED, notes
-from hisearch.search.deployments import ENGINE_TITLES, describe
+from hisearch.search.deployments import describe
 from hisearch.search.trial import Trial, metric_of
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hisearch.specs.base import EngineName
+from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
 
-#: Engines as people write them.
-ENGINE_TITLES = {"sglang": "SGLang", "vllm": "vLLM"}
-
-#: Share of device memory that both engines' documentation starts from.
+#: Share of device memory that the engines' documentation starts from.
 USUAL_MEMORY_FRACTION = 0.9
 
 #: What ``parameters_of`` calls the weight format where the model's own is kept.
@@ -75,8 +72,10 @@ def on_engine(deployment: DeploymentSpec, engine: EngineName) -> DeploymentSpec:
     """
     data = deployment.pool.model_dump()
     data["engine"] |= {"name": engine, "page_tokens": None}
-    if engine == "vllm":
+    if engine != "sglang":
         data["engine"]["eviction"] = "lru"
+    if engine != "trtllm":
+        data["engine"]["capacity_policy"] = "guaranteed_no_evict"
     return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
 
 

@@ -150,7 +150,7 @@ def _batch_limit(engine: EngineSpec, kv_capacity_tokens: int, context: float) ->
 def _ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec, hit_rate: float, batch: int) -> float:
     """Prefill of the prompt at the TTFT percentile beside ``batch`` decodes, after half a step's wait.
 
-    vLLM's chunks share their steps with the decodes; SGLang's prefills run alone.
+    vLLM's and TensorRT-LLM's chunks share their steps with the decodes; SGLang's prefills run alone.
     """
     ideal = demand.ideal_hit_rate
     share = hit_rate / ideal if ideal > 0 else 0.0
@@ -161,5 +161,5 @@ def _ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec, 
     chunks = math.ceil(new / engine.chunk_tokens)
     decode_s = decode_step_seconds(costs, batch, round(batch * demand.mean_context_tokens))
     prefill_s = prefill_seconds(costs, engine.chunk_tokens, new, max(round(fully) - new, 0))
-    shared_s = chunks * (decode_s - decode_step_seconds(costs, 0, 0)) if engine.name == "vllm" else 0.0
+    shared_s = chunks * (decode_s - decode_step_seconds(costs, 0, 0)) if engine.name != "sglang" else 0.0
     return decode_s / 2 + prefill_s + shared_s

@@ -31,7 +31,8 @@ SGLANG_PREEMPTION_THRESHOLD = 10
 #: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
-_ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG}
+_ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
+_CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
 _ROUTERS = {
     "random": la.RANDOM,
     "round_robin": la.ROUND_ROBIN,
@@ -113,6 +114,7 @@ def _config(
         long_prefill_tokens=engine.long_prefill_tokens,
         reserve_full_prompt=engine.reserve_full_prompt,
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
+        capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         ignore_eos=plan.ignore_eos,
         shared_outputs=0,
@@ -171,7 +173,7 @@ def _allocate(
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
     head, after = _followers(trace.previous)
-    owner_head, owner, next_owner = (np.empty(0, np.int32),) * 3 if radix else owners.find(trace)
+    owner_head, owner, next_owner = owners.find(trace) if config.engine == la.VLLM else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
     return la.Sim(
         config=settings,
@@ -202,6 +204,7 @@ def _allocate(
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,
+        pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
         event_heap=np.empty(workers, np.int32),
         belief=np.zeros((len(trace.parent) if config.router == la.CACHE_AWARE else 1, words), np.uint64),
         rng=np.array([seed], np.uint64),

@@ -51,7 +51,10 @@ def rate_dtype(dtype: DType) -> DType:
 
 
 #: Serving engines whose step rule is simulated.
-EngineName = Literal["vllm", "sglang"]
+EngineName = Literal["vllm", "sglang", "trtllm"]
+
+#: Engines as people write them.
+ENGINE_TITLES: dict[EngineName, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 #: How a figure is known (law L8).
 Evidence = Literal["measured", "fitted", "published", "assumed"]

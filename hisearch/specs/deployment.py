@@ -6,48 +6,69 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.specs.base import (
+    ENGINE_TITLES,
+    Count,
+    DType,
+    EngineName,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Strict,
+)
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 RouterName = Literal["random", "round_robin", "power_of_two", "cache_aware"]
 EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
+CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
 ScheduleName = Literal["fcfs", "priority", "lpm", "lof", "dfs-weight", "random"]
 #: Orders of the waiting queue that each engine has.
 SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
     "vllm": ("fcfs", "priority"),
     "sglang": ("fcfs", "priority", "lpm", "lof", "dfs-weight", "random"),
+    "trtllm": ("fcfs",),
 }
+#: Tokens per KV page where nothing is said.
+PAGE_TOKENS: dict[EngineName, int] = {"vllm": 16, "sglang": 1, "trtllm": 32}
 
 
 class EngineSpec(Strict):
     """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
 
     name: EngineName = Field(description="Whose step rule is simulated.")
-    max_running_requests: Count = Field(256, description="vLLM max_num_seqs; SGLang max_running_requests.")
+    max_running_requests: Count = Field(
+        256, description="vLLM max_num_seqs; SGLang max_running_requests; TensorRT-LLM max_batch_size."
+    )
     chunk_tokens: Count = Field(
-        8192, description="Token budget of a step: vLLM max_num_batched_tokens, SGLang chunked_prefill_size."
+        8192,
+        description="Token budget of a step: vLLM max_num_batched_tokens, SGLang chunked_prefill_size, TensorRT-LLM "
+        "max_num_tokens.",
     )
     page_tokens: Count | None = Field(
-        None, description="Tokens per KV page; 16 for vLLM and 1 for SGLang where absent."
+        None, description="Tokens per KV page; 16 for vLLM, 1 for SGLang and 32 for TensorRT-LLM where absent."
     )
     prefix_caching: bool = Field(True, description="Reuse the KV of shared prompt prefixes.")
     memory_fraction: Fraction = Field(
-        0.9, description="Share of device memory: vLLM gpu_memory_utilization, SGLang mem_fraction_static."
+        0.9,
+        description="Share of device memory: vLLM gpu_memory_utilization, SGLang mem_fraction_static; TensorRT-LLM "
+        "kv_cache_config.free_gpu_memory_fraction, of what weights and activations leave.",
     )
-    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; vLLM has no such limit.")
+    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; the others have no such limit.")
     schedule_conservativeness: Positive = Field(
         1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
     )
-    eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; vLLM has lru alone.")
+    eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
     schedule: ScheduleName = Field(
-        "fcfs", description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy."
+        "fcfs",
+        description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs.",
     )
     overlap: bool = Field(
         True,
-        description="Form a batch while the one before it runs, as both engines do by default: vLLM async_scheduling, "
-        "SGLang's overlap schedule.",
+        description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
+        "SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
     )
     chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
     long_prefill_tokens: NonNegativeInt = Field(
@@ -60,24 +81,42 @@ class EngineSpec(Strict):
         0.0, description="vLLM: share of the KV pages that admission leaves free; none by default."
     )
     mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
+    capacity_policy: CapacityPolicyName = Field(
+        "guaranteed_no_evict",
+        description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
+        "room, or as soon as its prompt has, and pause the last ones where memory runs out.",
+    )
 
     @property
     def page_size(self) -> int:
         """Tokens per KV page, with the engine's default filled in."""
-        return self.page_tokens if self.page_tokens is not None else (16 if self.name == "vllm" else 1)
+        return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
 
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
-        if self.name == "vllm" and self.eviction != "lru":
-            raise ValueError(f"vLLM evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        title = ENGINE_TITLES[self.name]
+        if self.name != "sglang" and self.eviction != "lru":
+            raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.schedule not in SCHEDULES[self.name]:
             raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
-        if self.name == "vllm" and self.chunk_tokens < self.max_running_requests:
+        if self.name != "sglang" and self.chunk_tokens < self.max_running_requests:
             raise ValueError(
                 f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "
-                "vLLM needs one token of the budget for each running request"
+                f"{title} needs one token of the budget for each running request"
             )
+        if self.name == "trtllm":
+            self._check_blocks()
+        elif self.capacity_policy != "guaranteed_no_evict":
+            raise ValueError(f"{title} has no capacity_policy; {self.capacity_policy} needs engine trtllm")
         return self
+
+    def _check_blocks(self) -> None:
+        """TensorRT-LLM: blocks have 2, 4, 8, … tokens, and a prompt is cut into whole blocks."""
+        page = self.page_size
+        if page < 2 or page & (page - 1):
+            raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")
+        if self.chunk_tokens < page:
+            raise ValueError(f"chunk_tokens {self.chunk_tokens} is less than one page of {page} tokens")
 
 
 class HostTierSpec(Strict):
@@ -88,7 +127,11 @@ class HostTierSpec(Strict):
 
 
 #: Formats of the KV cache that each engine has.
-KV_DTYPES: dict[str, tuple[DType, ...]] = {"vllm": ("bf16", "fp16", "fp8"), "sglang": ("bf16", "fp16", "fp8", "fp4")}
+KV_DTYPES: dict[str, tuple[DType, ...]] = {
+    "vllm": ("bf16", "fp16", "fp8"),
+    "sglang": ("bf16", "fp16", "fp8", "fp4"),
+    "trtllm": ("bf16", "fp16", "fp8"),
+}
 
 
 class PoolSpec(Strict):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs import checks
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.document import Document, kind_of
 from hisearch.specs.errors import Problem, SpecError
@@ -71,11 +72,14 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
     warnings += _host_memory(study)
     for chunk in execution.chunk_tokens:
         above = [limit for limit in execution.max_running_requests if limit > chunk]
-        if above and "vllm" in execution.engines:
-            message = f"{chunk} is less than max_running_requests {above[0]}: left out for vLLM"
+        short = [ENGINE_TITLES[engine] for engine in execution.engines if engine != "sglang"]
+        if above and short:
+            message = f"{chunk} is less than max_running_requests {above[0]}: left out for {' and '.join(short)}"
             warnings.append(study.space.problem("spec.execution.chunk_tokens", message))
-    if execution.engines == ["vllm"] and study.space.spec.cache.eviction == ["lfu"]:
-        problems.append(study.space.problem("spec.cache.eviction", "vLLM evicts by lru alone"))
+    if "sglang" not in execution.engines and study.space.spec.cache.eviction == ["lfu"]:
+        problems.append(
+            study.space.problem("spec.cache.eviction", f"{ENGINE_TITLES[execution.engines[0]]} evicts by lru alone")
+        )
     warnings += _slo_warnings(study.slo)
     warnings += _price_notes(study.hardware, study.space)
     return tuple(problems), tuple(warnings)

@@ -43,6 +43,6 @@ class LatencyProfileSpec(Strict):
     decode_attention: Efficiency = Field(description="Attention of decodes.")
     elementwise: Efficiency = Field(description="Norms, rotary embedding, activation.")
     all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
-    engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang.")
+    engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hisearch.export.flags import (
     ENGINE_VERSIONS,
@@ -19,11 +20,13 @@ from hisearch.export.flags import (
     router_flags,
 )
 from hisearch.export.placement import place
+from hisearch.export.trtllm_options import options_text
 
 FLAGS = Path(__file__).parent / "flags"
 FILES = {
     "sglang": f"sglang-{ENGINE_VERSIONS['sglang']}.txt",
     "vllm": f"vllm-{ENGINE_VERSIONS['vllm']}.txt",
+    "trtllm": f"trtllm-{ENGINE_VERSIONS['trtllm']}.txt",
     "router": f"sglang-router-{ROUTER_VERSION}.txt",
 }
 
@@ -45,7 +48,7 @@ def launch(build_deployment: Any, build_model: Any, build_accelerator: Any) -> A
     return build
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("engine", TABLES)
 def test_every_flag_of_the_table_exists(engine: str) -> None:
     assert {flag for flag, _ in TABLES[engine]} <= known_flags(engine)
     assert {"--host", "--port"} <= known_flags(engine)
@@ -131,6 +134,57 @@ def test_what_the_other_engine_lacks_is_named(build_deployment: Any) -> None:
     assert any("mixed_chunk" in note for note in notes)
 
 
+def test_trtllm_settings(launch: Any) -> None:
+    built = launch(
+        engine={
+            "name": "trtllm",
+            "chunk_tokens": 4096,
+            "max_running_requests": 96,
+            "memory_fraction": 0.85,
+            "capacity_policy": "max_utilization",
+        },
+        pool={"host_tier": {"gib_per_worker": 256}, "tensor_parallel": 4, "kv_dtype": "fp8"},
+    )
+    assert dict(engine_flags(built)) == {
+        "--backend": "pytorch",
+        "--tp_size": "4",
+        "--max_batch_size": "96",
+        "--max_num_tokens": "4096",
+        "--max_seq_len": "40960",
+    }
+    assert yaml.safe_load(options_text(built)) == {
+        "dtype": "bfloat16",
+        "enable_chunked_prefill": True,
+        "disable_overlap_scheduler": False,
+        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+        "kv_cache_config": {
+            "free_gpu_memory_fraction": 0.85,
+            "max_tokens": 400_000,
+            "enable_block_reuse": True,
+            "enable_partial_reuse": False,
+            "tokens_per_block": 32,
+            "dtype": "fp8",
+            "host_cache_size": 64 * 2**30,  # of each of 4 ranks
+        },
+    }
+
+
+def test_trtllm_serves_the_formats_of_its_checkpoint(launch: Any) -> None:
+    needed = needs_checkpoint(launch(engine={"name": "trtllm"}, pool={"weight_dtype": "fp8"}))
+    assert needed is not None
+    assert needed.dtype == "fp8"
+    assert needs_checkpoint(launch(engine={"name": "trtllm"})) is None
+
+
+def test_trtllm_is_translated_to_vllm(build_deployment: Any) -> None:
+    engine = build_deployment(engine={"name": "trtllm", "capacity_policy": "max_utilization"}).pool.engine
+    other, notes = other_engine(engine)
+    assert (other.name, other.page_size, other.capacity_policy) == ("vllm", 16, "guaranteed_no_evict")
+    assert notes == ("KV pages of 16 tokens; simulated with 32.",)
+    _, notes = other_engine(engine.model_copy(update={"capacity_policy": "guaranteed_no_evict"}))
+    assert len(notes) == 2
+
+
 def test_host_tier_is_left_out_without_a_prefix_cache(launch: Any) -> None:
     flags = engine_flags(launch(engine={"prefix_caching": False}, pool={"host_tier": {"gib_per_worker": 64}}))
     assert ("--disable-radix-cache",) in flags
@@ -141,7 +195,9 @@ def test_fp8_kv_without_fp8_arithmetic_is_e5m2(launch: Any) -> None:
     assert ("--kv-cache-dtype", "fp8_e5m2") in engine_flags(launch(fp8=False, pool={"kv_dtype": "fp8"}))
 
 
-@pytest.mark.parametrize(("engine", "dtype"), [("sglang", "int8"), ("vllm", "fp4"), ("vllm", "int4")])
+@pytest.mark.parametrize(
+    ("engine", "dtype"), [("sglang", "int8"), ("vllm", "fp4"), ("vllm", "int4"), ("trtllm", "fp4")]
+)
 def test_unknown_kv_format_is_refused(launch: Any, engine: str, dtype: str) -> None:
     with pytest.raises(ValueError, match=f"{engine} has no KV cache format {dtype}; known: bf16"):
         launch(engine={"name": engine}, pool={"kv_dtype": dtype})

@@ -38,9 +38,9 @@ def export(build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_
 
 
 def call(script: Path, *arguments: str, stubs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script with ``python`` and ``vllm`` replaced by a program that prints its arguments."""
+    """Run a script with the engines' commands replaced by a program that prints its arguments."""
     stubs.mkdir(exist_ok=True)
-    for name in ("python", "vllm"):
+    for name in ("python", "vllm", "trtllm-serve"):
         (stubs / name).write_text(STUB)
         (stubs / name).chmod(0o755)
     kept = {"PATH": f"{stubs}{os.pathsep}{os.environ['PATH']}"}
@@ -55,13 +55,14 @@ def call(script: Path, *arguments: str, stubs: Path, **environment: str) -> subp
     )
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "trtllm"])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_files_and_their_syntax(export: Any, tmp_path: Path, engine: str, replicas: int) -> None:
     out = export(engine={"name": engine}, pool={"replicas": replicas})
-    other = {"sglang": "vllm", "vllm": "sglang"}[engine]
+    other = {"sglang": "vllm", "vllm": "sglang", "trtllm": "vllm"}[engine]
+    options = {"out/recommended/trtllm/llm_api_options.yaml"} if engine == "trtllm" else set()
     everything = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
-    assert everything == {
+    assert everything == options | {
         "out/recommended/README.md",
         "out/recommended/deployment.yaml",
         "out/recommended/export.json",
@@ -90,6 +91,16 @@ def test_a_replica_starts_with_its_devices_port_and_flags(export: Any, tmp_path:
     assert done.stdout.startswith("python|4,5,6,7|<-m><sglang.launch_server><--model-path><Qwen/Qwen3-32B>")
     assert done.stdout.endswith("<--host><0.0.0.0><--port><30002>\n")
     assert "<--max-total-tokens><400000>" in done.stdout
+
+
+def test_trtllm_is_given_its_options_file(export: Any, tmp_path: Path) -> None:
+    folder = export(engine={"name": "trtllm"}, pool={"tensor_parallel": 4}) / "trtllm"
+    done = call(folder / "run.sh", "replica", "1", stubs=tmp_path / "stubs")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trtllm-serve|4,5,6,7|<Qwen/Qwen3-32B><--backend><pytorch><--tp_size><4>")
+    assert f"<--extra_llm_api_options><{folder / 'llm_api_options.yaml'}>" in done.stdout
+    assert done.stdout.endswith("<--host><0.0.0.0><--port><8002>\n")
+    assert yaml.safe_load((folder / "llm_api_options.yaml").read_text())["kv_cache_config"]["max_tokens"] == 400_000
 
 
 def test_a_host_starts_all_of_its_replicas(export: Any, tmp_path: Path) -> None:

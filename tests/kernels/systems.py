@@ -20,6 +20,7 @@ from hisearch.validate.restatement import sglang, vllm
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.restatement.splitmix import SplitMix64
+from tests.reference import trtllm
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.router import RouterConfig
@@ -30,6 +31,12 @@ ENGINES: tuple[str, ...] = get_args(EngineName)
 
 #: Sets the shuffle streams apart from the router's; see ``simulate.engine``.
 SHUFFLE_STREAMS = 0x6A09E667F3BCC908
+
+
+def pages(name: str, page_tokens: int) -> int:
+    """A page size that the engine has: TensorRT-LLM's blocks have two tokens at least."""
+    return max(page_tokens, 2) if name == "trtllm" else page_tokens
+
 
 #: 5 ms a step, 20 us a token, 1 ns per unit of attention; in joules 300 times as much.
 LAW = law_costs(0.005, 2e-5, 1e-9)
@@ -151,6 +158,8 @@ class System:
 
         if self.engine.name == "vllm":
             return _DeclaredVllm(vllm_config(self.engine, self.capacity_tokens), cost)
+        if self.engine.name == "trtllm":
+            return trtllm.TrtllmWorker(trtllm_config(self.engine, self.capacity_tokens), cost)
         return sglang.SglangWorker(
             sglang_config(self.engine, self.capacity_tokens, ignore_eos=self.ignore_eos, seed=stream), cost
         )
@@ -191,6 +200,20 @@ def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool 
         disable_overlap_schedule=not engine.overlap,
         ignore_eos=ignore_eos,
         seed=seed,
+    )
+
+
+def trtllm_config(engine: EngineSpec, capacity_tokens: int) -> trtllm.TrtllmConfig:
+    """The reference's settings."""
+    return trtllm.TrtllmConfig(
+        max_batch_size=engine.max_running_requests,
+        max_num_tokens=engine.chunk_tokens,
+        num_blocks=capacity_tokens // engine.page_size,
+        tokens_per_block=engine.page_size,
+        policy=engine.capacity_policy,
+        enable_block_reuse=engine.prefix_caching,
+        enable_chunked_prefill=engine.chunked_prefill,
+        overlap_scheduler=engine.overlap,
     )
 
 
@@ -252,6 +275,26 @@ def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
     )
 
 
+def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
+    """TensorRT-LLM's settings."""
+    return st.builds(
+        EngineSpec,
+        name=st.just("trtllm"),
+        page_tokens=st.sampled_from([2, 4, 16]),
+        max_running_requests=st.sampled_from([1, 2, 4, 16]),
+        chunk_tokens=st.sampled_from([16, 50, 64, 256]),
+        prefix_caching=st.sampled_from([True, True, True, False]),
+        overlap=st.booleans(),
+        chunked_prefill=st.sampled_from([True, True, True, False]),
+        capacity_policy=st.sampled_from(["guaranteed_no_evict", "max_utilization"]),
+    )
+
+
+def any_engines() -> st.SearchStrategy[EngineSpec]:
+    """Settings of every engine."""
+    return vllm_engines() | sglang_engines() | trtllm_engines()
+
+
 def shapes(repeats: bool) -> st.SearchStrategy[TraceShape]:
     """Traces of one request to a few dozen, from calm to crowded."""
     return st.builds(
@@ -276,7 +319,7 @@ def crowded(name: str) -> st.SearchStrategy[System]:
         seed=st.integers(0, 1 << 20),
         engine=st.builds(
             lambda **values: engine({"name": name, "max_running_requests": 16, **values}),
-            page_tokens=st.sampled_from([1, 4, 16]),
+            page_tokens=st.sampled_from([pages(name, 1), 4, 16]),
             chunk_tokens=st.sampled_from([16, 64]),
             schedule_conservativeness=st.just(0.02),
             overlap=st.booleans(),
@@ -284,6 +327,7 @@ def crowded(name: str) -> st.SearchStrategy[System]:
             schedule=st.sampled_from(SCHEDULES[name]),
             long_prefill_tokens=st.sampled_from([0, 0, 7]),
             reserve_full_prompt=st.booleans(),
+            capacity_policy=st.just("max_utilization" if name == "trtllm" else "guaranteed_no_evict"),
         ),
         ignore_eos=st.booleans(),
         capacity_tokens=st.sampled_from([160, 240]),

@@ -13,7 +13,16 @@ from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineStuck
 from hisearch.validate.restatement.recording import step_seconds as batch_seconds
 from hisearch.validate.restatement.vllm import StuckError
-from tests.kernels.systems import ENGINES, System, crowded, examples, sglang_engines, systems, vllm_engines
+from tests.kernels.systems import (
+    ENGINES,
+    System,
+    crowded,
+    examples,
+    sglang_engines,
+    systems,
+    trtllm_engines,
+    vllm_engines,
+)
 from tests.reference.cluster import ClusterOutcome
 
 
@@ -112,6 +121,12 @@ def test_vllm_equals_its_reference(system: System) -> None:
 @examples(500)
 @given(system=systems(sglang_engines(), repeats=True))
 def test_sglang_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
+@examples(500)
+@given(system=systems(trtllm_engines(), repeats=True))
+def test_trtllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 

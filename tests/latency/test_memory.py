@@ -90,6 +90,15 @@ def test_a_chunk_or_batch_costs_vllm_kv_and_sglang_headroom():
         plan(LLAMA_8B, engine=SGLANG.model_copy(update={"chunk_tokens": 65536, "memory_fraction": 0.95}))
 
 
+def test_trtllm_takes_its_fraction_of_what_weights_and_activations_leave():
+    engine = EngineSpec(name="trtllm", memory_fraction=0.5)
+    half, most = plan(LLAMA_8B, engine=engine), plan(LLAMA_8B, engine=EngineSpec(name="trtllm"))
+    left = H100.memory_bytes - 0.5 * GIB - half.weights_bytes - half.activation_bytes - half.runtime_bytes - GIB
+    block = 32 * half.kv_bytes_per_token_per_rank
+    assert 0.5 * left - block < half.kv_bytes <= 0.5 * left
+    assert 0.9 * left - block < most.kv_bytes <= 0.9 * left
+
+
 def test_windowed_layers_take_a_fixed_share():
     few = plan(GPT_OSS_120B, tp=2, engine=EngineSpec(name="vllm", max_running_requests=64))
     many = plan(GPT_OSS_120B, tp=2, engine=EngineSpec(name="vllm", max_running_requests=256))

@@ -1,0 +1,120 @@
+"""The state of a TensorRT-LLM run, checked wherever it stops (L1, L3): pages, counters, lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.kernels import layout as la
+from tests.kernels.invariants import run_until
+from tests.kernels.systems import System, crowded, examples, systems, trtllm_engines
+
+
+def _chain(records: la.Array, first: int, link: str = "next") -> list[int]:
+    found: list[int] = []
+    while first >= 0:
+        found.append(first)
+        assert len(found) <= len(records)  # type: ignore[arg-type]  # no circle
+        first = int(records[first][link])  # type: ignore[index]
+    return found
+
+
+def _pages(sim: la.Sim, tokens: int) -> int:
+    return -(-int(tokens) // int(sim.config.page_tokens))
+
+
+def _node_pages(sim: la.Sim, d: int) -> int:
+    return int(sim.nodes[d].end - sim.nodes[d].begin) // int(sim.config.page_tokens)
+
+
+def _path(sim: la.Sim, d: int) -> list[int]:
+    """Cache nodes from ``d`` up to below the root."""
+    path = []
+    while d >= len(sim.trees):
+        path.append(d)
+        d = int(sim.nodes[d].parent)
+    return path
+
+
+def _known(sim: la.Sim, w: int, r: int) -> int:
+    request = sim.requests[r]
+    generated = int(request.generated)
+    if request.state == la.DECODING:
+        generated = int(sim.trace.output_tokens[r] - (request.finish_clock - sim.workers[w].clock))
+    return int(sim.trace.input_tokens[r]) + generated
+
+
+def _held_pages(sim: la.Sim, w: int, r: int) -> int:
+    """Pages of a started request: all of its prompt's, or those of what it has computed.
+
+    In a coast the pages of its first step are taken, its token is not counted yet.
+    """
+    if sim.requests[r].state == la.PROMPT:
+        return _pages(sim, _known(sim, w, r))
+    if sim.requests[r].state == la.DECODING:
+        ahead = 1 if sim.workers[w].phase == la.COASTING else 0
+        return _pages(sim, _known(sim, w, r) - 1 + ahead)
+    return _pages(sim, sim.requests[r].computed)
+
+
+def check(sim: la.Sim) -> None:
+    """Raise AssertionError unless everything adds up."""
+    for w in range(int(sim.config.workers)):
+        worker, store = sim.workers[w], sim.trees[w]
+        running = _chain(sim.requests, int(worker.running_head))
+        waiting = _chain(sim.requests, int(worker.waiting_head))
+        for listed, count in ((running, worker.running), (waiting, worker.waiting)):
+            orders = [int(sim.requests[r].order) for r in listed]
+            assert orders == sorted(orders)
+            assert len(listed) == count
+        assert worker.running <= sim.config.max_running
+        prompts = _chain(sim.requests, int(worker.prompts_head), "next_aside")
+        assert prompts == [r for r in running if sim.requests[r].state == la.PROMPT]
+        assert worker.allocated_pages == sum(_held_pages(sim, w, r) for r in running)
+        declared = [int(sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]) for r in running]
+        assert worker.promised_pages == sum(_pages(sim, tokens) for tokens in declared)
+        if sim.config.capacity_policy == la.GUARANTEED_NO_EVICT:
+            assert worker.promised_pages - worker.allocated_pages <= store.free_pages
+        locks = Counter(d for r in running for d in _path(sim, int(sim.requests[r].node)))
+        assert all(sim.nodes[d].lock == count for d, count in locks.items())
+        private = sum(
+            _held_pages(sim, w, r) - int(sim.requests[r].locked_tokens) // int(sim.config.page_tokens) for r in running
+        )
+        queue = _chain(sim.nodes, int(store.head))
+        assert sum(_node_pages(sim, d) for d in queue) == store.free_pages >= 0
+        assert not set(queue) & set(locks)
+        position = {d: k for k, d in enumerate(queue)}
+        for d in queue:
+            parent = int(sim.nodes[d].parent)
+            assert sim.nodes[d].static == 0 or parent not in position or position[d] < position[parent]
+        assert store.free_pages + sum(_node_pages(sim, d) for d in locks) + private == store.capacity_pages
+        assert store.copies == 0
+
+
+@pytest.mark.parametrize("crowd", [False, True], ids=["any", "crowded"])
+def test_state_is_consistent_wherever_a_run_stops(crowd: bool) -> None:
+    @examples(100)
+    @given(
+        system=crowded("trtllm") if crowd else systems(trtllm_engines(), repeats=True, host=False),
+        stop=st.floats(0.0, 1.0),
+    )
+    def check_stops(system: System, stop: float) -> None:
+        finished = run_until(system)
+        check(finished)
+        assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+        assert not finished.workers["running"].any()
+        assert not finished.workers["allocated_pages"].any()
+        check(run_until(system, stop * float(max(finished.workers["event_s"]))))
+
+    check_stops()
+
+
+@examples(60)
+@given(system=systems(trtllm_engines(), repeats=True))
+def test_guaranteed_no_evict_never_pauses(system: System) -> None:
+    result = system.simulate()
+    if system.engine.capacity_policy == "guaranteed_no_evict":
+        assert not result.workers.preemptions.any()

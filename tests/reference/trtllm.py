@@ -1,0 +1,397 @@
+"""TensorRT-LLM's in-flight batching (PyTorch backend, 1.1), restated block by block.
+
+Sources: NVIDIA's documentation of TensorRT-LLM ("Scheduler", "KV Cache System", "Useful Runtime Options", "Overlap
+Scheduler", "Long Sequences") and the sources of its capacity scheduler, micro-batch scheduler, KV cache manager,
+eviction policy and PyExecutor. No recording of the engine stands behind it. Where it departs from them is said in
+``docs/simulator.md``.
+
+Words: the *active* requests are those that the executor has taken from its queue, in order of arrival; of them the
+*started* ones hold KV blocks: *contexts* whose prompt is being computed, and *generations*. A request's *known* tokens
+are its prompt and what it has generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hisearch.validate.restatement.content import page
+from hisearch.validate.restatement.recording import BatchEntry, Cost, Request, Step, step_seconds
+from hisearch.validate.restatement.vllm_pool import BlockPool
+
+
+@dataclass(frozen=True)
+class TrtllmConfig:
+    """Executor settings, by TensorRT-LLM's names where it has one.
+
+    Attributes:
+        max_batch_size: most active requests.
+        max_num_tokens: tokens per step.
+        num_blocks: pool size.
+        tokens_per_block: tokens per block.
+        policy: ``capacity_scheduler_policy``.
+        enable_block_reuse: reuse the blocks of shared prefixes.
+        enable_chunked_prefill: False: a prompt is never cut by the budget.
+        overlap_scheduler: a batch is formed while the one before it runs.
+    """
+
+    max_batch_size: int
+    max_num_tokens: int
+    num_blocks: int
+    tokens_per_block: int = 32
+    policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    enable_block_reuse: bool = True
+    enable_chunked_prefill: bool = True
+    overlap_scheduler: bool = True
+
+
+@dataclass(eq=False)
+class LiveRequest:
+    """A request that the engine has and has not finished.
+
+    Attributes:
+        number: position in order of arrival.
+        started: it holds blocks.
+        prompt_tokens: tokens that its context computes: the prompt, after a pause all known tokens.
+        computed: tokens that have their KV, or will have it once the outstanding batches have run.
+        blocks: held blocks, first to last; the first ``stored`` of them are in the reuse tree.
+    """
+
+    request: Request
+    number: int
+    started: bool = False
+    prompt_tokens: int = 0
+    generated: int = 0
+    computed: int = 0
+    in_flight: int = 0
+    blocks: list[int] = field(default_factory=list)
+    stored: int = 0
+
+    @property
+    def known(self) -> int:
+        return self.request.input_tokens + self.generated
+
+    @property
+    def declared(self) -> int:
+        """Prompt and declared output: all that the engine may know of its length."""
+        return self.request.input_tokens + self.request.max_output_tokens
+
+    @property
+    def is_context(self) -> bool:
+        """Its prompt is not all computed."""
+        return self.computed < self.prompt_tokens
+
+    @property
+    def waits_for_last_token(self) -> bool:
+        """Its last output token is being made: nothing is left to schedule."""
+        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
+
+
+@dataclass
+class _Outstanding:
+    """A batch on (or queued for) the device, the requests it makes a token for, and those whose prompt it ends."""
+
+    step: Step
+    sampled: list[LiveRequest]
+    ended_prompts: list[LiveRequest]
+
+
+class TrtllmWorker:
+    """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
+
+    Attributes:
+        queue: requests not active yet, head first.
+        active: the active requests, in order of arrival.
+        outstanding: formed batches whose results are not processed, oldest first.
+        first_scheduled_s, reused_tokens: by request id, at the first start.
+        preemptions: by request id, pauses, only those that had one.
+    """
+
+    def __init__(self, config: TrtllmConfig, cost: Cost) -> None:
+        self.config = config
+        self.cost = cost
+        self.most_outstanding = 2 if config.overlap_scheduler else 1
+        self.pool = BlockPool(config.num_blocks + 1)
+        self.queue: list[LiveRequest] = []
+        self.active: list[LiveRequest] = []
+        self.outstanding: list[_Outstanding] = []
+        self.first_scheduled_s: dict[Any, float] = {}
+        self.first_token_s: dict[Any, float] = {}
+        self.finish_s: dict[Any, float] = {}
+        self.reused_tokens: dict[Any, int] = {}
+        self.preemptions: dict[Any, int] = {}
+        self.device_free_s = 0.0
+        self._received = 0
+        self._paused: list[LiveRequest] = []
+        self._promised: set[Hashable] = set()
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens that the blocks held by requests have room for."""
+        return self.pool.held_blocks * self.config.tokens_per_block
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Cached tokens dropped so far."""
+        return self.pool.evicted_blocks * self.config.tokens_per_block
+
+    def rejection(self, request: Request) -> str | None:
+        """Why the request can never be served here, or None.
+
+        A context that is not chunked must fit into one step; after a pause it has grown by what was generated.
+        """
+        declared = request.input_tokens + request.max_output_tokens
+        if self._blocks(declared) > self.config.num_blocks:
+            return f"{declared} tokens exceed the pool's {self.config.num_blocks} blocks"
+        longest = declared if self.config.policy == "max_utilization" else request.input_tokens
+        if not self.config.enable_chunked_prefill and longest > self.config.max_num_tokens:
+            return f"{longest} tokens exceed the step budget of {self.config.max_num_tokens}"
+        return None
+
+    def receive(self, request: Request) -> None:
+        """Queue a request; call in order of (arrival, id)."""
+        self.queue.append(LiveRequest(request, self._received))
+        self._received += 1
+
+    def form(self, now: float) -> Step | None:
+        """Form the next batch at ``now`` and queue it on the device; None if nothing can be scheduled.
+
+        A pass that only paused is followed by another one at the same time, unless a result is being waited for.
+        """
+        while self.queue and len(self.active) < self.config.max_batch_size:
+            self.active.append(self.queue.pop(0))
+        while True:
+            contexts = self._fitting_contexts()
+            generations = [live for live in self.active if self._generates(live)]
+            shares = self._share_out(contexts, len(generations))
+            if shares or generations:
+                break
+            if not self._paused or self.outstanding:
+                return None
+        batch = [self._context_entry(live, share, now) for live, share in shares]
+        for live in generations:
+            self._allocate(live, live.computed + 1)
+            batch.append(BatchEntry(live.request.id, live.computed, 1, True, True))
+        return self._launch(now, batch, [live for live, _ in shares], generations)
+
+    def process(self) -> list[Request]:
+        """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
+        done = self.outstanding.pop(0)
+        for live in done.sampled:
+            live.in_flight -= 1
+            live.generated += 1
+            if live.generated == 1:
+                self.first_token_s[live.request.id] = done.step.end_s
+        finished = [live for live in self.active if live.generated == live.request.output_tokens]
+        for live in finished:
+            self._release(live, live.computed)
+            self.active.remove(live)
+            self.finish_s[live.request.id] = done.step.end_s
+        for live in done.ended_prompts:
+            if live.started and live in self.active:
+                self._store(live, live.prompt_tokens)
+        return [live.request for live in finished]
+
+    # ---- who fits ---------------------------------------------------------------------------------------------------
+
+    def _fitting_contexts(self) -> list[LiveRequest]:
+        self._paused = []
+        self._promised = self._blocks_being_made()
+        if self.config.policy == "guaranteed_no_evict":
+            return self._guaranteed_no_evict()
+        return self._max_utilization()
+
+    def _guaranteed_no_evict(self) -> list[LiveRequest]:
+        """Contexts that may be computed: all started ones, and others while all of their blocks to come are there.
+
+        Blocks for the declared outputs of all started requests are set aside first.
+        """
+        available = len(self.pool.free)
+        for live in self.active:
+            if live.started:
+                available -= self._blocks(live.declared) - len(live.blocks)
+        fitting = []
+        full = False
+        for live in self.active:
+            if live.started:
+                if live.is_context:
+                    fitting.append(live)
+            elif not full and not self._better_later(live):
+                needed = self._blocks(live.declared)
+                full = needed > available
+                if not full:
+                    available -= needed
+                    fitting.append(live)
+        return fitting
+
+    def _max_utilization(self) -> list[LiveRequest]:
+        """Contexts that may be computed while the next step's blocks are there; started requests are paused for them.
+
+        A request that does not fit pauses the last started request, but none before itself; those behind a paused
+        request are not looked at. A request that had one paused is looked at again: one that has not started then finds
+        the block that it promised itself, and is passed over.
+        """
+        fitting: list[LiveRequest] = []
+        needed = 0
+        looked_at = list(self.active)
+        position = 0
+        while position < len(looked_at):
+            live = looked_at[position]
+            if not live.started and self._better_later(live):
+                position += 1
+                continue
+            more = self._next_blocks(live)
+            if needed + more <= len(self.pool.free):
+                needed += more
+                if not live.started or live.is_context:
+                    fitting.append(live)
+                position += 1
+                continue
+            victims = [
+                index
+                for index in range(position, len(looked_at))
+                if looked_at[index].started and not looked_at[index].waits_for_last_token
+            ]
+            if not victims:
+                break
+            self._pause(looked_at[victims[-1]])
+            looked_at = looked_at[: victims[-1]]
+        return fitting
+
+    def _next_blocks(self, live: LiveRequest) -> int:
+        """Blocks that the request takes if it is scheduled now; a context takes all of its prompt's at its start."""
+        if not live.started:
+            return self._blocks(live.known)
+        if not self._generates(live):
+            return 0
+        return self._blocks(live.computed + 1) - len(live.blocks)
+
+    def _generates(self, live: LiveRequest) -> bool:
+        return live.started and not live.is_context and not live.waits_for_last_token
+
+    def _blocks_being_made(self) -> set[Hashable]:
+        """Of each context in progress, the first block that cannot be reused yet."""
+        made = {self._first_missing(live) for live in self.active if live.started and live.is_context}
+        made.discard(None)
+        return made
+
+    def _better_later(self, live: LiveRequest) -> bool:
+        """Whether its first missing block is being made by a context before it; else it is going to make that block."""
+        missing = self._first_missing(live)
+        if missing is None:
+            return False
+        if missing in self._promised:
+            return True
+        self._promised.add(missing)
+        return False
+
+    def _first_missing(self, live: LiveRequest) -> Hashable | None:
+        if self.config.enable_block_reuse:
+            for index in range(live.known // self.config.tokens_per_block):
+                identity = page(live.request.content, index, self.config.tokens_per_block)
+                if self.pool.find(identity) is None:
+                    return identity
+        return None
+
+    # ---- forming the batch ------------------------------------------------------------------------------------------
+
+    def _share_out(self, contexts: list[LiveRequest], generations: int) -> list[tuple[LiveRequest, int]]:
+        """Tokens of each context, first come first served from what the generations leave of the budget.
+
+        What is already in the cache is not known yet here: a context that starts is counted with its whole prompt.
+        """
+        left = self.config.max_num_tokens - generations
+        shares = []
+        for live in contexts:
+            missing = (live.prompt_tokens if live.started else live.known) - live.computed
+            share = missing
+            if share > left:
+                if not self.config.enable_chunked_prefill:
+                    break
+                share = left // self.config.tokens_per_block * self.config.tokens_per_block
+            if share > 0:
+                shares.append((live, share))
+                left -= share
+        return shares
+
+    def _context_entry(self, live: LiveRequest, share: int, now: float) -> BatchEntry:
+        if not live.started:
+            self._start(live, now)
+        share = min(share, live.prompt_tokens - live.computed)
+        ends = live.computed + share == live.prompt_tokens
+        return BatchEntry(live.request.id, live.computed, share, False, ends)
+
+    def _start(self, live: LiveRequest, now: float) -> None:
+        """Reuse what is there, all but the last token at most, and take blocks for the rest of the prompt."""
+        live.started = True
+        live.prompt_tokens = live.known
+        if self.config.enable_block_reuse:
+            for index in range((live.known - 1) // self.config.tokens_per_block):
+                block = self.pool.find(page(live.request.content, index, self.config.tokens_per_block))
+                if block is None:
+                    break
+                self.pool.hold(block)
+                live.blocks.append(block)
+        live.stored = len(live.blocks)
+        live.computed = live.stored * self.config.tokens_per_block
+        self._allocate(live, live.known)
+        self.first_scheduled_s.setdefault(live.request.id, now)
+        self.reused_tokens.setdefault(live.request.id, live.computed)
+
+    def _allocate(self, live: LiveRequest, tokens: int) -> None:
+        while len(live.blocks) < self._blocks(tokens):
+            live.blocks.append(self.pool.take())
+
+    def _launch(
+        self, now: float, batch: list[BatchEntry], contexts: list[LiveRequest], generations: list[LiveRequest]
+    ) -> Step:
+        start_s = max(now, self.device_free_s)
+        end_s = start_s + step_seconds(self.cost, batch)
+        step = Step(start_s, end_s, now, batch, sorted(live.request.id for live in self._paused))
+        ended = []
+        for live, entry in zip([*contexts, *generations], batch, strict=True):
+            live.computed += entry.new
+            if entry.samples:
+                live.in_flight += 1
+            if entry.samples and not entry.decode:
+                ended.append(live)
+        sampled = [live for live, entry in zip([*contexts, *generations], batch, strict=True) if entry.samples]
+        self.device_free_s = end_s
+        self.outstanding.append(_Outstanding(step, sampled, ended))
+        return step
+
+    # ---- leaving ----------------------------------------------------------------------------------------------------
+
+    def _pause(self, live: LiveRequest) -> None:
+        """All its blocks go; it will start again in its place, with what it has generated as part of its prompt."""
+        self._paused.append(live)
+        self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1
+        self._release(live, live.computed - live.in_flight)
+        live.computed = 0
+
+    def _release(self, live: LiveRequest, reusable: int) -> None:
+        """Give the blocks back, last one first; those that the first ``reusable`` tokens fill can still be found."""
+        self._store(live, reusable)
+        self.pool.release(live.blocks)
+        live.blocks = []
+        live.stored = 0
+        live.started = False
+
+    def _store(self, live: LiveRequest, tokens: int) -> None:
+        """Put the blocks that ``tokens`` tokens fill into the reuse tree, or give them up for those already there."""
+        if not self.config.enable_block_reuse:
+            return
+        while live.stored < tokens // self.config.tokens_per_block:
+            identity = page(live.request.content, live.stored, self.config.tokens_per_block)
+            found = self.pool.find(identity)
+            if found is None:
+                self.pool.publish(live.blocks[live.stored], identity)
+            else:
+                self.pool.release([live.blocks[live.stored]])
+                self.pool.hold(found)
+                live.blocks[live.stored] = found
+            live.stored += 1
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.config.tokens_per_block)

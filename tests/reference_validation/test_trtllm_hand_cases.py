@@ -1,0 +1,111 @@
+"""TensorRT-LLM's reference on cases small enough to work out by hand; no recording of the engine stands behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hisearch.validate.restatement.content import PathContent
+from hisearch.validate.restatement.recording import Request, Step
+from tests.reference.trtllm import TrtllmConfig, TrtllmWorker
+
+#: Everything takes a second a step.
+PAGE = 4
+
+
+def request(index: int, prompt: int, output: int, *, declared: int = 0, prefix: int = 0) -> Request:
+    """A request; the first ``prefix`` tokens of its prompt are shared by all that have a prefix of that length."""
+    runs = [(-prefix, 0, prefix)] if prefix else []
+    runs.append((index + 1, prefix, prompt + output))
+    return Request(index, 0.0, prompt, output, declared or output, PathContent(index, runs))
+
+
+def steps_of(requests: list[Request], **settings: Any) -> list[Step]:
+    """Steps of a worker that receives all requests at once."""
+    config = TrtllmConfig(**({"max_batch_size": 8, "max_num_tokens": 16, "num_blocks": 100, "tokens_per_block": PAGE,
+                              "overlap_scheduler": False} | settings))  # fmt: skip
+    worker = TrtllmWorker(config, lambda chunks, decodes, sampling: 1.0)
+    for item in requests:
+        worker.receive(item)
+    steps: list[Step] = []
+    now = 0.0
+    while worker.active or worker.queue:
+        step = worker.form(now)
+        if step is not None:
+            steps.append(step)
+        if step is None or len(worker.outstanding) == worker.most_outstanding:
+            now = worker.outstanding[0].step.end_s
+            worker.process()
+    worker.pool.check()
+    return steps
+
+
+def batches(steps: list[Step]) -> list[list[tuple[Any, int, int]]]:
+    """(request, computed, new) of every batch."""
+    return [[(entry.id, entry.computed, entry.new) for entry in step.batch] for step in steps]
+
+
+def test_contexts_share_what_decodes_leave_in_whole_blocks() -> None:
+    """Budget 16: all of the first prompt; 8 of the second's 10 tokens would be two blocks, but 10 are left for 9."""
+    found = batches(steps_of([request(0, 6, 3), request(1, 20, 1)]))
+    # 10 left after 6: cut to 8. Then 15 beside one decode: the 12 that are missing fit.
+    assert found == [[(0, 0, 6), (1, 0, 8)], [(1, 8, 12), (0, 6, 1)], [(0, 7, 1)]]
+
+
+def test_a_cut_shorter_than_a_block_lets_a_shorter_prompt_go_first() -> None:
+    found = batches(steps_of([request(0, 13, 2), request(1, 8, 1), request(2, 3, 1)]))
+    assert found == [[(0, 0, 13), (2, 0, 3)], [(1, 0, 8), (0, 13, 1)]]
+
+
+def test_without_chunked_prefill_the_first_that_does_not_fit_ends_the_pass() -> None:
+    found = batches(steps_of([request(0, 13, 2), request(1, 8, 1), request(2, 3, 1)], enable_chunked_prefill=False))
+    assert found == [[(0, 0, 13)], [(1, 0, 8), (2, 0, 3), (0, 13, 1)]]
+
+
+def test_no_evict_sets_declared_outputs_aside() -> None:
+    """Five blocks; each request declares 4 + 8 tokens, three blocks, although it makes one or two: one at a time."""
+    requests = [request(k, 4, 2, declared=8) for k in range(2)]
+    found = batches(steps_of(requests, num_blocks=5))
+    assert found == [[(0, 0, 4)], [(0, 4, 1)], [(1, 0, 4)], [(1, 4, 1)]]
+    assert batches(steps_of(requests, num_blocks=6))[0] == [(0, 0, 4), (1, 0, 4)]
+
+
+def test_max_utilization_pauses_the_last_started() -> None:
+    """Three blocks: both start with one; the first takes the third for its next tokens, the second is paused for want
+    of a fourth, and starts again behind it, its own token part of its prompt."""
+    requests = [request(0, 4, 3), request(1, 4, 3)]
+    steps = steps_of(requests, num_blocks=3, policy="max_utilization")
+    assert batches(steps) == [
+        [(0, 0, 4), (1, 0, 4)],
+        [(0, 4, 1)],
+        [(0, 5, 1)],
+        [(1, 4, 1)],
+        [(1, 5, 1)],
+    ]
+    assert [step.preempted for step in steps] == [[], [1], [], [], []]
+
+
+def test_a_request_waits_for_blocks_that_another_is_making() -> None:
+    """Two prompts share eight tokens: the second starts when the first's are there, and the third goes ahead of it."""
+    requests = [request(0, 10, 2, prefix=8), request(1, 10, 1, prefix=8), request(2, 4, 1)]
+    assert batches(steps_of(requests)) == [[(0, 0, 10), (2, 0, 4)], [(1, 8, 2), (0, 10, 1)]]
+    without = batches(steps_of(requests, enable_block_reuse=False))
+    assert without == [[(0, 0, 10), (1, 0, 4)], [(1, 4, 6), (2, 0, 4), (0, 10, 1)]]
+
+
+def test_the_last_token_of_a_prompt_is_always_computed() -> None:
+    first, second = request(0, 8, 1, prefix=8), request(1, 8, 1, prefix=8)
+    assert batches(steps_of([first, second])) == [[(0, 0, 8)], [(1, 4, 4)]]
+
+
+def test_overlap_forms_a_batch_ahead() -> None:
+    """The second batch is formed with the first one running; the request is not scheduled for a fourth token."""
+    steps = steps_of([request(0, 4, 3)], overlap_scheduler=True)
+    assert [(step.scheduled_s, step.start_s, step.end_s) for step in steps] == [(0, 0, 1), (0, 1, 2), (1, 2, 3)]
+    assert batches(steps) == [[(0, 0, 4)], [(0, 4, 1)], [(0, 5, 1)]]
+
+
+def test_requests_that_never_fit_are_rejected() -> None:
+    worker = TrtllmWorker(TrtllmConfig(4, 16, 5, PAGE, enable_chunked_prefill=False), lambda *_: 1.0)
+    assert worker.rejection(request(0, 16, 1, declared=4)) is None
+    assert "pool's 5 blocks" in str(worker.rejection(request(0, 16, 1, declared=5)))
+    assert "step budget of 16" in str(worker.rejection(request(0, 17, 1)))

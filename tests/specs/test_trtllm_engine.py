@@ -1,0 +1,36 @@
+"""What a TensorRT-LLM engine takes, and what only it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+
+
+def test_defaults() -> None:
+    engine = EngineSpec(name="trtllm")
+    assert (engine.page_size, engine.capacity_policy, engine.overlap) == (32, "guaranteed_no_evict", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"page_tokens": 1}, "page_tokens 1: TensorRT-LLM needs a power of two greater than 1"),
+        ({"page_tokens": 24}, "page_tokens 24: TensorRT-LLM needs a power of two"),
+        ({"chunk_tokens": 16, "max_running_requests": 8}, "chunk_tokens 16 is less than one page of 32 tokens"),
+        ({"chunk_tokens": 128}, "TensorRT-LLM needs one token of the budget for each running request"),
+        ({"eviction": "lfu"}, "TensorRT-LLM evicts by lru alone"),
+        ({"schedule": "priority"}, "trtllm has no schedule priority; known: fcfs"),
+        ({"name": "vllm", "capacity_policy": "max_utilization"}, "vLLM has no capacity_policy"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        EngineSpec.model_validate({"name": "trtllm"} | settings)
+
+
+def test_kv_formats() -> None:
+    with pytest.raises(ValueError, match="trtllm has no KV cache format fp4; known: bf16, fp16, fp8"):
+        PoolSpec(accelerator="b200", engine=EngineSpec(name="trtllm"), kv_dtype="fp4")
