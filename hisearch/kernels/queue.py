@@ -13,6 +13,7 @@ which that node ends, ``parent`` the node, ``next`` the next strand further up.
 from __future__ import annotations
 
 from hisearch.kernels import copies, tree
+from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
 
@@ -85,6 +86,9 @@ def take(sim, v, pages):
     store.free_pages -= pages
     while pages > 0:
         d = store.head
+        if d < 0:
+            sim.counters[la.FAULT] = la.OUT_OF_MEMORY
+            return
         node = sim.nodes[d]
         here = run_pages(sim, d)
         taken = min(here, pages)

@@ -190,6 +190,15 @@ def serve_running(sim, w):
 
 
 @kernel
+def _on_host(sim, w, static, found, limit):
+    """Tokens of the path to ``static`` that the host tier holds beyond the ``found`` ones, at most up to ``limit``."""
+    if sim.config.host_pages == 0:
+        return 0
+    on_host, _ = tree.match(sim, sim.config.workers + w, static, limit)
+    return max(on_host - found, 0)
+
+
+@kernel
 def admit(sim, w, now, budget):
     """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
     worker = sim.workers[w]
@@ -204,10 +213,11 @@ def admit(sim, w, now, budget):
         if sim.config.shared_outputs:
             memory.reveal(sim, w, static)
     found, d = tree.match(sim, w, static, limit)
-    share = _cut(sim, known - found)
+    loaded = _on_host(sim, w, static, found, limit)
+    share = _cut(sim, known - found - loaded)
     if not sim.config.chunked_prefill and share > budget:
         return 0
-    admitted = known if sim.config.reserve_full_prompt else found + min(share, budget)
+    admitted = known if sim.config.reserve_full_prompt else found + loaded + min(share, budget)
     needed = lists.pages(sim, admitted) - found // page + queue.queued_pages(sim, w, d, found)
     if needed + sim.config.watermark_pages > sim.trees[w].free_pages:
         return 0
@@ -217,26 +227,12 @@ def admit(sim, w, now, budget):
     request.state = la.ADMITTED
     found, request.node, request.strand = queue.hold(sim, w, static, limit)
     request.locked_tokens = found
-    request.computed = found
-    loaded = 0
-    if sim.config.host_pages > 0:
-        loaded = _load_back(sim, w, now, r, found, limit)
+    request.computed = found + loaded
+    if loaded > 0:
+        queue.take(sim, w, loaded // page)
+        memory.publish(sim, w, r, found + loaded)
+        lists.load_back(sim, w, now, loaded)
     lists.note_scheduled(sim, r, now, found, loaded)
-    tokens = min(_cut(sim, known - request.computed), budget)
+    tokens = min(share, budget)
     _schedule_chunk(sim, w, r, tokens)
     return tokens
-
-
-@kernel
-def _load_back(sim, w, now, r, found, limit):
-    """Copy back what the host tier holds beyond the ``found`` tokens. Returns the tokens."""
-    on_host, _ = tree.match(sim, sim.config.workers + w, lists.path_end(sim, r), limit)
-    loaded = on_host - found
-    pages = loaded // sim.config.page_tokens
-    if loaded <= 0 or pages > sim.trees[w].free_pages:
-        return 0
-    queue.take(sim, w, pages)
-    memory.publish(sim, w, r, on_host)
-    sim.requests[r].computed = on_host
-    lists.load_back(sim, w, now, loaded)
-    return loaded

@@ -162,7 +162,7 @@ class VllmWorker:
         total = request.input_tokens + request.output_tokens
         kept = int(self.config.watermark * self.pool.usable_blocks)
         if _ceil_div(total, self.config.block_size) + kept > self.pool.usable_blocks:
-            return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}, of which {kept} blocks stay free"
+            return f"{total} tokens exceed the pool's {self.kv_capacity_tokens}"
         if not self.config.chunked_prefill and total > self.config.max_tokens:
             return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
         return None
