@@ -31,7 +31,8 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
     resolved, pool = result.resolved, trial.deployment.pool
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
-    replay, inputs = replay_of(resolved, trial.load)
+    limit = len(result.simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
+    replay, inputs = replay_of(resolved, trial.load, limit)
     return export_deployment(
         stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware),
         resolved.model.spec,
@@ -50,12 +51,13 @@ def standing(result: StudyResult, trial: Trial) -> Standing:
     return standing_of(trial, result.recommendation.trial if result.recommendation is not None else None)
 
 
-def replay_of(resolved: ResolvedStudy, load: float = 1.0) -> tuple[str, dict[str, str]]:
+def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = None) -> tuple[str, dict[str, str]]:
     """The command that simulates an exported deployment as the study did, and the files that it needs beside it.
 
     Args:
         resolved: the study.
         load: factor on the study's own load.
+        limit: the first requests that were simulated, of a trial on a slice of the trace; None where it was all of it.
 
     Returns:
         A shell command for the export folder; name -> text of workload and SLO where they do not ship.
@@ -72,8 +74,8 @@ def replay_of(resolved: ResolvedStudy, load: float = 1.0) -> tuple[str, dict[str
     options = {"--load": workload.load * load, "--seed": study.seed, "--skip-bad": workload.skip_bad}
     usual = {"--load": 1.0, "--seed": 0, "--skip-bad": 0}
     words += [word for name, value in options.items() if value != usual[name] for word in (name, value)]
-    if workload.limit is not None:
-        words += ["--limit", workload.limit]
+    if limit is not None or workload.limit is not None:
+        words += ["--limit", limit if limit is not None else workload.limit]
     return shlex.join(str(word) for word in words), inputs
 
 

@@ -26,7 +26,9 @@ from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 class Fit:
     """A worker and its room for KV.
 
-    kv_capacity_tokens: of the roomiest of its chunk sizes and batch limits; 0 where none fits.
+    chunk_tokens, max_running_requests, memory_fraction: the settings that it is looked at with; of a study's chunk
+    sizes and batch limits those that leave the most room.
+    kv_capacity_tokens: of such a worker; 0 where it does not fit.
     gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
     the host has too few slots.
     problem: why none fits, or "".
@@ -38,7 +40,10 @@ class Fit:
     tensor_parallel: int
     weight_dtype: DType
     kv_dtype: DType
-    kv_capacity_tokens: int
+    chunk_tokens: int
+    max_running_requests: int
+    memory_fraction: float
+    kv_capacity_tokens: int = 0
     gib_short: float = 0.0
     problem: str = ""
     note: str = ""
@@ -83,7 +88,17 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
     """One pool's worker; ``hardware`` holds its accelerator and its host."""
     accelerator = hardware.accelerators[pool.accelerator].spec
     weight = pool.weight_dtype or model.weight_dtype
-    empty = Fit(pool.accelerator, pool.engine.name, pool.tensor_parallel, weight, pool.kv_dtype, 0)
+    engine = pool.engine
+    empty = Fit(
+        pool.accelerator,
+        engine.name,
+        pool.tensor_parallel,
+        weight,
+        pool.kv_dtype,
+        engine.chunk_tokens,
+        engine.max_running_requests,
+        engine.memory_fraction,
+    )
     host = pool.host or accelerator.host
     if host is not None and (problem := slots_problem(pool.tensor_parallel, host, hardware.hosts[host].spec)):
         return replace(empty, gib_short=math.inf, problem=problem)

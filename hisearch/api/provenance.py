@@ -57,6 +57,7 @@ def provenance(
             "failed": sum(bool(trial.error) for trial in trials),
             "stopped": outcome.stopped or FINISHED,
             "untried": list(outcome.ending.untried),
+            "left_out": list(outcome.ending.left_out),
         },
         "stage_1": {"combinations": outcome.execution.combinations, "skipped": outcome.execution.skipped},
         "run": run,

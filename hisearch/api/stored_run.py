@@ -56,7 +56,7 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
     problem = study.problem(simulation)
     trials = _trials(folder, facts["run"]["inputs_digest"])
     recommendation = recommend(trials, problem.objectives)
-    stopped, untried = facts["budget"]["stopped"], facts["budget"]["untried"]
+    budget = facts["budget"]
     outcome = SearchOutcome(
         execution=_execution(problem),
         trials=tuple(trials),
@@ -64,7 +64,13 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
         recommendation=recommendation,
         nearest_miss=nearest_miss(trials) if recommendation is None else None,
         headroom=headroom(trials, recommendation.trial) if recommendation is not None else None,
-        ending=Ending("" if stopped == FINISHED else stopped, tuple(untried), problem.budget),
+        ending=Ending(
+            stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
+            untried=tuple(budget["untried"]),
+            budget=problem.budget,
+            used=len(trials),
+            left_out=tuple(budget.get("left_out", ())),  # runs of earlier versions did not record it
+        ),
     )
     return StudyResult(study.resolved, outcome, simulation, facts, folder)
 

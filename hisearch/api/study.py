@@ -253,7 +253,13 @@ class StudyResult:
         """Why nothing is recommended; None where something is."""
         from hisearch.search.failure import explain
 
-        return explain(self.trials) if self.recommendation is None else None
+        return explain(self.trials, self.outcome.execution.hopeless) if self.recommendation is None else None
+
+    @property
+    def caution(self) -> str:
+        """What to know of a search that was cut short, as sentences; "" of one that was not."""
+        hopeless = bool(self.outcome.execution.hopeless)
+        return self.outcome.ending.caution(self.recommendation is not None, hopeless)
 
     @property
     def figure(self) -> Figures:
@@ -274,9 +280,8 @@ class StudyResult:
         """Write launch scripts.
 
         Args:
-            target: an engine (``sglang``, ``vllm`` or ``trtllm``): the best feasible deployment on it, into
-            ``recommended-<engine>``
-                of the run folder; anything else is a folder for the recommendation's scripts.
+            target: an engine (``sglang``, ``vllm``, ``trtllm``): the best feasible deployment on it, into
+            ``recommended-<engine>`` of the run folder; else a folder for the recommendation's scripts.
 
         Raises:
             ValueError: there is no feasible deployment (on that engine).
@@ -323,7 +328,8 @@ class StudyResult:
             recommendation=self.recommendation,
             nearest_miss=self.nearest_miss,
             failure=self.failure.text if self.failure is not None else "",
-            cut_short=self.outcome.ending.caution(self.recommendation is not None),
+            failure_heading=self.failure.heading if self.failure is not None else "",
+            cut_short=self.caution,
             capacity=self._load_points(),
             progress=hypervolume_progress(self.trials, study.objectives),
             provenance=RunRecord(

@@ -161,10 +161,27 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
     if fits:
         output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
         rows = [
-            (fit.accelerator, fit.engine, fit.tensor_parallel, fit.weight_dtype, fit.kv_dtype, _room(fit))
+            (
+                *(fit.accelerator, fit.engine, fit.tensor_parallel, fit.weight_dtype, fit.kv_dtype),
+                *(f"{fit.chunk_tokens:,}", fit.max_running_requests, _room(fit)),
+            )
             for fit in fits
         ]
-        output.table(("accelerator", "engine", "TP", "weights", "KV", "room for KV"), rows, numbers=(2,))
+        columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "room for KV")
+        output.table(columns, rows, numbers=(2, 5, 6))
+        output.say(_assumed(checkup.kind, fits))
+
+
+def _assumed(kind: str | None, fits: list[Fit]) -> str:
+    """Which settings the table's figures rest on."""
+    fractions = ", ".join(sorted({f"{fit.memory_fraction:g}" for fit in fits}))
+    text = f"Room for KV in one replica's accelerators at memory fraction {fractions}, without host memory"
+    if kind != "Study":
+        return f"{text}."
+    return (
+        f"{text}; of the space's chunk sizes (tokens) and running requests those that leave the most room. Other ones "
+        "may leave less."
+    )
 
 
 def _room(fit: Fit) -> str:

@@ -64,11 +64,12 @@ def export(
     found = standing(result, chosen)
     if as_json:
         facts = {"folder": folder, "files": files, "trial": chosen.number, "title": found.title}
+        facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}
         output.print_json({**facts, "feasible": chosen.feasible, "slo": terms_to_dict(chosen.slo)})
         return
     for path in files:
         output.say(str(path))
-    if not chosen.feasible:
+    if not (chosen.feasible and chosen.comparable):
         output.warn([f"{found.title}: {'; '.join(found.lines)}"])
 
 
@@ -80,6 +81,8 @@ def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Tria
     """
     from hisearch.search.recommend import recommend
 
+    if not result.trials:
+        raise ValueError(f"{result.run_dir}: no deployment was simulated, there is nothing to export")
     if number is not None:
         if number >= len(result.trials):
             raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")

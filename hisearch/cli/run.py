@@ -71,7 +71,7 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if result.failure is not None:
         if not result.failure.examined:
-            raise ValueError(f"{result.failure.text} {result.outcome.ending.caution(recommended=False)}")
+            raise ValueError(f"{result.failure.text} {result.caution}")
         raise typer.Exit(NOTHING_FEASIBLE)
 
 

@@ -28,7 +28,7 @@ def show(result: StudyResult) -> None:
         output.say(f"{_sentence(result, recommendation.trial)}\n\n{recommendation.reason}")
         _show_deployment(result, recommendation.trial)
         if recommendation.runner_ups:
-            output.heading("Runner-ups")
+            output.heading("Runner-ups, of what was simulated on the whole trace")
             rows = [(describe(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
             output.table(("deployment", "what it trades against the recommendation"), rows)
     else:
@@ -41,11 +41,10 @@ def _show_miss(result: StudyResult) -> None:
     nearest, failure = result.nearest_miss, result.failure
     if failure is None:
         return
+    output.say(f"{result.resolved.name}: {failure.heading}", bold=True)
     if nearest is None:
-        output.say(f"No answer for {result.resolved.name}", bold=True)
         output.say(failure.text)
         return
-    output.say(f"Nothing meets the SLO of {result.resolved.name} among what was simulated", bold=True)
     output.say(f"{failure.text}\n\nThe nearest miss, term by term:")
     for line in describe_miss(nearest):
         output.say(f"  {line}")
@@ -161,6 +160,7 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "failure": result.failure,
         "stopped": result.stopped,
         "untried": list(result.outcome.ending.untried),
+        "left_out": list(result.outcome.ending.left_out),
         "objectives": list(result.resolved.study.objectives),
         "simulations": len(result.trials),
         "replayed": result.provenance["run"]["replayed"],

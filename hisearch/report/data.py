@@ -73,7 +73,8 @@ class ReportInput:
     slo: the latency terms.
     trials: every trial, slices and failures included. front: the Pareto front among them.
     recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure says
-    why. cut_short: what to know of a search that its budget cut short, or "".
+    why, failure_heading what the search came to then. cut_short: what to know of a search that its budget cut short, or
+    "".
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
 
@@ -93,6 +94,7 @@ class ReportInput:
     provenance: RunRecord
     nearest_miss: Trial | None = None
     failure: str = ""
+    failure_heading: str = ""
     cut_short: str = ""
     capacity: tuple[LoadPoint, ...] = ()
     progress: Mapping[int, float] = field(default_factory=dict)

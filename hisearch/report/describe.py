@@ -13,7 +13,7 @@ NOT_USED = "not used"
 NO_ROUTER = "none needed"
 #: Values of a setting that has no effect in a deployment.
 UNUSED: frozenset[str | int | float] = frozenset({NOT_USED, NO_ROUTER})
-STAGES = {1: "execution", 2: "routing", 3: "cache tiers"}
+STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "comparisons"}
 
 
 def replicas(deployment: DeploymentSpec) -> str:

@@ -167,7 +167,7 @@ def _groups(pareto: ParetoData) -> list[_Group]:
     ]
     what = "Front" if pareto.feasible else "Misses the SLO, unbeaten"
     for stage, name in STAGES.items():
-        shape = theme.STAGE_SHAPES[stage] + ("" if pareto.feasible else "-open")
+        shape = (theme.STAGE_SHAPES if pareto.feasible else theme.HOLLOW_SHAPES)[stage]
         marker = {"color": theme.STAGE_COLOURS[stage], "symbol": shape, "size": 10}
         groups.append(_Group(f"{what}, stage {stage} ({name})", [p for p in of["front"] if p.stage == stage], marker))
     highlighted = [p for p in pareto.points if p.status == "highlighted"]
@@ -248,7 +248,9 @@ def _range(axis: Axis) -> list[float]:
 def _axis_layout(axis: Axis) -> dict[str, Any]:
     layout: dict[str, Any] = {"title": {"text": axis.quantity.title}, "type": "log" if axis.log else "linear"}
     if axis.log:
+        # Without a format of its own Plotly writes the ticks between powers of ten as their first digit alone.
         layout["dtick"] = "D2" if _decade_count(axis) <= 2 else 1
+        layout["tickformat"] = f"{'$' if axis.quantity.unit.startswith('USD') else ''},.3~r"
     return layout
 
 

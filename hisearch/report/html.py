@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hisearch.report import figures, page
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import STAGES
-from hisearch.report.points import ParallelData, ParetoData, parallel_data, pareto_data
+from hisearch.report.points import ParallelData, ParetoData, parallel_data, pareto_data, progress_data
 from hisearch.report.quantities import quantity
 from hisearch.report.terms import term_lines
 from hisearch.report.theme import template
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -204,12 +204,14 @@ def _capacity(data: ReportInput) -> Drawing:
 
 
 def _progress(data: ReportInput) -> Drawing:
+    begun = [f"stage {stage} ({STAGES[stage]})" for _, stage in progress_data(data).stages]
     return Drawing(
         "progress",
         "Progress of the search",
-        "Hypervolume measures how much the front found so far covers. A line that has been flat for long means that "
-        "more simulations are unlikely to change the answer; one that still climbs asks for a larger budget. Dotted "
-        f"lines: the search turns to {', '.join(f'{name} (stage {stage})' for stage, name in STAGES.items())}.",
+        "Hypervolume measures how much the front found so far covers. A line that still climbs asks for a larger "
+        "budget; a flat one says that the latest simulations found nothing better, not that there is nothing: what was "
+        f"not tried is named above and under Provenance. Dotted lines: the first simulation of {listed(begun)}; later "
+        "rounds return to earlier stages.",
         f"Hypervolume of the front after {counted(len(data.progress), 'simulation')} that enlarged it, as a share of "
         "its final value.",
         "half",

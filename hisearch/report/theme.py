@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 #: Readable on both backgrounds (contrast of at least 3 to 1); each stage also has a shape of its own.
-STAGE_COLOURS = {1: "#3b82c4", 2: "#c9701a", 3: "#1f9a6c"}
-STAGE_SHAPES = {1: "circle", 2: "square", 3: "diamond"}
+STAGE_COLOURS = {1: "#3b82c4", 2: "#c9701a", 3: "#1f9a6c", 4: "#8757c9"}
+STAGE_SHAPES = {1: "cross", 2: "square", 3: "diamond", 4: "circle"}
+#: The same shapes hollow; in space Plotly has no hollow cross.
+HOLLOW_SHAPES = {1: "cross", 2: "square-open", 3: "diamond-open", 4: "circle-open"}
 HIGHLIGHT = "#d6336c"
 FAINT = "#8a94a0"
 SLO_FILL = "rgba(31, 154, 108, 0.13)"

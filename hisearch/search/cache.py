@@ -11,8 +11,10 @@ any number of workers.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hisearch.search.deployments import parameters_of, with_cache
@@ -66,17 +68,22 @@ def bases(trials: Sequence[Trial], objectives: Sequence[str]) -> list[Trial]:
     return chosen + narrow[:MISSED_BASES]
 
 
-def search_cache(problem: Problem, ledger: Ledger, until: int) -> bool:
-    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed.
+@dataclass(frozen=True)
+class CacheSearch:
+    """What stage 3 did. ended: by itself, it had nothing more to propose. settings: all that it could have proposed."""
 
-    Returns:
-        Whether the stage came to its own end: it had nothing more to propose.
-    """
+    ended: bool
+    settings: tuple[DeploymentSpec, ...] = ()
+
+
+def search_cache(problem: Problem, ledger: Ledger, until: int) -> CacheSearch:
+    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed."""
     found = bases(ledger.trials, problem.objectives)
     if not found or not has_choices(problem.space):
-        return True
+        return CacheSearch(ended=True)
+    settings = tuple(_settings(problem, found))
     if until <= ledger.simulations or ledger.stopped:
-        return False
+        return CacheSearch(ended=False, settings=settings)
     with quiet_optuna():
         study = _study(problem, until - ledger.simulations)
         for index, trial in enumerate(found):
@@ -86,7 +93,24 @@ def search_cache(problem: Problem, ledger: Ledger, until: int) -> bool:
             before = ledger.simulations
             _run_batch(study, problem, found, ledger, until)
             stale = stale + 1 if ledger.simulations == before else 0
-    return stale == STALE_BATCHES
+    return CacheSearch(stale == STALE_BATCHES, settings)
+
+
+def _settings(problem: Problem, found: Sequence[Trial]) -> Iterator[DeploymentSpec]:
+    """Every setting of the bases' memory, whether or not it can be built."""
+    cache = problem.space.cache
+    low, high = cache.memory_fraction
+    steps, tiers = range(_memory_steps(low, high) + 1), sorted(set(cache.host_gib_per_worker))
+    for trial, step, host_gib in itertools.product(found, steps, tiers):
+        engine = trial.deployment.pool.engine
+        for eviction in cache.eviction if _chooses_eviction(engine.name, host_gib) else [engine.eviction]:
+            yield with_cache(
+                trial.deployment,
+                memory_fraction=round(low + step * MEMORY_STEP, 6),
+                host_gib=host_gib,
+                host_medium=cache.host_medium,
+                eviction=eviction,
+            )
 
 
 def has_choices(space: SearchSpaceSpec) -> bool:

@@ -42,6 +42,18 @@ def router_arms(space: RoutingSpace) -> list[RouterSpec]:
     return arms
 
 
+#: Policies from the one that knows most of the workers to the one that knows nothing; others come first.
+_BY_PROMISE = ("cache_aware", "power_of_two", "round_robin", "random")
+
+
+def arms_by_promise(space: RoutingSpace) -> list[RouterSpec]:
+    """The arms of ``router_arms``: the first one of every policy, most promising policy first, then the others."""
+    arms = router_arms(space)
+    firsts = list({arm.policy: arm for arm in reversed(arms)}.values())
+    firsts.sort(key=lambda arm: _BY_PROMISE.index(arm.policy) if arm.policy in _BY_PROMISE else -1)
+    return firsts + [arm for arm in arms if arm not in firsts]
+
+
 def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, router: RouterSpec) -> DeploymentSpec:
     """``replicas`` workers of a pool behind a router."""
     return DeploymentSpec(

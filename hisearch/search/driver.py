@@ -9,26 +9,30 @@ from dataclasses import dataclass
 
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
+from hisearch.search.alternatives import size_alternatives
 from hisearch.search.cache import search_cache
 from hisearch.search.deployments import on_engine, parameters_of
 from hisearch.search.ending import (
     UNTRIED_CACHE,
-    UNTRIED_CACHE_SETTINGS,
     UNTRIED_ENGINES,
     UNTRIED_LOADS,
     Ending,
+    dropped_candidates,
     in_order,
     untried_candidates,
     untried_replicas,
+    untried_settings,
 )
 from hisearch.search.execution import Candidate, ExecutionReport, group_count, search_execution
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.pareto import front
+from hisearch.search.polish import descend, polish
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend
 from hisearch.search.routing import search_routing
 from hisearch.search.trial import Recommendation, Trial
+from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.wording import counted
 
 #: Simulations that stage 2 may ask for per candidate: how many candidates a budget carries.
@@ -36,8 +40,15 @@ SIMULATIONS_PER_CANDIDATE = 24
 LEAST_CANDIDATES = 4
 MOST_CANDIDATES = 40
 
-#: Share of the simulations left to stage 2; the capacity of the recommendation gets this many at most, stage 3 the
-#: rest.
+#: Share of the simulations held back for what comes after the stages: alternatives, and the recommendation's
+#: neighbours. What they do not need goes to further rounds.
+COMPARISON_SHARE = 0.2
+
+#: With fewer simulations than this no further round begins: a candidate's replicas could not be found.
+LEAST_ROOM = 8
+
+#: Share of the simulations of a round left to stage 2, stage 3 gets the rest; the capacity of the recommendation gets
+#: this many at most.
 ROUTING_SHARE = 0.6
 CAPACITY_SIMULATIONS = 8
 
@@ -98,7 +109,10 @@ def search(
     if not execution.kept:
         raise NothingFitsError(execution)
 
-    untried_cache = _rounds(problem, execution.kept, ledger, budget - reserve, checkpoint)
+    course = _Course(problem, execution, ledger, checkpoint)
+    course.run(budget - reserve)
+    if recommend(ledger.trials, problem.objectives) is None:
+        course.use_up(budget)
 
     recommendation = recommend(ledger.trials, problem.objectives)
     room = min(CAPACITY_SIMULATIONS, budget - ledger.simulations)
@@ -114,7 +128,7 @@ def search(
         recommendation=recommendation,
         nearest_miss=nearest_miss(ledger.trials) if recommendation is None else None,
         headroom=headroom(ledger.trials, recommendation.trial) if recommendation is not None else None,
-        ending=_ending(problem, ledger, execution, recommendation, untried_cache),
+        ending=_ending(problem, ledger, execution, recommendation, course),
     )
 
 
@@ -123,22 +137,31 @@ def _ending(
     ledger: Ledger,
     execution: ExecutionReport,
     recommendation: Recommendation | None,
-    untried_cache: str,
+    course: _Course,
 ) -> Ending:
-    """What the budget left out of a search, and which limit it was."""
-    candidates, found = "", [untried_cache]
+    """What the budget left out of a search, which limit it was, and what the search's own rules left out."""
+    settings = untried_settings(course.cache_settings.values(), ledger.trials)
+    first, found = [], set[str]()
     if not _none_can_serve(ledger.trials):
-        candidates = untried_candidates(execution.kept, ledger.trials)
-        found.extend(ledger.untried())
+        first.append(untried_candidates(execution.kept, ledger.trials))
+        found |= ledger.untried()
+    if not course.cache_ended:
+        first.append(settings if course.cache_begun else UNTRIED_CACHE)
     if recommendation is not None:
         best = recommendation.trial
-        found.append(untried_replicas(best, ledger.trials))
+        found.add(untried_replicas(best, ledger.trials))
         if problem.demand.scales_with_load and headroom(ledger.trials, best) is None:
-            found.append(UNTRIED_LOADS)
-    untried = tuple([candidates] * bool(candidates) + in_order(found)) if ledger.trials else (candidates,)
+            found.add(UNTRIED_LOADS)
+    untried = tuple(part for part in (*first, *in_order(found)) if part)
+    left_out = (dropped_candidates(execution.kept, ledger.trials), settings if course.cache_ended else "")
     by_simulations = "simulations" if untried else ""
-    stopped = by_simulations if ledger.stopped in {"", "simulations"} else ledger.stopped
-    return Ending(stopped, untried, problem.budget)
+    return Ending(
+        stopped=by_simulations if ledger.stopped in {"", "simulations"} else ledger.stopped,
+        untried=untried if ledger.trials else untried[:1],
+        budget=problem.budget,
+        used=ledger.simulations,
+        left_out=tuple(part for part in left_out if part),
+    )
 
 
 def _none_can_serve(trials: Sequence[Trial]) -> bool:
@@ -154,45 +177,109 @@ def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
     return report
 
 
-def _rounds(
-    problem: Problem,
-    candidates: Sequence[Candidate],
-    ledger: Ledger,
-    until: int,
-    checkpoint: Callable[[Sequence[Trial]], None],
-) -> str:
-    """Stages 2 and 3 for as many candidates as the budget carries, best first, then with what is left for the next.
+class _Course:
+    """The stages and what follows them, in rounds, and what of stage 3 they left out.
 
-    Returns:
-        What of stage 3 the budget left out, in words; "" where nothing.
+    cache_begun: stage 3 simulated something. cache_ended: it never wanted for simulations. cache_settings: all that its
+    rounds could have proposed, each once.
     """
-    begun, number, untried = 0, 0, ""
-    while begun < len(candidates) and not ledger.stopped and not _none_can_serve(ledger.trials):
-        room = until - ledger.simulations
-        if number > 0 and room < SIMULATIONS_PER_CANDIDATE:
-            break
-        number += 1
-        least = LEAST_CANDIDATES if number == 1 else 1
-        group = candidates[begun : begun + max(room // SIMULATIONS_PER_CANDIDATE, least)]
-        begun += len(group)
-        again = "" if number == 1 else f", round {number}"
 
-        share = round(room * ROUTING_SHARE)
-        ledger.progress.started(f"2 routing{again}", max(min(share + _most_comparisons(problem), room), 0))
+    def __init__(
+        self,
+        problem: Problem,
+        execution: ExecutionReport,
+        ledger: Ledger,
+        checkpoint: Callable[[Sequence[Trial]], None],
+    ) -> None:
+        self.cache_ended, self.cache_begun = True, False
+        self.cache_settings: dict[str, DeploymentSpec] = {}
+        self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
+        self._begun = self._number = self._comparisons = 0
+
+    @property
+    def _over(self) -> bool:
+        return bool(self._ledger.stopped) or _none_can_serve(self._ledger.trials)
+
+    def run(self, until: int) -> None:
+        """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left."""
+        while not self._over:
+            room = until - self._ledger.simulations
+            self._rounds(until - round(room * COMPARISON_SHARE), LEAST_ROOM if self._number > 0 else 0)
+            self._compare(until)
+            left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
+            if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
+                return
+
+    def use_up(self, until: int) -> None:
+        """Further rounds with what was held back: without a recommendation there is nothing to compare."""
+        while self._begun < len(self._execution.kept) and until > self._ledger.simulations and not self._over:
+            self._rounds(until, 1)
+
+    def _rounds(self, until: int, least_room: int) -> None:
+        """Stages 2 and 3 for as many candidates as the budget carries, best first, then for the next ones.
+
+        Args:
+            until: simulations at which to stop.
+            least_room: simulations from which on the first round begins; further ones need as many as a candidate.
+        """
+        candidates = self._execution.kept
+        while self._begun < len(candidates) and not self._over:
+            room = until - self._ledger.simulations
+            if room < least_room:
+                return
+            least_room = SIMULATIONS_PER_CANDIDATE
+            self._number += 1
+            least = LEAST_CANDIDATES if self._number == 1 else 1
+            group = candidates[self._begun : self._begun + max(room // SIMULATIONS_PER_CANDIDATE, least)]
+            self._begun += len(group)
+            self._route(group, room, until)
+            self._cache(until)
+
+    def _route(self, group: Sequence[Candidate], room: int, until: int) -> None:
+        """Stage 2, and its winner on other engines and with fewer replicas."""
+        problem, ledger, share = self._problem, self._ledger, round(room * ROUTING_SHARE)
+        most = max(min(share + _most_comparisons(problem), room), 0)
+        ledger.progress.started(_titled("2 routing", self._number), most)
         search_routing(problem, group, ledger, ledger.simulations + share)
         _try_other_engines(problem, ledger, until)
-        _descend(problem, ledger, until)
-        ledger.progress.finished()
-        checkpoint(ledger.trials)
+        descend(problem, ledger, until)
+        self._end_stage()
 
-        ledger.progress.started(f"3 cache tiers{again}", max(until - ledger.simulations, 0))
-        if not _none_can_serve(ledger.trials) and not search_cache(problem, ledger, until - DESCENT_SIMULATIONS):
-            begun_before = any(trial.stage == 3 for trial in ledger.trials)
-            untried = UNTRIED_CACHE_SETTINGS if begun_before else UNTRIED_CACHE
-        _descend(problem, ledger, until)
-        ledger.progress.finished()
-        checkpoint(ledger.trials)
-    return untried
+    def _cache(self, until: int) -> None:
+        """Stage 3, and its winner with fewer replicas."""
+        problem, ledger = self._problem, self._ledger
+        ledger.progress.started(_titled("3 cache tiers", self._number), max(until - ledger.simulations, 0))
+        if not _none_can_serve(ledger.trials):
+            before = ledger.simulations
+            done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS)
+            self.cache_begun |= ledger.simulations > before
+            self.cache_ended &= done.ended
+            self.cache_settings |= {deployment.model_dump_json(): deployment for deployment in done.settings}
+        descend(problem, ledger, until)
+        self._end_stage()
+
+    def _compare(self, until: int) -> None:
+        """Alternatives on other hardware and engines, then the recommendation's neighbours, until neither moves it."""
+        problem, ledger, seen = self._problem, self._ledger, -1
+        self._comparisons += 1
+        ledger.progress.started(_titled("4 comparisons", self._comparisons), max(until - ledger.simulations, 0))
+        while (best := recommend(ledger.trials, problem.objectives)) is not None and best.trial.number != seen:
+            seen = best.trial.number
+            room = until - ledger.simulations
+            size_alternatives(problem, self._execution.sized, ledger, until - room // 2)
+            polish(problem, ledger, until)
+            size_alternatives(problem, self._execution.sized, ledger, until)
+            if ledger.stopped:
+                break
+        self._end_stage()
+
+    def _end_stage(self) -> None:
+        self._ledger.progress.finished()
+        self._checkpoint(self._ledger.trials)
+
+
+def _titled(stage: str, number: int) -> str:
+    return stage if number == 1 else f"{stage}, round {number}"
 
 
 def _most_comparisons(problem: Problem) -> int:
@@ -213,21 +300,6 @@ def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
             continue
         jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))
     ledger.run(jobs, until, UNTRIED_ENGINES)
-
-
-def _descend(problem: Problem, ledger: Ledger, until: int) -> None:
-    """Take replicas off the recommended deployment until it misses the SLO."""
-    done: set[int] = set()
-    while (found := recommend(ledger.trials, problem.objectives)) is not None and found.trial.number not in done:
-        best, pool = found.trial, found.trial.deployment.pool
-        if pool.replicas == 1:
-            return
-        done.add(best.number)
-        fewer = best.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": pool.replicas - 1})]})
-        trial = ledger.run([Job(best.stage, fewer, parameters_of(fewer))], until)[0]
-        # Where replicas cost nothing, fewer of them are no better: the winner stays, and so does the answer.
-        if trial is None or (trial.feasible and trial.metrics["usd_per_hour"] >= best.metrics["usd_per_hour"]):
-            return
 
 
 class _BudgetSpentError(Exception):

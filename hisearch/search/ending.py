@@ -1,4 +1,4 @@
-"""How a search ended: what the budget left untried, in words that every view shares."""
+"""How a search ended: what its budget and its own rules left out, in words that every view shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hisearch.search.execution import Candidate
 from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import BudgetSpec
 from hisearch.specs.wording import counted, listed
 
@@ -18,18 +19,19 @@ UNTRIED_REPLICAS = "one replica less of the recommendation"
 UNTRIED_SIZES = "some numbers of replicas"
 UNTRIED_ROUTERS = "some routers with the replicas found"
 UNTRIED_ENGINES = "the best one on another engine"
+UNTRIED_NEIGHBOURS = "some settings next to the recommended ones"
+UNTRIED_ALTERNATIVES = "some numbers of replicas on other accelerators or engines"
 UNTRIED_CACHE = "the cache tiers (stage 3)"
-UNTRIED_CACHE_SETTINGS = "all settings of the cache tiers (stage 3)"
 UNTRIED_LOADS = "larger loads"
 
 #: As they are listed: what matters most to a buyer first.
 _ORDER = (
     UNTRIED_REPLICAS,
+    UNTRIED_NEIGHBOURS,
     UNTRIED_SIZES,
     UNTRIED_ROUTERS,
     UNTRIED_ENGINES,
-    UNTRIED_CACHE,
-    UNTRIED_CACHE_SETTINGS,
+    UNTRIED_ALTERNATIVES,
     UNTRIED_LOADS,
 )
 
@@ -39,12 +41,15 @@ class Ending:
     """How a search ended.
 
     stopped: what ended it before it had simulated all that it wanted to: "simulations", "seconds" or "interrupted"; ""
-    where nothing did. untried: what was left out, in words. budget: the study's.
+    where nothing did. untried: what was left out, in words. budget: the study's. used: simulations that were made.
+    left_out: what the search's own rules left out, whatever the budget, in words.
     """
 
     stopped: str
     untried: tuple[str, ...]
     budget: BudgetSpec
+    used: int
+    left_out: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -53,29 +58,47 @@ class Ending:
 
     def in_words(self) -> str:
         """``the budget of 20 simulations ended the search before it had tried larger loads``."""
-        who = {
-            "": "the search came to its end: it had nothing more to try",
-            "simulations": f"the budget of {counted(self.budget.simulations, 'simulation')} ended the search",
-            "seconds": f"the budget of {self.budget.seconds:g} s ended the search",
-            "interrupted": "an interrupt ended the search",
-        }[self.stopped]
-        return f"{who} before it had tried {listed(self.untried)}" if self.stopped and self.untried else who
+        rules = f"by its own rules it left out {listed(self.left_out)}" if self.left_out else ""
+        if not self.stopped:
+            return f"the search came to its end; {rules or 'it had nothing more to try'}"
+        text = self._who()
+        if self.untried:
+            text += f" before it had tried {listed(self.untried)}"
+        return f"{text}; {rules}" if rules else text
 
-    def caution(self, recommended: bool) -> str:
+    def _who(self) -> str:
+        """Who ended the search; of a budget of simulations also why some were left."""
+        if self.stopped == "interrupted":
+            return "an interrupt ended the search"
+        if self.stopped == "seconds":
+            return f"the budget of {self.budget.seconds:g} s ended the search"
+        text = f"the budget of {counted(self.budget.simulations, 'simulation')}"
+        left = self.budget.simulations - self.used
+        return (
+            f"{text} ended the search"
+            if left <= 0
+            else (f"{text}, {left:,} of them held back for the last steps, which did not need them, ended the search")
+        )
+
+    def caution(self, recommended: bool, hopeless: bool = False) -> str:
         """What a reader must know of a search that was cut short, as sentences; "" of one that was not.
 
         Args:
             recommended: whether it found a deployment that meets the SLO.
+            hopeless: stage 1 knows that none can.
         """
         if not self.stopped:
             return ""
+        text = _capital(self.in_words())
+        if hopeless and not recommended:
+            return f"{text}. A larger budget will not help."
         if self.untried == (UNTRIED_LOADS,):
             hope = "what the recommended deployment can carry beyond this load is not known"
         elif recommended:
             hope = "a cheaper deployment may meet the SLO"
         else:
             hope = "a longer one may find a deployment that meets the SLO"
-        text = f"{_capital(self.in_words())}: {hope}."
+        text = f"{text}: {hope}."
         return f"{text} Raise {self.key} to search on." if self.key else text
 
 
@@ -86,11 +109,29 @@ def in_order(found: Collection[str]) -> list[str]:
 
 def untried_candidates(kept: Sequence[Candidate], trials: Sequence[Trial]) -> str:
     """``3 of 12 candidates of stage 1``: those that no simulation has looked at; "" where there is none."""
-    seen = {trial.deployment.pool.model_copy(update={"replicas": 1}).model_dump_json() for trial in trials}
+    seen = {_worker(trial) for trial in trials}
     unseen = sum(candidate.pool.model_dump_json() not in seen for candidate in kept)
     if unseen == len(kept):
         return f"any of {counted(len(kept), 'candidate')} of stage 1"
     return f"{unseen:,} of {counted(len(kept), 'candidate')} of stage 1" if unseen else ""
+
+
+def dropped_candidates(kept: Sequence[Candidate], trials: Sequence[Trial]) -> str:
+    """``3 of 12 candidates of stage 1 after slices of the trace``: never simulated on all of it; "" where none was."""
+    seen = {_worker(trial) for trial in trials}
+    whole = {_worker(trial) for trial in trials if trial.slice_fraction == 1.0}
+    dropped = sum(candidate.pool.model_dump_json() in seen - whole for candidate in kept)
+    return f"{dropped:,} of {counted(len(kept), 'candidate')} of stage 1 after slices of the trace" if dropped else ""
+
+
+def untried_settings(settings: Collection[DeploymentSpec], trials: Sequence[Trial]) -> str:
+    """``up to 40 of 120 settings of the cache tiers (stage 3)``: those that were not simulated on the whole trace.
+
+    Some of them may not be buildable, which is not looked at; "" where all were simulated.
+    """
+    wanted = {deployment.model_dump_json() for deployment in settings}
+    left = len(wanted - {trial.deployment.model_dump_json() for trial in trials if trial.slice_fraction == 1.0})
+    return f"up to {left:,} of {counted(len(wanted), 'setting')} of the cache tiers (stage 3)" if left else ""
 
 
 def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:
@@ -99,6 +140,11 @@ def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:
     fewer = pool.model_copy(update={"replicas": pool.replicas - 1})
     tried = any(trial.deployment.pool == fewer and trial.slice_fraction == 1.0 for trial in trials)
     return "" if tried or pool.replicas == 1 else UNTRIED_REPLICAS
+
+
+def _worker(trial: Trial) -> str:
+    """A trial's worker, to be found among candidates."""
+    return trial.deployment.pool.model_copy(update={"replicas": 1}).model_dump_json()
 
 
 def _capital(text: str) -> str:

@@ -19,19 +19,26 @@ import numpy as np
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.deployments import deployment_of, starting_memory_fraction
+from hisearch.search.deployments import ENGINE_TITLES, deployment_of, starting_memory_fraction
 from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec, HostTierSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import ExecutionSpace
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, listed
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
 LEAST_MARGIN = 0.2
 
 #: What is owned already still counts as this many dollars per hour, where capacity is compared per dollar.
 LEAST_PRICE = 1e-6
+
+#: Reason for a doubt -> what it means of a worker, and what the nearest one misses by how much.
+_HOPELESS = {
+    "misses TPOT alone": ("miss TPOT even with a single request", "misses TPOT by {share}"),
+    "misses TTFT alone": ("miss TTFT even with a single request", "misses TTFT by {share}"),
+    "too slow for the load": ("cannot carry the load with all the replicas allowed", "carries 1/{times} of the load"),
+}
 
 #: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
 VARIANTS_KEPT = 2
@@ -78,6 +85,24 @@ class ExecutionReport:
     sized: list[Candidate]
     kept: list[Candidate]
     nearest_fit: str = ""
+
+    @property
+    def hopeless(self) -> str:
+        """Why no budget helps, where even the kindest estimate of every worker misses the SLO; else ""."""
+        if not self.sized or any(not candidate.doubt for candidate in self.sized):
+            return ""
+        doubts = Counter(candidate.doubt for candidate in self.sized)
+        reasons = listed([f"{count:,} {_HOPELESS[doubt][0]}" for doubt, count in doubts.most_common()])
+        nearest = min(self.sized, key=lambda candidate: candidate.miss)
+        times = (1 + nearest.miss) * (1 + nearest.margin)
+        pool = nearest.pool
+        miss = _HOPELESS[nearest.doubt][1].format(share=f"{times - 1:.0%}", times=f"{times:.3g}")
+        return (
+            "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
+            f"{counted(len(self.sized), 'worker')} that can be built {reasons}. The nearest, {pool.tensor_parallel} × "
+            f"{pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
+            f"{miss} by step times alone, whose error is taken to be {nearest.margin:.0%}."
+        )
 
     def summary(self) -> str:
         """One line for people."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisearch.score.terms import REJECTED, RejectionCheck
 from hisearch.search.pareto import miss_order
@@ -29,9 +29,24 @@ class Failure:
         """True where a deployment was held against the SLO at all: only then can it be said that none meets it."""
         return self.deployments > 0
 
+    @property
+    def heading(self) -> str:
+        """What the search came to, in a few words."""
+        return "Nothing meets the SLO among what was simulated" if self.examined else "No answer"
 
-def explain(trials: Sequence[Trial]) -> Failure:
-    """Why none of ``trials``, a whole study's without a feasible one, can be recommended."""
+
+def explain(trials: Sequence[Trial], hopeless: str = "") -> Failure:
+    """Why none of ``trials``, a whole study's without a feasible one, can be recommended.
+
+    Args:
+        trials: the study's.
+        hopeless: why stage 1 knows that no deployment can meet the SLO; "" where it does not.
+    """
+    found = _explain(trials)
+    return replace(found, text=f"{found.text} {hopeless}".strip())
+
+
+def _explain(trials: Sequence[Trial]) -> Failure:
     comparable = [trial for trial in trials if trial.comparable]
     if not comparable:
         return Failure(0, {}, _nothing_examined(trials))

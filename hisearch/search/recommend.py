@@ -16,12 +16,16 @@ from hisearch.specs.wording import counted, listed
 EQUAL_MARGIN = 0.01
 EQUAL_GOODPUT = 0.01
 
+#: The objective that is the price.
+PRICE = "usd_per_hour"
+
 
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
-    """The deployment to buy, with the reason and up to three runner-ups; None where nothing is feasible.
+    """The deployment to buy, with the reason and up to five runner-ups; None where nothing is feasible.
 
-    It is the ``preferred`` one of all. Runner-ups: the preferred one on another accelerator, the one with the lowest
-    p99 TTFT, and the preferred one on another engine.
+    It is the ``preferred`` one of all. Runner-ups: the cheapest one where that is another, the equally priced one with
+    the widest margin, the cheapest on another accelerator, the one with the lowest p99 TTFT, and the cheapest on
+    another engine, of those that were simulated.
 
     Args:
         trials: the study's, or some of them.
@@ -52,6 +56,21 @@ def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
     goodput = max(trial.metrics["goodput_rps"] for trial in best) * (1 - EQUAL_GOODPUT)
     best = [trial for trial in best if trial.metrics["goodput_rps"] >= goodput]
     return min(best, key=lambda trial: (trial.metrics["ttft_p99_s"], trial.number))
+
+
+def cheapest(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The ``preferred`` one where price is among the objectives, whether or not it is: the cheapest of all."""
+    return preferred(feasible, tuple(dict.fromkeys((*objectives, PRICE))))
+
+
+def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
+    """Of the deployments at the price of ``best`` the feasible one with the widest tightest margin.
+
+    None where that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
+    """
+    equal = [trial for trial in trials if trial.comparable and trial.feasible and _price(trial) == _price(best)]
+    found = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
+    return found if found is not None and found.worst_margin > best.worst_margin + EQUAL_MARGIN else None
 
 
 def _price(trial: Trial) -> float:
@@ -88,7 +107,7 @@ def _seconds(value_s: float) -> str:
 def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial], objectives: Sequence[str]) -> str:
     """Two sentences: what it costs and delivers, and what is cheaper."""
     metrics = best.metrics
-    unbeaten = "" if "usd_per_hour" in objectives else f" that none beats in all of {listed(list(objectives))}"
+    unbeaten = "" if PRICE in objectives else f" that none beats in all of {listed(list(objectives))}"
     tightest = max((c for c in best.slo if isinstance(c, TermCheck)), key=lambda check: check.violation)
     first = (
         f"{describe(best.deployment)} is the cheapest{unbeaten} of {len(feasible):,} feasible among "
@@ -96,11 +115,16 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
         f"hour for {metrics['goodput_rps']:.3g} good requests per second, its tightest term being "
         f"{term_in_words(tightest)}."
     )
-    cheaper = [t for t in comparable if not t.feasible and t.metrics["usd_per_hour"] < metrics["usd_per_hour"]]
+    serving = cheapest([trial for trial in feasible if _price(trial) < _price(best)], objectives)
+    if serving is not None:
+        count = sum(_price(trial) < _price(best) for trial in feasible)
+        return (
+            f"{first} The SLO is also met by {counted(count, 'cheaper one')}, from ${_price(serving):,.2f} per hour "
+            f"({describe(serving.deployment)}), but beaten in those objectives, of which price is none."
+        )
+    cheaper = [trial for trial in comparable if not trial.feasible and _price(trial) < _price(best)]
     nearest = nearest_miss(cheaper)
     if nearest is None:
-        if _price(best) > min(_price(trial) for trial in feasible):
-            return f"{first} Whatever meets the SLO for less is beaten in those."
         return f"{first} Nothing cheaper was simulated on the whole trace."
     worst = max(nearest.slo, key=lambda check: check.violation)
     miss = (
@@ -115,16 +139,19 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
 
 
 def _runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> list[tuple[Trial, str]]:
-    """Up to three distinct alternatives with what each would trade."""
+    """Up to five distinct alternatives with what each would trade."""
     pool = best.deployment.pool
     elsewhere = [t for t in feasible if t.deployment.pool.accelerator != pool.accelerator]
     other_engine = [t for t in feasible if t.deployment.pool.engine.name != pool.engine.name]
+    cheaper = [t for t in feasible if _price(t) < _price(best)]
     least_s = min(t.metrics["ttft_p99_s"] for t in feasible)
     fastest = [t for t in feasible if t.metrics["ttft_p99_s"] == least_s]
     choices = [
-        (preferred(elsewhere, objectives), "cheapest on another accelerator"),
-        (preferred(fastest, objectives), "lowest TTFT"),
-        (preferred(other_engine, objectives), "cheapest on another engine"),
+        (cheapest(cheaper, objectives), "cheapest found that meets the SLO"),
+        (widest(best, feasible), "widest margin found at this price"),
+        (cheapest(elsewhere, objectives), "cheapest found on another accelerator"),
+        (cheapest(fastest, objectives), "lowest TTFT p99 found"),
+        (cheapest(other_engine, objectives), "cheapest found on another engine"),
     ]
     found: list[tuple[Trial, str]] = []
     taken = {best.number}
@@ -136,7 +163,7 @@ def _runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str
 
 
 def _trade(best: Trial, other: Trial) -> str:
-    """What changes from ``best`` to ``other``: price, p99 TTFT and p99 TPOT, the latter where it is defined."""
+    """What changes from ``best`` to ``other``: price, p99 TTFT, p99 TPOT where it is defined, tightest margin."""
     dollars = other.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
     parts = [
         f"${dollars:+,.2f} per hour".replace("$-", "-$").replace("$+", "+$") if abs(dollars) >= 0.005 else "same price"
@@ -144,4 +171,6 @@ def _trade(best: Trial, other: Trial) -> str:
     for key, name in (("ttft_p99_s", "TTFT p99"), ("tpot_p99_s", "TPOT p99")):
         if not math.isnan(best.metrics[key]) and not math.isnan(other.metrics[key]):
             parts.append(f"{name} {_seconds(other.metrics[key])} instead of {_seconds(best.metrics[key])}")
+    if round(best.worst_margin, 2) != round(other.worst_margin, 2):
+        parts.append(f"tightest margin {other.worst_margin:.0%} instead of {best.worst_margin:.0%}")
     return ", ".join(parts)

@@ -2,7 +2,7 @@
 
 Every slice is replayed from the trace's beginning with the same seed, so that all deployments meet the same requests
 (common random numbers). On the slices contenders are sized and routers compared, and the better half goes on; on the
-whole trace the remaining ones are sized again and each of their routers tried with fewer and with more replicas.
+whole trace the remaining ones are sized again and each of their routers tried, then with fewer and more replicas.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hisearch.search.deployments import deployment_of, parameters_of, router_arms
+from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms
 from hisearch.search.ending import UNTRIED_ROUTERS, UNTRIED_SIZES
 from hisearch.search.execution import Candidate
 from hisearch.search.job import Job
@@ -79,7 +79,7 @@ def search_routing(problem: Problem, candidates: Sequence[Candidate], ledger: Le
         ledger: runs the simulations.
         until: simulations at which the stage must stop.
     """
-    arms = router_arms(problem.space.routing)
+    arms = arms_by_promise(problem.space.routing)
     contenders = [Contender(c, list(arms), min(max(c.replicas, 1), c.max_replicas)) for c in candidates]
     rungs = slices(problem.demand.requests, problem.budget.simulations)
     slice_until = ledger.simulations + int((until - ledger.simulations) * SLICE_SHARE)
@@ -126,20 +126,24 @@ def _size(problem: Problem, contenders: Sequence[Contender], fraction: float, le
 def _compare_routers(
     problem: Problem, contenders: Sequence[Contender], fraction: float, ledger: Ledger, until: int
 ) -> None:
-    """Try every router arm at the contenders' sizes and keep the better half of each one's arms, best first."""
-    asked = [(c, router) for c in contenders if c.replicas > 1 and not c.beyond_help for router in c.routers]
+    """Try every router arm at the contenders' sizes and keep the better half of each one's arms, best first.
+
+    Every contender gets its first arm before any gets its second. Arms that the budget left out have not lost: they
+    stay in the race, behind the others.
+    """
+    sharing = [c for c in contenders if c.replicas > 1 and not c.beyond_help]
+    most = max((len(c.routers) for c in sharing), default=0)
+    asked = [(c, c.routers[place]) for place in range(most) for c in sharing if place < len(c.routers)]
     trials = ledger.run([_job(problem, c, c.replicas, router, fraction) for c, router in asked], until)
-    for contender in contenders:
-        by_router = {
-            trial.number: (router, trial)
-            for (owner, router), trial in zip(asked, trials, strict=True)
-            if owner is contender and trial is not None and not trial.error
-        }
-        if not by_router:
+    for contender in sharing:
+        of_it = [(r, t) for (owner, r), t in zip(asked, trials, strict=True) if owner is contender]
+        by_number = {t.number: (r, t) for r, t in of_it if t is not None and not t.error}
+        if not by_number:
             continue
-        best = distinct(ranked([trial for _, trial in by_router.values()], problem.objectives))
+        best = distinct(ranked([trial for _, trial in by_number.values()], problem.objectives))
         contender.tried.extend(trial for trial in best if trial not in contender.tried)
-        contender.routers = [by_router[trial.number][0] for trial in best[: math.ceil(len(best) / 2)]]
+        kept = [by_number[trial.number][0] for trial in best[: math.ceil(len(best) / 2)]]
+        contender.routers = kept + [router for router, trial in of_it if trial is None]
 
 
 def _promote(contenders: Sequence[Contender], objectives: Sequence[str]) -> list[Contender]:
@@ -179,14 +183,19 @@ def _first_of_each(ordered: Iterable[Contender], kept: Sequence[Contender]) -> l
 
 
 def _try_offsets(problem: Problem, contenders: Sequence[Contender], ledger: Ledger, until: int) -> None:
-    """On the whole trace: each router at the size found, then with one replica less, then with extra ones."""
+    """On the whole trace: each router at the size found, then the first ones with one replica less and extra ones.
+
+    Contenders take turns, so that a budget that ends early leaves none without its most promising routers.
+    """
     offsets = dict.fromkeys([0, -1, *problem.space.routing.extra_replicas])
+    most = max((len(contender.routers) for contender in contenders), default=0)
     jobs: list[Job] = []
     for offset in offsets:
-        for contender in contenders:
-            if contender.beyond_help:
-                continue
-            replicas = contender.replicas + offset
-            if 1 <= replicas <= contender.candidate.max_replicas:
-                jobs.extend(_job(problem, contender, replicas, router, 1.0) for router in contender.routers)
+        for place in range(most if offset == 0 else math.ceil(most / 2)):
+            for contender in contenders:
+                if contender.beyond_help or place >= len(contender.routers):
+                    continue
+                replicas = contender.replicas + offset
+                if 1 <= replicas <= contender.candidate.max_replicas:
+                    jobs.append(_job(problem, contender, replicas, contender.routers[place], 1.0))
     ledger.run(jobs, until, UNTRIED_ROUTERS)

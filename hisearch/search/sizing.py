@@ -60,6 +60,12 @@ class Sizing:
         else:
             self._next = self._above(replicas, violation)
 
+    def cap(self, most: int) -> None:
+        """Ask for no more than ``most`` from now on; done where fewer replicas are known to miss the SLO."""
+        self._most = min(self._most, most)
+        if self._next is not None and self._next > self._most:
+            self._next = self._most if self._most > self._infeasible else None
+
     def stop(self) -> None:
         """Ask for no more, because the budget is spent or the deployment cannot be simulated."""
         self._next = None

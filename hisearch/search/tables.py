@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Columns that a table of no trials has as well.
+_ALWAYS = ["number", "stage", "slice_fraction", "load", "feasible", "error", "description", "warnings", "deployment"]
+
+
 def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
     """One row per trial, in order: what was simulated, its parameters, its metrics, a margin per SLO term.
 
@@ -23,7 +27,8 @@ def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame([_row(trial) for trial in trials])
+    frame = pd.DataFrame([_row(trial) for trial in trials])
+    return frame if len(trials) > 0 else pd.DataFrame(columns=_ALWAYS)
 
 
 def _row(trial: Trial) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def is_maximised(objective: str) -> bool:
 class Trial:
     """One simulated deployment.
 
-    number: position in the study, from 0. stage: 1, 2 or 3. parameters: the searched dimensions, flat.
+    number: position in the study, from 0. stage: 1, 2 or 3, or 4 for the comparisons after them. parameters: the
+    searched dimensions, flat.
     metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty where the trial failed.
     slo: a check per latency term and one of the rejected requests. feasible: every one of them holds.
     error: why it failed, or "".

@@ -50,6 +50,7 @@ def test_doctor_of_a_study_tells_what_fits(hisearch: Hisearch, here: Path) -> No
     assert ran.code == 0
     assert "Study small: ok" in ran.out
     assert "Workers that fit into memory and host: 4 of 4" in ran.out
+    assert "at memory fraction 0.9, without host memory; of the space's chunk sizes" in ran.out
     large = hisearch("doctor", "small.yaml", "--json", "--set", "spec.model=llama-3.1-70b")
     assert large.code == 1
     assert large.json["ok"] is False
@@ -62,6 +63,9 @@ def test_fits_are_those_of_the_roomiest_settings(here: Path) -> None:
     small = {(fit.accelerator, fit.engine): fit for fit in study_fits(load_study(here / "small.yaml"))}
     both = {(fit.accelerator, fit.engine): fit for fit in study_fits(load_study(here / "small.yaml", settings))}
     assert small == both
+    assert {(fit.chunk_tokens, fit.max_running_requests, fit.memory_fraction) for fit in both.values()} == {
+        (2048, 128, 0.9)
+    }
     alone = study_fits(load_study(here / "small.yaml", ("spec.space.execution.chunk_tokens=[16384]",)))
     assert alone[0].kv_capacity_tokens <= small["h100-sxm", "sglang"].kv_capacity_tokens
     split = study_fits(load_study(here / "small.yaml", ("spec.space.execution.tensor_parallel=[1, 3]",)))

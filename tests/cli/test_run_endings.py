@@ -1,7 +1,11 @@
 """How ``hisearch run`` ends: cut short, before anything was examined, resumed, or with rejections alone."""
 
 import json
+import os
+import shlex
 from pathlib import Path
+
+import pandas as pd
 
 from tests.cli.conftest import Hisearch
 
@@ -36,7 +40,7 @@ def test_no_time_for_a_single_simulation_is_an_error_not_a_verdict(hisearch: His
     short = ("--set", "spec.budget.seconds=0.000001")
     ran = hisearch("run", "small.yaml", "--out", "r", *short)
     assert ran.code == 1
-    assert "No answer for small" in ran.out
+    assert ran.out.startswith("small: No answer\nNo deployment was simulated.")
     assert "meets the SLO" not in ran.out.replace("may find a deployment that meets the SLO", "")
     assert "hisearch: error: No deployment was simulated." in ran.err
     assert "Raise spec.budget.seconds" in ran.err
@@ -45,7 +49,59 @@ def test_no_time_for_a_single_simulation_is_an_error_not_a_verdict(hisearch: His
     assert again.json["feasible"] is None
     assert again.json["failure"]["deployments"] == 0
     assert again.json["stopped"] == "seconds"
-    assert "No deployment was simulated" in (here / "r2" / "report.html").read_text()
+    report = (here / "r2" / "report.html").read_text()
+    assert "No deployment was simulated" in report
+    assert '<h2 id="verdict-title">No answer</h2>' in report
+    assert "earest miss" not in report.partition("<script")[0]
+
+
+def test_a_run_without_a_simulation_can_be_reported_and_says_that_it_has_nothing_to_export(
+    hisearch: Hisearch, here: Path
+) -> None:
+    assert hisearch("run", "small.yaml", "--out", "r", "-q", "--set", "spec.budget.seconds=0.000001").code == 1
+    report = (here / "r" / "report.html").read_text()
+    assert hisearch("report", "r").code == 0
+    assert (here / "r" / "report.html").read_text() == report
+    export = hisearch("export", "r")
+    assert (export.code, export.err) == (
+        1,
+        "hisearch: error: r: no deployment was simulated, there is nothing to export\n",
+    )
+
+
+def test_an_slo_that_nothing_can_meet_asks_for_no_larger_budget(hisearch: Hisearch, here: Path) -> None:
+    tight = ("--set", "spec.slo.terms.1.at_most_s=0.0001", "--set", "spec.budget.simulations=6")
+    ran = hisearch("run", "small.yaml", "--out", "r", *tight)
+    assert ran.code == 99
+    assert ran.out.startswith("small: Nothing meets the SLO among what was simulated\n")
+    sentence = "No deployment of this search space can meet the SLO, and a larger budget will not help: of 4 workers"
+    assert sentence in ran.out
+    assert "Raise spec.budget" not in ran.out + ran.err
+    assert sentence in (here / "r" / "report.html").read_text()
+    data = hisearch("run", "--resume", "r", "--json", "-q").json
+    assert sentence in data["failure"]["text"]
+    assert "Raise" not in (data["caution"] or "")
+
+
+def test_what_an_export_of_a_slice_says_can_be_repeated(hisearch: Hisearch, here: Path) -> None:
+    larger = ("--set", "spec.workload.trace.generator.requests=2000", "--set", "spec.budget.simulations=120")
+    assert hisearch("run", "small.yaml", "--out", "r", "-q", *larger).code == 0
+    frame = pd.read_parquet(here / "r" / "trials.parquet")
+    part = frame[(frame["slice_fraction"] < 1) & frame["feasible"]].iloc[0]
+    told = hisearch("export", "r", "--trial", part["number"], "--out", "e", "--json").json
+    assert told["slice_fraction"] == part["slice_fraction"]
+    title = f"meets the SLO on the first {100 * part['slice_fraction']:.3g}% of the trace only"
+    assert told["title"].endswith(title)
+    folder = here / "e"
+    engine = "vllm" if (folder / "vllm").is_dir() else "sglang"
+    for name in ("README.md", "deployment.yaml", f"{engine}/run.sh"):
+        assert title in " ".join((folder / name).read_text().split())
+    command = next(line for line in (folder / "README.md").read_text().splitlines() if line.startswith("hisearch sim"))
+    assert "--limit 667" in command
+    os.chdir(folder)
+    again = hisearch(*shlex.split(command)[1:], "--json", "-q").json
+    assert again["metrics"]["ttft_p99_s"] == part["ttft_p99_s"]
+    assert "Simulated on the first" in hisearch("export", here / "r", "--trial", part["number"], "--out", "f").err
 
 
 def test_a_resumed_run_says_what_it_took_from_the_earlier_one(hisearch: Hisearch, here: Path) -> None:

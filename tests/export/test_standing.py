@@ -36,8 +36,12 @@ def test_a_trial_that_misses_says_so_term_by_term(trial: Any) -> None:
 
 
 def test_what_was_not_the_studys_own_workload_is_said(trial: Any) -> None:
-    assert "the first 25% of the trace" in standing_of(trial(slice_fraction=0.25), None).lines[0]
-    assert "1.5 times the study's load" in standing_of(trial(load=1.5), None).lines[0]
+    part = standing_of(trial(slice_fraction=0.25), None)
+    assert part.title == "Trial 4, which meets the SLO on the first 25% of the trace only"
+    assert "whether it meets the SLO on all of it is not known" in part.lines[0]
+    loaded = standing_of(trial(load=1.5, ttft_s=3.0), None)
+    assert loaded.title == "Trial 4, which does NOT meet the SLO at 1.5 times the study's load"
+    assert "1.5 times the study's load" in loaded.lines[0]
 
 
 def test_a_failed_trial_says_why(trial: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hisearch.report import figures
 from hisearch.report.figures import (
     figure_capacity,
     figure_parallel,
@@ -13,6 +14,8 @@ from hisearch.report.figures import (
     figure_progress,
     figure_projection,
 )
+from hisearch.report.points import Axis
+from hisearch.report.quantities import quantity
 
 
 def test_pareto_draws_every_point_once_with_titles_and_hover(build_input: Any) -> None:
@@ -42,6 +45,14 @@ def test_projection_shades_what_the_slo_allows(build_input: Any) -> None:
     assert one.x1 == 2.0
     assert one.y1 > max(trial.metrics["usd_per_hour"] for trial in data.trials)
     assert not figure_projection(build_input(), "goodput", "usd_per_hour").layout.shapes
+
+
+def test_ticks_of_a_logarithmic_axis_are_whole_figures_in_dollars_where_it_is_a_price() -> None:
+    price = Axis("usd_per_hour", quantity("usd_per_hour"), True, None, (6.0, 260.0))
+    layout = figures._axis_layout(price)
+    assert (layout["type"], layout["dtick"], layout["tickformat"]) == ("log", "D2", "$,.3~r")
+    ttft = Axis("ttft_p99", quantity("ttft_p99"), True, None, (0.05, 80.0))
+    assert figures._axis_layout(ttft)["tickformat"] == ",.3~r"
 
 
 def test_projection_of_something_else_is_refused(build_input: Any) -> None:

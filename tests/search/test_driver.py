@@ -51,7 +51,7 @@ def test_the_recommendation_is_the_cheapest_feasible_trial() -> None:
     fewer = best.deployment.pool.model_copy(update={"replicas": replicas - 1})
     beside = [t for t in outcome.trials if t.comparable and t.deployment.pool == fewer]
     assert replicas == 1 or any(not t.feasible for t in beside)
-    assert {t.stage for t in outcome.trials} == {2, 3}
+    assert {t.stage for t in outcome.trials} == {2, 3, 4}
     assert {t.deployment.pool.engine.name for t in feasible} == {"sglang", "vllm"}
     assert outcome.headroom is not None
     assert outcome.headroom.load >= 1.0

@@ -2,16 +2,19 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hisearch.search.driver import SearchOutcome, search
-from hisearch.search.ending import UNTRIED_LOADS, UNTRIED_REPLICAS, Ending
+from hisearch.search.ending import UNTRIED_LOADS, UNTRIED_REPLICAS, Ending, untried_settings
+from hisearch.search.failure import explain
 from hisearch.search.ledger import Ledger
 from hisearch.search.problem import Problem
 from hisearch.search.progress import PlainProgress
+from hisearch.specs.slo import SloSpec, SloTerm
 from hisearch.specs.study import BudgetSpec, CacheSpace
-from tests.search.fakes import FakeEvaluator, make_problem
+from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial
 
 
 class Listener:
@@ -47,13 +50,66 @@ def small(simulations: int) -> Problem:
 
 @pytest.mark.parametrize("simulations", [1, 2, 3, 5, 8, 12, 20])
 def test_a_small_budget_cuts_the_search_short_and_says_so(simulations: int) -> None:
-    ending = run(make_problem(simulations=simulations)).ending
+    outcome = run(make_problem(simulations=simulations))
+    ending = outcome.ending
     assert ending.stopped == "simulations"
     assert "candidates of stage 1" in ending.untried[0]
     text = ending.caution(recommended=True)
+    assert len(outcome.trials) == simulations
     count = f"{simulations} simulation{'s' * (simulations > 1)} ended"
     assert text.startswith(f"The budget of {count} the search before it had tried {ending.untried[0]}")
     assert "spec.budget.simulations" in text
+
+
+def test_a_budget_that_was_not_used_up_says_for_what_the_rest_was_held_back() -> None:
+    outcome = run(small(30))
+    left = 30 - len(outcome.trials)
+    assert outcome.stopped == "simulations"
+    assert left > 0
+    assert f"the budget of 30 simulations, {left} of them held back for the last steps" in outcome.ending.in_words()
+
+
+def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_its_end() -> None:
+    outcome = run(make_problem(simulations=800))
+    assert outcome.stopped == ""
+    workers = {c.pool.model_dump_json() for c in outcome.execution.kept}
+    whole = {
+        t.deployment.pool.model_copy(update={"replicas": 1}).model_dump_json() for t in outcome.trials if t.comparable
+    }
+    dropped = len(workers - whole)
+    assert dropped > 0
+    text = outcome.ending.in_words()
+    assert f"left out {dropped} of {len(workers)} candidates of stage 1 after slices of the trace and up to " in text
+    assert "settings of the cache tiers" in text
+    assert "nothing more to try" not in text
+
+
+def test_settings_of_the_cache_tiers_are_counted() -> None:
+    wanted = [make_deployment(replicas=n) for n in (1, 2, 3)]
+    trials = [make_trial(0, 1.0, 5.0, 4.0, replicas=2), make_trial(1, 1.0, 5.0, 4.0, replicas=3, slice_fraction=0.3)]
+    assert untried_settings([*wanted, wanted[0]], trials) == "up to 2 of 3 settings of the cache tiers (stage 3)"
+    assert untried_settings(wanted[1:2], trials) == ""
+
+
+def test_where_no_deployment_can_meet_the_slo_no_larger_budget_is_asked_for() -> None:
+    problem = make_problem(simulations=20)
+    terms = [SloTerm(metric="tpot_s", percentile=99, at_most_s=0.001)]
+    outcome = search(
+        replace(problem, slo=SloSpec(terms=terms)), Ledger(FakeEvaluator(base_ttft_s=50.0), problem.budget, workers=1)
+    )
+    hopeless = outcome.execution.hopeless
+    count = len(outcome.execution.sized)
+    assert (
+        f"a larger budget will not help: of {count} workers that can be built {count} miss TPOT even with" in hopeless
+    )
+    margin = outcome.execution.sized[0].margin
+    nearest = min((1 + c.miss) * (1 + margin) - 1 for c in outcome.execution.sized)
+    assert f"misses TPOT by {nearest:.0%} by step times alone" in hopeless
+    text = outcome.ending.caution(recommended=False, hopeless=True)
+    assert text.endswith("A larger budget will not help.")
+    assert "Raise" not in text
+    assert explain(outcome.trials, hopeless).text.endswith(hopeless)
+    assert run(problem).execution.hopeless == ""
 
 
 def test_a_search_with_nothing_left_to_try_was_not_cut_short() -> None:
@@ -92,13 +148,13 @@ def test_seconds_are_named_where_they_end_the_search() -> None:
 
 
 def test_an_interrupt_asks_for_no_larger_budget() -> None:
-    text = Ending("interrupted", ("some routers",), BudgetSpec()).caution(recommended=True)
+    text = Ending("interrupted", ("some routers",), BudgetSpec(), 9).caution(recommended=True)
     assert text.startswith("An interrupt ended the search before it had tried some routers: a cheaper deployment may")
     assert "spec.budget" not in text
 
 
 def test_untried_loads_alone_promise_no_cheaper_deployment() -> None:
-    text = Ending("simulations", (UNTRIED_LOADS,), BudgetSpec()).caution(recommended=True)
+    text = Ending("simulations", (UNTRIED_LOADS,), BudgetSpec(), 300).caution(recommended=True)
     assert "cheaper" not in text
     assert "beyond this load" in text
 

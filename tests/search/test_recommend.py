@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.search.pareto import front
-from hisearch.search.recommend import describe_miss, nearest_miss, recommend
+from hisearch.search.recommend import describe_miss, nearest_miss, recommend, widest
 from tests.search.fakes import OBJECTIVES, make_trial
 
 OTHER_OBJECTIVES = ("ttft_p99", "goodput")
@@ -78,7 +78,38 @@ def test_where_price_is_no_objective_the_reason_does_not_call_it_the_cheapest_of
     assert found is not None
     assert found.trial.number == 1
     assert "the cheapest that none beats in all of ttft_p99 and goodput of 2 feasible" in found.reason
-    assert found.reason.endswith("Whatever meets the SLO for less is beaten in those.")
+    assert "The SLO is also met by 1 cheaper one, from $4.00 per hour" in found.reason
+    assert "of which price is none" in found.reason
+    assert found.runner_ups[0][0].number == 0
+    assert found.runner_ups[0][1].startswith("cheapest found that meets the SLO: -$2.00 per hour")
+
+
+def test_where_price_is_no_objective_runner_ups_are_the_cheapest_of_all_that_meet_the_slo() -> None:
+    trials = [
+        make_trial(0, 0.5, 6.0, 6.0),
+        make_trial(1, 1.5, 5.0, 4.0, accelerator="slow"),
+        make_trial(2, 0.6, 5.9, 9.0, accelerator="slow"),
+        make_trial(3, 1.4, 5.0, 5.0, engine="vllm"),
+        make_trial(4, 0.6, 5.9, 9.5, engine="vllm"),
+    ]
+    found = recommend(trials, OTHER_OBJECTIVES)
+    assert found is not None
+    assert found.trial.number == 0
+    by_label = {text.partition(":")[0]: trial.number for trial, text in found.runner_ups}
+    assert by_label == {"cheapest found that meets the SLO": 1, "cheapest found on another engine": 3}
+
+
+def test_an_equally_priced_one_with_a_wider_margin_is_named_even_off_the_front() -> None:
+    trials = [make_trial(0, 0.5, 6.0, 4.0, tpot_s=0.049), make_trial(1, 0.6, 5.9, 4.0, tpot_s=0.040)]
+    found = recommend(trials, OBJECTIVES)
+    assert found is not None
+    assert found.trial.number == 0
+    assert trials[1] not in front(trials, OBJECTIVES)
+    other, trade = found.runner_ups[0]
+    assert other.number == 1
+    assert trade.startswith("widest margin found at this price: same price")
+    assert trade.endswith("tightest margin 20% instead of 2%")
+    assert widest(trials[1], trials) is None
 
 
 def test_the_reason_is_two_sentences_with_the_figures() -> None:
@@ -99,9 +130,9 @@ def test_runner_ups_are_distinct_and_say_what_they_trade() -> None:
     found = recommend(trials, OBJECTIVES)
     assert found is not None
     assert [(t.number, text.partition(":")[0]) for t, text in found.runner_ups] == [
-        (2, "cheapest on another accelerator"),
-        (1, "lowest TTFT"),
-        (3, "cheapest on another engine"),
+        (2, "cheapest found on another accelerator"),
+        (1, "lowest TTFT p99 found"),
+        (3, "cheapest found on another engine"),
     ]
     assert "+$1.00 per hour" in found.runner_ups[0][1]
     assert "TTFT p99 0.8 s instead of 1 s" in found.runner_ups[0][1]
@@ -111,7 +142,7 @@ def test_one_more_replica_of_the_same_is_no_other_accelerator() -> None:
     trials = [make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 0.9, 5.0, 6.0, replicas=3), make_trial(2, 0.8, 5.0, 6.0)]
     found = recommend(trials, OBJECTIVES)
     assert found is not None
-    assert [text.partition(":")[0] for _, text in found.runner_ups] == ["lowest TTFT"]
+    assert [text.partition(":")[0] for _, text in found.runner_ups] == ["lowest TTFT p99 found"]
 
 
 def test_one_deployment_alone_has_no_runner_up() -> None:

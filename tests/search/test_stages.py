@@ -31,6 +31,17 @@ def test_sizing_finds_the_fewest(guess: int, needed: int, most: int) -> None:
     assert len(asked) <= 2 * math.log2(most) + 2
 
 
+@pytest.mark.parametrize(("needed", "cap"), list(itertools.product([1, 2, 5, 13, 20], [1, 4, 12, 20])))
+def test_a_capped_sizing_finds_the_fewest_up_to_the_cap(needed: int, cap: int) -> None:
+    sizing = Sizing(8, 20)
+    while (replicas := sizing.next) is not None:
+        sizing.tell(replicas, replicas >= needed, needed / replicas - 1)
+        sizing.cap(cap)
+    assert sizing.fewest is not None or needed > cap
+    if sizing.fewest is not None and sizing.fewest <= cap:
+        assert sizing.fewest == needed
+
+
 def test_sizing_gives_up_where_more_replicas_do_not_help() -> None:
     sizing = Sizing(2, 1024)
     asked = []

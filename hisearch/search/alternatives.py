@@ -1,0 +1,164 @@
+"""What stands beside the recommendation: other accelerators and the other engines, sized on the whole trace.
+
+A search follows what is cheapest and leaves the rest where a slice or a poor router left it. Before the price of an
+alternative is told, the recommendation's own settings are moved to every other accelerator and engine, and the workers
+that stage 1 thinks cheapest there are taken as well, all behind the recommendation's router. Each gets its fewest
+replicas, as long as it can be cheaper than what is known of its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms, with_cache
+from hisearch.search.ending import UNTRIED_ALTERNATIVES
+from hisearch.search.execution import Candidate
+from hisearch.search.job import Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.polish import STAGE
+from hisearch.search.problem import Problem
+from hisearch.search.recommend import recommend
+from hisearch.search.sizing import Sizing
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
+
+#: Workers of stage 1 that are sized of each other accelerator, and of each other engine.
+CANDIDATES_OF_EACH = 3
+
+#: Share by which sums of prices in another order may differ.
+_ROUNDING = 1e-9
+
+
+@dataclass(eq=False)
+class _Alternative:
+    """A worker to size. kind: ``accelerator`` or ``engine``: in which it differs from the recommendation."""
+
+    kind: str
+    pool: PoolSpec
+    usd_per_replica: float
+    sizing: Sizing
+
+
+def size_alternatives(problem: Problem, sized: Sequence[Candidate], ledger: Ledger, until: int) -> None:
+    """Size the most promising workers on every other accelerator and engine, on the whole trace.
+
+    Args:
+        problem: the question.
+        sized: the workers that stage 1 knows.
+        ledger: runs the simulations.
+        until: simulations at which to stop.
+    """
+    found = recommend(ledger.trials, problem.objectives)
+    if found is None:
+        return
+    best, racing = found.trial, []
+    for kind, candidate, pool in _pools(found.trial, [c for c in sized if not c.doubt]):
+        if problem.planner.can_build(pool):
+            racing.append(_alternative(problem, best, kind, candidate, pool, sized))
+    while asking := [(one, count) for one in racing if (count := _asked(one, best, ledger.trials)) is not None]:
+        jobs = [_job(problem, best, one.pool, count) for one, count in asking]
+        for (one, count), trial in zip(asking, ledger.run(jobs, until, UNTRIED_ALTERNATIVES), strict=True):
+            if trial is None or trial.error:
+                one.sizing.stop()
+            else:
+                healable = not trial.rejects_too_many
+                one.sizing.tell(count, trial.feasible, trial.worst_violation, healable=healable)
+
+
+def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
+    """(kind, stage 1's candidate, worker to size) of each other accelerator, then of each other engine."""
+    for kind in ("accelerator", "engine"):
+        for value in dict.fromkeys(_value(candidate.pool, kind) for candidate in sized):
+            if value == _value(best.deployment.pool, kind):
+                continue
+            of_it = [candidate for candidate in sized if _value(candidate.pool, kind) == value]
+            for candidate in of_it:
+                if _same_but(kind, candidate.pool, best.deployment.pool):
+                    yield kind, candidate, _with_cache_of(best.deployment, candidate.pool)
+            for candidate in _cheapest(of_it):
+                yield kind, candidate, candidate.pool
+
+
+def _value(pool: PoolSpec, kind: str) -> str:
+    return pool.accelerator if kind == "accelerator" else pool.engine.name
+
+
+def _same_but(kind: str, pool: PoolSpec, other: PoolSpec) -> bool:
+    """True where two workers differ in nothing that stage 1 chooses but their kind."""
+    ours, theirs = _choices(pool), _choices(other)
+    ours.pop(kind)
+    theirs.pop(kind)
+    return ours == theirs
+
+
+def _choices(pool: PoolSpec) -> dict[str, object]:
+    """What stage 1 chooses of a worker."""
+    return {
+        "accelerator": pool.accelerator,
+        "engine": pool.engine.name,
+        "ranks": pool.tensor_parallel,
+        "formats": (pool.weight_dtype, pool.kv_dtype),
+        "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests),
+    }
+
+
+def _with_cache_of(deployment: DeploymentSpec, pool: PoolSpec) -> PoolSpec:
+    """``pool`` with the memory settings of a deployment; another engine keeps its own eviction."""
+    ours = deployment.pool
+    return with_cache(
+        deployment.model_copy(update={"pools": [pool]}),
+        memory_fraction=ours.engine.memory_fraction,
+        host_gib=ours.host_tier.gib_per_worker,
+        host_medium=ours.host_tier.medium,
+        eviction=(ours if ours.engine.name == pool.engine.name else pool).engine.eviction,
+    ).pool
+
+
+def _cheapest(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The ones that stage 1 thinks cheapest, one of each parallelism and formats."""
+    ordered = sorted(candidates, key=lambda c: (c.usd_per_hour, -c.rps_per_usd))
+    firsts = {candidate.group: candidate for candidate in reversed(ordered)}
+    return sorted(firsts.values(), key=lambda c: (c.usd_per_hour, -c.rps_per_usd))[:CANDIDATES_OF_EACH]
+
+
+def _alternative(
+    problem: Problem,
+    best: Trial,
+    kind: str,
+    candidate: Candidate,
+    pool: PoolSpec,
+    sized: Sequence[Candidate],
+) -> _Alternative:
+    """A worker, sized from stage 1's estimate, corrected by how far that was off for the recommendation."""
+    ours = best.deployment.pool
+    estimated = next((c.replicas for c in sized if _choices(c.pool) == _choices(ours)), ours.replicas)
+    guess = round(candidate.replicas * ours.replicas / estimated)
+    usd = problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+    return _Alternative(kind, pool, usd, Sizing(guess, candidate.max_replicas))
+
+
+def _asked(one: _Alternative, best: Trial, trials: Sequence[Trial]) -> int | None:
+    """Replicas to simulate next, which cost no more than the cheapest known of its kind; None where done."""
+    known = _known_usd(one.kind, best, trials)
+    if math.isfinite(known) and one.usd_per_replica > 0:
+        one.sizing.cap(math.floor(known / one.usd_per_replica * (1 + _ROUNDING)))
+    return one.sizing.next
+
+
+def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
+    """Price of the cheapest feasible deployment that differs from ``best`` in its kind; infinite without one."""
+    ours = _value(best.deployment.pool, kind)
+    feasible = [trial for trial in trials if trial.comparable and trial.feasible]
+    prices = [t.metrics["usd_per_hour"] for t in feasible if _value(t.deployment.pool, kind) != ours]
+    return min(prices, default=math.inf)
+
+
+def _job(problem: Problem, best: Trial, pool: PoolSpec, replicas: int) -> Job:
+    """Behind the recommendation's router where it has one, else behind the most promising one."""
+    router = best.deployment.router if best.deployment.pool.replicas > 1 else arms_by_promise(problem.space.routing)[0]
+    # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.
+    chosen = router if replicas > 1 else router_arms(problem.space.routing)[0]
+    deployment = deployment_of(problem.model, problem.profile, pool, replicas, chosen)
+    return Job(STAGE, deployment, parameters_of(deployment))

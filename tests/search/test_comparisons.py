@@ -1,0 +1,200 @@
+"""What comes after the stages: alternatives sized on the whole trace, and the recommendation's neighbours."""
+
+from dataclasses import replace
+
+import pytest
+
+from hisearch.search.alternatives import size_alternatives
+from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms
+from hisearch.search.driver import SearchOutcome, search
+from hisearch.search.ending import UNTRIED_ALTERNATIVES, UNTRIED_NEIGHBOURS, UNTRIED_ROUTERS
+from hisearch.search.execution import search_execution
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.polish import neighbours, polish
+from hisearch.search.problem import Problem
+from hisearch.search.recommend import recommend
+from hisearch.search.routing import search_routing
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.study import RoutingSpace
+from tests.search.fakes import FakeEvaluator, make_problem
+
+
+def start(problem: Problem, evaluate: FakeEvaluator, replicas: int = 6) -> Ledger:
+    """A ledger that has simulated one deployment on ``fast`` accelerators with SGLang."""
+    ledger = Ledger(evaluate, problem.budget, workers=1)
+    engine = EngineSpec(name="sglang", chunk_tokens=2048, max_running_requests=64, memory_fraction=0.9)
+    pool = PoolSpec(accelerator="fast", engine=engine)
+    router = next(arm for arm in router_arms(problem.space.routing) if arm.policy == "cache_aware")
+    deployment = deployment_of(problem.model, problem.profile, pool, replicas, router)
+    ledger.run([Job(2, deployment, parameters_of(deployment))])
+    return ledger
+
+
+def cheapest(trials: list[Trial], accelerator: str = "", engine: str = "") -> float:
+    """Price of the cheapest feasible one."""
+    return min(
+        trial.metrics["usd_per_hour"]
+        for trial in trials
+        if trial.feasible
+        and accelerator in ("", trial.deployment.pool.accelerator)
+        and engine in ("", trial.deployment.pool.engine.name)
+    )
+
+
+def test_alternatives_get_their_fewest_replicas_behind_the_recommendations_router() -> None:
+    problem = make_problem()
+    ledger = start(problem, FakeEvaluator())
+    size_alternatives(problem, search_execution(problem, keep=4).sized, ledger, until=150)
+    added = ledger.trials[1:]
+    assert all(trial.comparable for trial in added)
+    assert {t.deployment.router.policy for t in added if t.deployment.pool.replicas > 1} == {"cache_aware"}
+    assert {t.deployment.pool.accelerator for t in added} == {"slow", "fast", "dear"}
+    # What the fake world needs: with the same settings on another engine nothing changes; ``slow`` carries 1 request/s.
+    everything = [
+        Job(2, d, {})
+        for t in added
+        for count in range(1, 33)
+        for d in [deployment_of("toy-model", problem.profile, t.deployment.pool, count, t.deployment.router)]
+    ]
+    exhaustive = Ledger(FakeEvaluator(), problem.budget.model_copy(update={"simulations": 10**6}), workers=1)
+    exhaustive.run(everything)
+    others = [t for t in exhaustive.trials if t.deployment.pool.accelerator != "fast"]
+    found = [t for t in added if t.deployment.pool.accelerator != "fast"]
+    assert cheapest(found) == cheapest(others)
+    assert cheapest(added, engine="vllm") == cheapest(exhaustive.trials, engine="vllm")
+
+
+def test_alternatives_beyond_the_budget_are_untried() -> None:
+    problem = make_problem()
+    ledger = start(problem, FakeEvaluator())
+    size_alternatives(problem, search_execution(problem, keep=4).sized, ledger, until=3)
+    assert len(ledger.trials) == 3
+    assert UNTRIED_ALTERNATIVES in ledger.untried()
+
+
+class SmallChunksAreBetter(FakeEvaluator):
+    """A world in which small chunks lower TTFT on the whole trace, though not on slices."""
+
+    def __call__(self, job: Job) -> Evaluation:
+        found = super().__call__(job)
+        if job.slice_fraction < 1.0 or job.deployment.pool.engine.chunk_tokens > 128:
+            return found
+        checks = tuple(
+            replace(check, value_s=check.value_s / 4) if check.label == "ttft_p99" else check for check in found.slo
+        )
+        metrics = found.metrics | {"ttft_p99_s": found.metrics["ttft_p99_s"] / 4}
+        return replace(found, metrics=metrics, slo=checks, feasible=all(check.holds for check in checks))
+
+
+def test_a_neighbour_that_slices_dropped_is_found_in_the_end() -> None:
+    problem = make_problem()
+    ledger = start(problem, SmallChunksAreBetter())
+    first = recommend(ledger.trials, problem.objectives)
+    polish(problem, ledger, until=150)
+    last = recommend(ledger.trials, problem.objectives)
+    assert first is not None
+    assert last is not None
+    assert first.trial.deployment.pool.engine.chunk_tokens == 2048
+    assert last.trial.deployment.pool.engine.chunk_tokens == 128
+    assert last.trial.metrics["usd_per_hour"] <= first.trial.metrics["usd_per_hour"]
+    assert ledger.untried() == set()
+    beside = {d.model_dump_json() for d in neighbours(problem, last.trial)}
+    assert beside <= {t.deployment.model_dump_json() for t in ledger.trials}
+
+
+class FiveNeedSmallChunks(FakeEvaluator):
+    """A world in which six replicas need large chunks and five small ones; others miss the SLO by 5 %, fewer by far."""
+
+    def __call__(self, job: Job) -> Evaluation:
+        found, pool = super().__call__(job), job.deployment.pool
+        large = pool.engine.chunk_tokens > 128
+        ttft_s = (1.9 if large else 2.1) if pool.replicas >= 6 else (2.1 if large else 1.9)
+        checks = tuple(
+            replace(check, value_s=ttft_s if pool.replicas >= 5 else 9.0) if check.label == "ttft_p99" else check
+            for check in found.slo
+        )
+        return replace(found, slo=checks, feasible=all(check.holds for check in checks))
+
+
+def test_a_cheaper_deployment_that_narrowly_misses_is_tried_with_one_setting_changed() -> None:
+    problem = make_problem()
+    ledger = start(problem, FiveNeedSmallChunks())
+    assert ledger.trials[0].feasible
+    polish(problem, ledger, until=150)
+    last = recommend(ledger.trials, problem.objectives)
+    assert last is not None
+    pool = last.trial.deployment.pool
+    assert (pool.replicas, pool.engine.chunk_tokens) == (5, 128)
+
+
+def test_neighbours_differ_in_one_setting_and_cost_no_more() -> None:
+    problem = make_problem()
+    best = start(problem, FakeEvaluator()).trials[0]
+    found = neighbours(problem, best)
+    assert len({d.model_dump_json() for d in found}) == len(found) > 5
+    for other in found:
+        assert problem.planner.usd_per_hour(other) <= best.metrics["usd_per_hour"]
+        ours, theirs = best.deployment.pool, other.pool
+        assert theirs.accelerator == ours.accelerator
+        assert theirs.replicas * theirs.tensor_parallel == ours.replicas * ours.tensor_parallel
+        changed = [
+            other.router != best.deployment.router,
+            theirs.engine != ours.engine,
+            theirs.tensor_parallel != ours.tensor_parallel,
+        ]
+        assert sum(changed) == 1
+    assert {d.pool.engine.chunk_tokens for d in found} == {128, 2048}
+    assert {d.router.policy for d in found} == {"round_robin", "power_of_two", "cache_aware"}
+
+
+def test_neighbours_beyond_the_budget_are_untried() -> None:
+    problem = make_problem()
+    ledger = start(problem, FakeEvaluator())
+    polish(problem, ledger, until=4)
+    assert len(ledger.trials) == 4
+    assert UNTRIED_NEIGHBOURS in ledger.untried()
+
+
+@pytest.mark.parametrize("simulations", [150, 400])
+def test_a_whole_search_has_looked_at_every_neighbour_or_says_so(simulations: int) -> None:
+    problem = make_problem(simulations=simulations)
+    outcome: SearchOutcome = search(problem, Ledger(SmallChunksAreBetter(), problem.budget, workers=1))
+    assert outcome.recommendation is not None
+    beside = {d.model_dump_json() for d in neighbours(problem, outcome.recommendation.trial)}
+    whole = {t.deployment.model_dump_json() for t in outcome.trials if t.comparable}
+    assert (beside <= whole) or UNTRIED_NEIGHBOURS in outcome.ending.untried
+
+
+def test_arms_begin_with_one_of_each_policy_the_best_informed_first() -> None:
+    space = RoutingSpace(policies=["random", "round_robin", "power_of_two", "cache_aware"])
+    arms = arms_by_promise(space)
+    assert [arm.policy for arm in arms[:4]] == ["cache_aware", "power_of_two", "round_robin", "random"]
+    everything = router_arms(space)
+    assert len(arms) == len(everything)
+    assert all(arm in arms for arm in everything)
+
+
+@pytest.mark.parametrize("until", [30, 45, 60, 80, 100, 140, 200, 300])
+def test_a_router_that_the_budget_left_out_is_tried_on_the_whole_trace_or_named(until: int) -> None:
+    problem = make_problem(simulations=400)
+    policies = ["random", "round_robin", "power_of_two", "cache_aware"]
+    routing = RoutingSpace.model_validate({**problem.space.routing.model_dump(), "policies": policies})
+    problem = replace(problem, space=problem.space.model_copy(update={"routing": routing}))
+    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
+    search_routing(problem, search_execution(problem, keep=8).kept, ledger, until)
+    whole = [t for t in ledger.trials if t.slice_fraction == 1.0 and t.deployment.pool.replicas > 1]
+    slices = [t for t in ledger.trials if t.slice_fraction < 1.0]
+    arms = {arm.model_dump_json() for arm in router_arms(routing)}
+
+    def tried(trials: list[Trial], pool: PoolSpec) -> set[str]:
+        worker = pool.model_copy(update={"replicas": 1})
+        return {
+            RouterSpec.model_dump_json(t.deployment.router)
+            for t in trials
+            if t.deployment.pool.model_copy(update={"replicas": 1}) == worker
+        }
+
+    unseen = [t for t in whole if not arms <= tried(whole, t.deployment.pool) | tried(slices, t.deployment.pool)]
+    assert not unseen or UNTRIED_ROUTERS in ledger.untried()
