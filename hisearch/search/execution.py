@@ -19,10 +19,10 @@ import numpy as np
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.deployments import ENGINE_TITLES, deployment_of, starting_memory_fraction
+from hisearch.search.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
-from hisearch.specs.base import DType
+from hisearch.specs.base import ENGINE_TITLES, DType
 from hisearch.specs.deployment import EngineSpec, HostTierSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import ExecutionSpace
 from hisearch.specs.wording import counted, listed

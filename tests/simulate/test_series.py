@@ -91,7 +91,8 @@ def test_a_loss_without_a_batch_is_dated_to_the_next_step_of_its_worker() -> Non
     assert times.lost.tolist() == [True, False, False, False]
 
 
-def assert_lawful(result: Result, most_running: int) -> None:
+def assert_lawful(result: Result, most_running: int, *, one_token_contexts: bool = False) -> None:
+    """``one_token_contexts``: TensorRT-LLM's context of a resumed request may be one token long, like a decode."""
     table, workers = result.requests, result.workers
     frame = result.series()
     assert len(frame) == workers.steps.sum()
@@ -107,8 +108,10 @@ def assert_lawful(result: Result, most_running: int) -> None:
         assert mine["kv_tokens_used"].max() == workers.peak_kv_tokens[w]
     assert (frame["kv_tokens_used"] >= 0).all()
     assert (frame["kv_tokens_used"] <= result.kv_capacity_tokens).all()
-    np.testing.assert_array_equal(totals(result, "prefill_tokens"), workers.prefill_tokens)
-    np.testing.assert_array_equal(totals(result, "decode_tokens"), workers.decode_tokens)
+    prefill, decode = totals(result, "prefill_tokens"), totals(result, "decode_tokens")
+    np.testing.assert_array_equal(prefill + decode, workers.prefill_tokens + workers.decode_tokens)
+    if not one_token_contexts:
+        np.testing.assert_array_equal(decode, workers.decode_tokens)
     times = residences(result)
     assert times.lost.sum() == workers.preemptions.sum()
     np.testing.assert_array_equal(
@@ -150,7 +153,7 @@ def test_laws_where_kv_is_lost(name: str) -> None:
     @given(tried=crowded(name))
     def check(tried: System) -> None:
         result = logged(tried)
-        assert_lawful(result, tried.engine.max_running_requests)
+        assert_lawful(result, tried.engine.max_running_requests, one_token_contexts=name == "trtllm")
         assert_intervals_add_up(result, 0.01)
 
     check()
