@@ -51,34 +51,6 @@ def wait_first(sim, w, r):
 
 
 @kernel
-def wait_by_urgency(sim, w, r):
-    """Queue ``r`` by (priority, arrival, index); a lower priority value goes first."""
-    requests = sim.requests
-    priority = sim.trace.priority
-    worker = sim.workers[w]
-    before = worker.waiting_tail
-    while before >= 0:
-        later = requests[before].arrival_s > requests[r].arrival_s
-        if requests[before].arrival_s == requests[r].arrival_s:
-            later = before > r
-        if priority[before] < priority[r] or (priority[before] == priority[r] and not later):
-            break
-        before = requests[before].prev
-    after = requests[before].next if before >= 0 else worker.waiting_head
-    requests[r].prev = before
-    requests[r].next = after
-    if before >= 0:
-        requests[before].next = r
-    else:
-        worker.waiting_head = r
-    if after >= 0:
-        requests[after].prev = r
-    else:
-        worker.waiting_tail = r
-    worker.waiting += 1
-
-
-@kernel
 def wait_after(sim, w, before, r):
     """Queue ``r`` behind the waiting request ``before``; at the head where that is -1."""
     if before < 0:
@@ -93,6 +65,23 @@ def wait_after(sim, w, before, r):
     sim.requests[before].next = r
     sim.requests[after].prev = r
     sim.workers[w].waiting += 1
+
+
+@kernel
+def wait_by_urgency(sim, w, r):
+    """Queue ``r`` by (priority, arrival, index); a lower priority value goes first."""
+    requests = sim.requests
+    priority = sim.trace.priority
+    worker = sim.workers[w]
+    before = worker.waiting_tail
+    while before >= 0:
+        later = requests[before].arrival_s > requests[r].arrival_s
+        if requests[before].arrival_s == requests[r].arrival_s:
+            later = before > r
+        if priority[before] < priority[r] or (priority[before] == priority[r] and not later):
+            break
+        before = requests[before].prev
+    wait_after(sim, w, before, r)
 
 
 @kernel

@@ -1,7 +1,8 @@
-"""Lists that are kept in order of ``REQUEST.order``, the order of arrival; most requests belong at their ends."""
+"""Lists in order of ``REQUEST.order``: of admission (vLLM) or of arrival (TensorRT-LLM); most belong at their ends."""
 
 from __future__ import annotations
 
+from hisearch.kernels import lists
 from hisearch.kernels.jit import kernel
 
 
@@ -35,18 +36,7 @@ def wait(sim, w, r):
     after = worker.waiting_head
     while after >= 0 and requests[after].order < requests[r].order:
         after = requests[after].next
-    before = requests[after].prev if after >= 0 else worker.waiting_tail
-    requests[r].prev = before
-    requests[r].next = after
-    if before >= 0:
-        requests[before].next = r
-    else:
-        worker.waiting_head = r
-    if after >= 0:
-        requests[after].prev = r
-    else:
-        worker.waiting_tail = r
-    worker.waiting += 1
+    lists.wait_after(sim, w, requests[after].prev if after >= 0 else worker.waiting_tail, r)
 
 
 @kernel

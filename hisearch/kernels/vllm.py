@@ -6,7 +6,7 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import device, gaps, heaps, lists, log, queue
+from hisearch.kernels import device, gaps, heaps, lists, log, ordered, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
@@ -117,10 +117,11 @@ def _account_chunk(sim, w, r, end):
     request.computed += request.chunk
     if request.part == la.PROMPT_GOES_ON:
         if request.state == la.ADMITTED:
-            memory.set_aside_last(sim, w, r)
+            request.state = la.PROMPT
+            ordered.add_prompt(sim, w, r)
         return
     if request.state == la.PROMPT:
-        memory.leave_prompts(sim, w, r)
+        ordered.remove_prompt(sim, w, r)
     worker.futile = 0
     request.generated += 1
     request.sampled_step = worker.launched
@@ -152,21 +153,10 @@ def _drain(sim, w):
 
 @kernel
 def _await_end(sim, w, r):
-    """The newest step makes the last token of ``r``: note it for when its results are taken in, in running order."""
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    request.state = la.DRAINING
-    worker.draining += 1
-    before = -1
-    after = worker.endings_new
-    while after >= 0 and sim.requests[after].order < request.order:
-        before = after
-        after = sim.requests[after].next_aside
-    request.next_aside = after
-    if before >= 0:
-        sim.requests[before].next_aside = r
-    else:
-        worker.endings_new = r
+    """The newest step makes the last token of ``r``: it ends once its results are taken in."""
+    sim.requests[r].state = la.DRAINING
+    sim.workers[w].draining += 1
+    ordered.add_ending(sim, w, r)
 
 
 @kernel

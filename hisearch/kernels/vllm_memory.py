@@ -8,7 +8,7 @@ in: with asynchronous scheduling a pass may come in between, which must not know
 from __future__ import annotations
 
 from hisearch.kernels import layout as la
-from hisearch.kernels import lists, log, queue, tree
+from hisearch.kernels import lists, log, ordered, queue, tree
 from hisearch.kernels.jit import kernel
 
 
@@ -205,36 +205,6 @@ def release(sim, w, r, allocated, findable):
 
 
 @kernel
-def set_aside_last(sim, w, r):
-    """Append ``r`` to the unfinished prompts."""
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    request.state = la.PROMPT
-    request.next_aside = -1
-    request.prev_aside = worker.prompts_tail
-    if worker.prompts_tail >= 0:
-        sim.requests[worker.prompts_tail].next_aside = r
-    else:
-        worker.prompts_head = r
-    worker.prompts_tail = r
-
-
-@kernel
-def leave_prompts(sim, w, r):
-    """``r`` is no unfinished prompt any more."""
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    if request.prev_aside >= 0:
-        sim.requests[request.prev_aside].next_aside = request.next_aside
-    else:
-        worker.prompts_head = request.next_aside
-    if request.next_aside >= 0:
-        sim.requests[request.next_aside].prev_aside = request.prev_aside
-    else:
-        worker.prompts_tail = request.prev_aside
-
-
-@kernel
 def _leave_batch(sim, w, r):
     """Take the chunk of ``r`` out of the batch being formed."""
     worker = sim.workers[w]
@@ -278,7 +248,7 @@ def preempt(sim, w, r):
     else:
         allocated = request.computed
         if request.state == la.PROMPT:
-            leave_prompts(sim, w, r)
+            ordered.remove_prompt(sim, w, r)
         if scheduled:
             allocated += request.chunk
             findable = allocated
