@@ -9,19 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import (
-    heaps,
-    lists,
-    queue,
-    radix,
-    router,
-    sglang,
-    sglang_memory,
-    trtllm,
-    trtllm_memory,
-    vllm,
-    vllm_memory,
-)
+from hisearch.kernels import doors, heaps, lists, router
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -47,14 +35,9 @@ def _next_arrival(sim):
 
 @kernel
 def _never_fits(sim, r):
-    engine = sim.config.engine
     if sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens:
         return True
-    if engine == la.VLLM:
-        return vllm_memory.never_fits(sim, r)
-    if engine == la.SGLANG:
-        return sglang_memory.never_fits(sim, r)
-    return trtllm_memory.never_fits(sim, r)
+    return doors.knock(sim.config.door, sim, doors.NEVER_FITS, 0, r, 0.0) != 0
 
 
 @kernel
@@ -76,34 +59,17 @@ def _deliver(sim, r, is_open, now):
     worker.requests += 1
     worker.inflight_tokens += sim.trace.input_tokens[r]
     worker.inflight_requests += 1
-    engine = sim.config.engine
-    if engine == la.VLLM:
-        vllm.receive(sim, w, r, now)
-    elif engine == la.SGLANG:
-        sglang.receive(sim, w, r, now)
-    else:
-        trtllm.receive(sim, w, r, now)
+    doors.knock(sim.config.door, sim, doors.RECEIVE, w, r, now)
 
 
 @kernel
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
     worker = sim.workers[w]
-    engine = sim.config.engine
     if worker.phase == la.FORMING:
-        if engine == la.VLLM:
-            vllm.form(sim, w, now)
-        elif engine == la.SGLANG:
-            sglang.form(sim, w, now)
-        else:
-            trtllm.form(sim, w, now)
+        doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
         return
-    if engine == la.VLLM:
-        vllm.complete(sim, w, now)
-    elif engine == la.SGLANG:
-        sglang.complete(sim, w, now)
-    else:
-        trtllm.complete(sim, w, now)
+    doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
     worker.phase = la.FORMING
     heaps.event_set(sim, w, now)
 
@@ -121,12 +87,6 @@ def _reset(sim):
     sim.cover[:] = -1
     for v in range(trees):
         sim.nodes[v].first = -1
-        if v >= sim.config.workers:
-            queue.reset(sim, v, sim.config.host_pages)
-        elif sim.config.engine != la.SGLANG:
-            queue.reset(sim, v, sim.config.capacity_pages)
-        else:
-            radix.reset(sim, v, sim.config.capacity_pages)
     for w in range(sim.config.workers):
         worker = sim.workers[w]
         worker.running_head = -1
@@ -142,7 +102,7 @@ def _reset(sim):
         worker.ended_prompts_new = -1
         worker.ended_prompts_old = -1
         worker.event_slot = -1
-        worker.ratio = sglang.initial_ratio(sim)
+        doors.knock(sim.config.door, sim, doors.RESET, w, 0, 0.0)
 
 
 @kernel

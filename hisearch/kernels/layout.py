@@ -265,6 +265,7 @@ JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
 CONFIG = np.dtype(
     [
         ("engine", "i8"),
+        ("door", "i8"),  # address of the engine's door (see ``doors``)
         ("router", "i8"),
         ("workers", "i8"),
         ("page_tokens", "i8"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hisearch.kernels import device, heaps, lists, log
+from hisearch.kernels import device, doors, heaps, lists, log, queue, radix
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
 from hisearch.kernels import sglang_gaps as gaps
@@ -177,3 +177,21 @@ def receive(sim, w, r, now):
         heaps.event_set(sim, w, now)
     elif worker.phase == la.COASTING and not order.closed(sim, w):
         device.cut_coast(sim, w, now)
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        receive(sim, w, r, now)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    else:
+        radix.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.host_pages > 0:
+            queue.reset(sim, sim.config.workers + w, sim.config.host_pages)
+        sim.workers[w].ratio = initial_ratio(sim)
+    return 0

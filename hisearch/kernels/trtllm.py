@@ -10,7 +10,7 @@ of requests and the prompts that can be reused from then on.
 
 from __future__ import annotations
 
-from hisearch.kernels import device, gaps, heaps, lists, log, ordered
+from hisearch.kernels import device, doors, gaps, heaps, lists, log, ordered, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import trtllm_memory as memory
 from hisearch.kernels.cost import batch_cost, coast
@@ -237,3 +237,20 @@ def _log_coast(sim, w):
         context += worker.decoding
         formed = start if sim.config.overlap else end
         start = end
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        receive(sim, w, r, now)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    else:
+        queue.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.host_pages > 0:
+            queue.reset(sim, sim.config.workers + w, sim.config.host_pages)
+    return 0

@@ -91,11 +91,14 @@ NEVER = GiveUp()
 def _config(
     plan: WorkerPlan, replicas: int, router: RouterSpec, horizon_s: float = math.inf, give_up: GiveUp = NEVER
 ) -> Any:
+    from hisearch.kernels import doors
+
     engine = plan.engine
     page = engine.page_size
     return _record(
         la.CONFIG,
         engine=_ENGINES[engine.name],
+        door=doors.address(_ENGINES[engine.name]),
         router=_ROUTERS[router.policy],
         workers=replicas,
         page_tokens=page,

@@ -1,0 +1,66 @@
+"""Engines as the event loop sees them: a door each, a function that is called by its address.
+
+So the event loop does not contain the engines, and an engine is compiled when it is first used, apart from the others.
+
+To add an engine: a module with a ``door``, a plain function of the signature below that passes each errand on to its
+kernels, and its code in ``_MODULES``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from llvmlite import ir
+from numba import cfunc, config, types
+from numba.extending import intrinsic, overload
+
+from hisearch.kernels import layout as la
+from hisearch.kernels.handle import HandleType
+from hisearch.kernels.jit import OPTIONS
+
+#: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
+#: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended.
+RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE = 0, 1, 2, 3, 4
+
+_MODULES = {la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm"}
+
+#: door(sim, errand, w, r, now) -> int
+_SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)
+
+
+@functools.cache
+def _compiled(engine: int) -> Any:
+    """Compiled, cached on disk, and kept alive with the address of its code."""
+    function = importlib.import_module(f"hisearch.kernels.{_MODULES[engine]}").door
+    return cfunc(_SIGNATURE, cache=True, error_model=OPTIONS["error_model"])(function)
+
+
+def address(engine: int) -> int:
+    """Where the door of ``engine`` is, for ``knock``; compiles it where that has not been done yet."""
+    return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
+
+
+def knock(address: int, sim: Any, errand: int, w: int, r: int, now: float) -> int:
+    """Send ``errand`` through the door at ``address``; with the jit off that is the engine's code."""
+    module = importlib.import_module(f"hisearch.kernels.{_MODULES[address]}")
+    return int(module.door(sim, errand, w, r, now))
+
+
+@intrinsic
+def _call(_typing: Any, _address: Any, sim: Any, _errand: Any, _w: Any, _r: Any, _now: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word, [word, word, word, word, ir.DoubleType()])
+        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+
+    return types.int64(types.int64, sim, types.int64, types.int64, types.int64, types.float64), generate
+
+
+@overload(knock)
+def _knock(address, sim, errand, w, r, now):  # type: ignore[no-untyped-def]  # numba compares the argument lists
+    def call(address, sim, errand, w, r, now):  # type: ignore[no-untyped-def]
+        return _call(address, sim, errand, w, r, now)
+
+    return call
