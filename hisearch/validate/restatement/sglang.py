@@ -89,10 +89,9 @@ class SglangWorker:
         """Cached tokens dropped so far."""
         return self.cache.evicted_tokens
 
-    @property
     def storage_log(self) -> list[tuple[float, Any, str, int]]:
         """What prefetches from storage came to: ``(time, id, "revoked" | "reading" | "read", tokens)``."""
-        return self.cache.storage_log if isinstance(self.cache, HostCache) else []
+        return self.cache.storage_log() if isinstance(self.cache, HostCache) else []
 
     @property
     def has_unfinished(self) -> bool:
@@ -355,7 +354,7 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
             now = worker.clock.now_s
         elif step is None:
             now = _next_pass_s(worker, pending)
-    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens, worker.storage_log)
+    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens, worker.storage_log())
 
 
 def _next_pass_s(worker: SglangWorker, pending: list[Request]) -> float:

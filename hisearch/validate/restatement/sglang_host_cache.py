@@ -154,7 +154,9 @@ class HostCache(KvCache):
         del self.storage.prefetches[live.request.id]
         return True
 
-    @property
     def storage_log(self) -> list[tuple[float, Any, str, int]]:
-        """What prefetches came to."""
-        return self.storage.log if self.storage else []
+        """What prefetches came to by now."""
+        if self.storage is None:
+            return []
+        self.storage.advance()
+        return self.storage.log

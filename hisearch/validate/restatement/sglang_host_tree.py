@@ -9,7 +9,7 @@ for what they leave open.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hisearch.validate.restatement.content import Content
@@ -41,6 +41,8 @@ class HostTree(RadixTree):
     Attributes:
         host_free_tokens: tokens of free host pages.
         to_host: stream of the copies to the host.
+        cut_off: host nodes whose parent, which had no host copy, was dropped: no walk comes to them or to what is below
+            them any more, but they keep their host memory until they are evicted.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class HostTree(RadixTree):
         self.clock = clock
         self.host_free_tokens = host_tokens
         self.to_host = CopyStream(config.to_host, clock)
+        self.cut_off: list[RadixNode] = []
         self.root.on_host = True
 
     @property
@@ -180,15 +183,25 @@ class HostTree(RadixTree):
         """Evict leaves that are on the host alone until at least ``tokens`` are gone or none is left."""
         gone = 0
         while gone < tokens:
-            leaves = [
-                node for node in self.nodes() if not node.on_device and not node.children and node.host_locks == 0
-            ]
+            leaves = [node for node in self._host_nodes() if not node.children and node.host_locks == 0]
             if not leaves:
                 break
             victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
-            del _parent(victim).children[victim.pages[0]]
+            if victim in self.cut_off:
+                self.cut_off.remove(victim)
+            else:
+                del _parent(victim).children[victim.pages[0]]
             gone += self.tokens_of(victim)
         self.host_free_tokens += gone
+
+    def _host_nodes(self) -> Iterator[RadixNode]:
+        """All nodes that are on the host alone, also those that were cut off."""
+        yield from (node for node in self.nodes() if not node.on_device)
+        stack = list(self.cut_off)
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
 
     def evict(self, tokens: int) -> int:
         """Evict device leaves until at least ``tokens`` are gone or none is left; returns how many.
@@ -208,6 +221,7 @@ class HostTree(RadixTree):
                 victim.on_device = False
             elif self.config.write_policy != "write_back":
                 del _parent(victim).children[victim.pages[0]]
+                self.cut_off.extend(victim.children.values())
             elif self._copy_to_host(victim):
                 copied.append(victim)
             else:

@@ -168,7 +168,7 @@ class StorageTier:
         if hits * self.page_size < self.least_hit_tokens:
             self.revoked.append(prefetch.owner)
             self.released_tokens += len(prefetch.keys) * self.page_size
-            self.log.append((now, prefetch.owner, "revoked", 0))
+            self.log.append((now, prefetch.owner, "revoked", hits * self.page_size))
             return False
         prefetch.hit_pages = hits
         self.released_tokens += (len(prefetch.keys) - hits) * self.page_size
