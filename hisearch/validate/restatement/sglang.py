@@ -330,7 +330,7 @@ class SglangWorker:
 
 
 def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recording:
-    """Run one worker over ``requests`` until all have finished.
+    """``drive`` a worker of these settings over ``requests``.
 
     Raises:
         ValueError: a request can never be served.
@@ -340,6 +340,11 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
         reason = worker.rejection(request)
         if reason is not None:
             raise ValueError(f"request {request.id}: {reason}")
+    return drive(worker, requests)
+
+
+def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
+    """Run a fresh worker over requests that it accepts until all have finished."""
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
     steps: list[Step] = []
     now = 0.0

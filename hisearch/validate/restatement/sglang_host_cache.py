@@ -84,7 +84,7 @@ class HostCache(KvCache):
 
         The request's lock and prefix move to the end of what is loaded. The copy begins with the batch.
         """
-        assert live.node and live.host_node
+        assert live.host_node
         if live.host_hit < LOAD_BACK_TOKENS:
             return
         # Only write_back with a full host pool could evict it meanwhile, where the engine fails.
@@ -123,7 +123,8 @@ class HostCache(KvCache):
         if storage is None:
             return
         self.find_prefix(live)
-        assert live.node and live.host_node
+        assert live.node
+        assert live.host_node
         start = live.prefix + live.host_hit
         pages = (live.known - start) // self.page_size
         if (
@@ -146,13 +147,23 @@ class HostCache(KvCache):
             return True
         if not self.storage.may_stop(prefetch):
             return False
-        prefetch.stopped = True
-        tokens = prefetch.read_pages * self.page_size
+        tokens = self.storage.stop_prefetch(prefetch)
         present = self.host.insert_host(prefetch.above, live.request.content, prefetch.start, tokens)
         self.host.host_free_tokens += present
         prefetch.above.host_locks -= 1
-        del self.storage.prefetches[live.request.id]
         return True
+
+    def check(self, holders: list[LiveRequest]) -> None:
+        """As ``KvCache.check``, and the same for host memory: free + copies of nodes + prefetches = all of it."""
+        super().check(holders)
+        assert self.host.host_free_tokens >= 0
+        under_way = self.storage.held_tokens + self.storage.released_tokens if self.storage else 0
+        assert self.host.host_free_tokens + self.host.host_held_tokens + under_way == self.host.host_tokens
+        for node in self.host.nodes():
+            assert node.on_device or node.on_host
+            assert node.locks >= 0
+            assert node.host_locks >= 0
+            assert node.on_device or not (node.locks or any(child.on_device for child in node.children.values()))
 
     def storage_log(self) -> list[tuple[float, Any, str, int]]:
         """What prefetches came to by now."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
@@ -72,20 +73,18 @@ class HostTierConfig:
         """``config.hicache`` of a recorded case; absent prefetch settings are the engine's defaults.
 
         Raises:
-            ValueError: a setting is missing, unknown or has an unknown value; names it.
+            ValueError: a setting is missing, unknown or has no usable value; names it.
         """
-        settings = dict(hicache)
-        try:
-            to_host = CopyLaw(settings.pop("d2h_base_s"), settings.pop("d2h_per_token_s"))
-            to_device = CopyLaw(settings.pop("h2d_base_s"), settings.pop("h2d_per_token_s"))
-            ratio, write_policy = settings.pop("hicache_ratio"), settings.pop("hicache_write_policy")
-            storage = _storage(settings)
-        except KeyError as error:
-            raise ValueError(f"hicache.{error.args[0]}: required, and missing") from None
-        if settings:
-            raise ValueError(f"hicache.{min(settings)}: not restated")
-        _check_choice("hicache_write_policy", write_policy, ("write_through", "write_through_selective", "write_back"))
-        return cls(ratio, write_policy, to_host, to_device, storage)
+        settings = _Settings("hicache", hicache)
+        config = cls(
+            ratio=settings.number("hicache_ratio"),
+            write_policy=settings.choice("hicache_write_policy", get_args(WritePolicy)),
+            to_host=settings.law("d2h"),
+            to_device=settings.law("h2d"),
+            storage=_storage(settings),
+        )
+        settings.expect_empty()
+        return config
 
     @property
     def write_threshold(self) -> int:
@@ -101,28 +100,63 @@ class HostTierConfig:
         return int(_PREFETCH_SHARE * (self.host_tokens(device_tokens, page_size) - device_tokens))
 
 
-def _storage(settings: dict[str, Any]) -> StorageConfig | None:
-    """Take the storage tier's settings out of ``settings``."""
-    arguments = {
-        "prefetch_policy": "hicache_storage_prefetch_policy",
-        "prefetch_threshold": "prefetch_threshold",
-        "prefetch_timeout_base_s": "prefetch_timeout_base",
-        "prefetch_timeout_per_ki_token_s": "prefetch_timeout_per_ki_token",
-    }
-    named = {field: settings.pop(name) for field, name in arguments.items() if name in settings}
-    laws = settings.pop("storage", None)
+def _storage(settings: _Settings) -> StorageConfig | None:
+    default = StorageConfig(0.0, CopyLaw(0.0, 0.0), CopyLaw(0.0, 0.0))
+    policy = settings.choice(
+        "hicache_storage_prefetch_policy", get_args(PrefetchPolicy), default=default.prefetch_policy
+    )
+    threshold = settings.number("prefetch_threshold", default=default.prefetch_threshold)
+    base_s = settings.number("prefetch_timeout_base", default=default.prefetch_timeout_base_s)
+    per_ki_token_s = settings.number("prefetch_timeout_per_ki_token", default=default.prefetch_timeout_per_ki_token_s)
+    laws = settings.section("storage")
     if laws is None:
         return None
-    _check_choice(
-        "hicache_storage_prefetch_policy",
-        named.get("prefetch_policy", "best_effort"),
-        ("best_effort", "wait_complete", "timeout"),
-    )
-    read = CopyLaw(laws["read_base_s"], laws["read_per_token_s"])
-    write = CopyLaw(laws["write_base_s"], laws["write_per_token_s"])
-    return StorageConfig(laws["query_s"], read, write, **named)
+    query_s, read, write = laws.number("query_s"), laws.law("read"), laws.law("write")
+    laws.expect_empty()
+    return StorageConfig(query_s, read, write, policy, int(threshold), base_s, per_ki_token_s)
 
 
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"hicache.{name}: expected one of {', '.join(known)}, got {value!r}")
+class _Settings:
+    """Settings that are taken out one by one, so that what is left is what nobody knows."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self._name = name
+        self._left = dict(values)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number, not negative."""
+        value = self._take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ValueError(f"{self._name}.{key}: expected a finite number >= 0, got {value!r}")
+        return value
+
+    def choice(self, key: str, known: tuple[str, ...], default: str | None = None) -> Any:
+        """One of ``known``."""
+        value = self._take(key, default)
+        if value not in known:
+            raise ValueError(f"{self._name}.{key}: expected one of {', '.join(known)}, got {value!r}")
+        return value
+
+    def law(self, prefix: str) -> CopyLaw:
+        """``<prefix>_base_s`` and ``<prefix>_per_token_s``."""
+        return CopyLaw(self.number(f"{prefix}_base_s"), self.number(f"{prefix}_per_token_s"))
+
+    def section(self, key: str) -> _Settings | None:
+        """Settings below a key; None where it is absent."""
+        values = self._left.pop(key, None)
+        if values is None:
+            return None
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{self._name}.{key}: expected settings, got {values!r}")
+        return _Settings(f"{self._name}.{key}", values)
+
+    def expect_empty(self) -> None:
+        """Refuse what was not taken."""
+        if self._left:
+            raise ValueError(f"{self._name}.{min(self._left)}: not restated")
+
+    def _take(self, key: str, default: Any) -> Any:
+        value = self._left.pop(key, default)
+        if value is None:
+            raise ValueError(f"{self._name}.{key}: required, and missing")
+        return value

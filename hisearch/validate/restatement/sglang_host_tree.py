@@ -39,7 +39,7 @@ class HostTree(RadixTree):
     """The two-tier cache of one worker.
 
     Attributes:
-        host_free_tokens: tokens of free host pages.
+        host_tokens, host_free_tokens: tokens of all host pages and of free ones.
         to_host: stream of the copies to the host.
         cut_off: host nodes whose parent, which had no host copy, was dropped: no walk comes to them or to what is below
             them any more, but they keep their host memory until they are evicted.
@@ -51,6 +51,7 @@ class HostTree(RadixTree):
         super().__init__(page_size, policy)
         self.config = config
         self.clock = clock
+        self.host_tokens = host_tokens
         self.host_free_tokens = host_tokens
         self.to_host = CopyStream(config.to_host, clock)
         self.cut_off: list[RadixNode] = []
@@ -128,7 +129,10 @@ class HostTree(RadixTree):
         return at * self.page_size
 
     def _step(self, node: RadixNode, keys: Sequence[Hashable], at: int, priority: int | None) -> tuple[RadixNode, int]:
-        """Enter the child that ``keys[at]`` leads to, split where ``keys`` leave it; returns it and the pages walked."""
+        """Enter the child that ``keys[at]`` leads to, split where ``keys`` leave it; returns it and the pages walked.
+
+        A node that matched in part is touched as a whole, its rest too, before it is split.
+        """
         child = node.children[keys[at]]
         child.access_tick = self.tick
         if priority is not None:
@@ -202,6 +206,12 @@ class HostTree(RadixTree):
             node = stack.pop()
             stack.extend(node.children.values())
             yield node
+
+    @property
+    def host_held_tokens(self) -> int:
+        """Tokens of the host copies of nodes, cut-off ones included."""
+        both = (node for node in self.nodes() if node.on_host and node.on_device)
+        return sum(map(self.tokens_of, both)) + sum(map(self.tokens_of, self._host_nodes()))
 
     def evict(self, tokens: int) -> int:
         """Evict device leaves until at least ``tokens`` are gone or none is left; returns how many.

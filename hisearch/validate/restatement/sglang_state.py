@@ -22,7 +22,8 @@ class SglangConfig:
     """Server arguments by their own names.
 
     Beside them: ``ignore_eos``, a request's argument (here all requests' or none's), and the seed of random orders.
-    ``hicache`` is the host tier, None where it is off. ``enable_priority_scheduling`` goes with ``schedule_low_priority_values_first``: lower values go first.
+    ``hicache`` is the host tier, None where it is off. ``enable_priority_scheduling`` goes with
+    ``schedule_low_priority_values_first``: lower values go first.
     """
 
     max_running_requests: int

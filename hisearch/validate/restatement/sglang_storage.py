@@ -87,6 +87,7 @@ class StorageTier:
 
     Attributes:
         prefetches: those that the scheduler has not taken the result of, by request id.
+        held_tokens: host memory of prefetches that neither the tree has got nor ``released_tokens`` counts.
         released_tokens: host memory that prefetches turned out not to need.
         revoked: ids of requests whose prefetch was not worth it, in order.
         written: nodes whose pages have been stored.
@@ -101,6 +102,7 @@ class StorageTier:
         self.least_hit_tokens = max(config.prefetch_threshold, page_size)
         self.stored: set[Hashable] = set()
         self.prefetches: dict[Any, Prefetch] = {}
+        self.held_tokens = 0
         self.released_tokens = 0
         self.revoked: list[Any] = []
         self.written: list[RadixNode] = []
@@ -118,7 +120,16 @@ class StorageTier:
         """Queue the query of a prefetch."""
         self.advance()
         self.prefetches[prefetch.owner] = prefetch
+        self.held_tokens += len(prefetch.keys) * self.page_size
         self._queries.add(prefetch, self.clock.now_s)
+
+    def stop_prefetch(self, prefetch: Prefetch) -> int:
+        """Take what has arrived, and nothing more; returns its tokens, whose host memory is the caller's."""
+        prefetch.stopped = True
+        del self.prefetches[prefetch.owner]
+        tokens = prefetch.read_pages * self.page_size
+        self.held_tokens -= tokens
+        return tokens
 
     def begin_write(self, node: RadixNode) -> None:
         """Queue the writing of a node's pages, as it is now."""
@@ -151,10 +162,9 @@ class StorageTier:
         """When a server is done next, or a prefetch is waited for too long."""
         times = [server.end_s for server in (self._queries, self._reader, self._writer) if server.end_s is not None]
         if self.config.prefetch_policy == "timeout":
-            deadlines = (
-                prefetch.begun_s + self._timeout_s(prefetch) + _AFTER_DEADLINE_S for prefetch in self.prefetches.values()
-            )
-            times.extend(deadline for deadline in deadlines if deadline > self.clock.now_s)
+            deadlines = (prefetch.begun_s + self._timeout_s(prefetch) for prefetch in self.prefetches.values())
+            looks = (deadline + _AFTER_DEADLINE_S for deadline in deadlines)
+            times.extend(look for look in looks if look > self.clock.now_s)
         return min(times, default=None)
 
     def _timeout_s(self, prefetch: Prefetch) -> float:
@@ -167,14 +177,18 @@ class StorageTier:
         hits = next((at for at, key in enumerate(prefetch.keys) if key not in self.stored), len(prefetch.keys))
         if hits * self.page_size < self.least_hit_tokens:
             self.revoked.append(prefetch.owner)
-            self.released_tokens += len(prefetch.keys) * self.page_size
+            self._release(len(prefetch.keys))
             self.log.append((now, prefetch.owner, "revoked", hits * self.page_size))
             return False
         prefetch.hit_pages = hits
-        self.released_tokens += (len(prefetch.keys) - hits) * self.page_size
+        self._release(len(prefetch.keys) - hits)
         self.log.append((now, prefetch.owner, "reading", hits * self.page_size))
         self._reader.add(prefetch, now)
         return False
+
+    def _release(self, pages: int) -> None:
+        self.held_tokens -= pages * self.page_size
+        self.released_tokens += pages * self.page_size
 
     def _read_seconds(self, prefetch: Prefetch) -> float:
         return self.config.read.seconds(min(prefetch.hit_pages - prefetch.read_pages, BATCH_PAGES) * self.page_size)
@@ -185,7 +199,7 @@ class StorageTier:
             prefetch.read_pages = min(prefetch.read_pages + BATCH_PAGES, prefetch.hit_pages)
             if prefetch.read_pages < prefetch.hit_pages:
                 return True
-        self.released_tokens += (prefetch.hit_pages - prefetch.read_pages) * self.page_size
+        self._release(prefetch.hit_pages - prefetch.read_pages)
         self.log.append((now, prefetch.owner, "read", prefetch.read_pages * self.page_size))
         return False
 
