@@ -295,7 +295,11 @@ def _replay_sglang(
         raise recording.error(
             "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(known)}"
         )
-    return sglang.replay(SglangConfig.from_recording(settings.model_dump(exclude={"hicache"})), requests, cost)
+    try:
+        config = SglangConfig.from_recording(settings.model_dump())
+    except ValueError as error:
+        raise recording.error("config", str(error)) from None
+    return sglang.replay(config, requests, cost)
 
 
 def _restated(index: int, row: RequestRow, block_tokens: int) -> Request:

@@ -62,6 +62,7 @@ class Step:
         kind: SGLang only: ``prefill``, ``decode`` or ``mixed``.
         preempted: ids that lost their KV while the step was formed (vLLM: sorted; SGLang: in order of retraction).
         pool, ratio: SGLang only: ``[free tokens, evictable tokens]`` and the new-token ratio at launch.
+        load_back: SGLang only: ``(tokens, completion time)`` of the host-to-device copy that the step waits for.
     """
 
     start_s: float
@@ -72,16 +73,21 @@ class Step:
     kind: str = ""
     pool: tuple[int, int] = (0, 0)
     ratio: float = 0.0
+    load_back: tuple[int, float] | None = None
 
 
 @dataclass
 class Recording:
-    """All that one worker did; the dicts are by request id, times in seconds."""
+    """All that one worker did; the dicts are by request id, times in seconds.
+
+    ``storage_log`` is SGLang's storage tier's: ``(time, id, "revoked" | "reading" | "read", tokens)``.
+    """
 
     steps: list[Step]
     first_token_s: dict[Any, float]
     finish_s: dict[Any, float]
     reused_tokens: dict[Any, int]
+    storage_log: list[tuple[float, Any, str, int]] = field(default_factory=list)
 
 
 def step_seconds(cost: Cost, batch: list[BatchEntry]) -> float:

@@ -1,8 +1,8 @@
 """SGLang 0.5.9's scheduler, restated: prefill first, else decode; retraction; radix cache; with and without overlap.
 
 Source of every rule: the recordings of SGLang's own ``Scheduler`` and the rules noted beside them. The limits on a
-request's length are those of its ``TpModelWorker`` (``max_req_len``, ``max_req_input_len``). Without the host tier
-(HiCache).
+request's length are those of its ``TpModelWorker`` (``max_req_len``, ``max_req_input_len``). The host tier (HiCache)
+is ``HostCache``'s.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
 from hisearch.validate.restatement.sglang_admission import Admission, Verdict
 from hisearch.validate.restatement.sglang_cache import KvCache
+from hisearch.validate.restatement.sglang_copies import Clock
+from hisearch.validate.restatement.sglang_host_cache import HostCache
 from hisearch.validate.restatement.sglang_order import WaitingOrder
 from hisearch.validate.restatement.sglang_state import Batch, LiveRequest, SglangConfig
 
@@ -39,6 +41,7 @@ class SglangWorker:
         running: the running batch; requests of the last prefill join it on the next pass.
         chunked: the request whose prompt goes on in the next prefill.
         ratio: new-token ratio.
+        clock: where the scheduler is; a pass moves it where it waits for a copy.
         outstanding: launched batches whose results are not processed, oldest first (without overlap: at most one).
         first_scheduled_s, reused_tokens: by request id, at the first admission.
         preemptions: retractions by request id, only those that had one.
@@ -47,7 +50,8 @@ class SglangWorker:
     def __init__(self, config: SglangConfig, cost: Cost) -> None:
         self.config = config
         self.cost = cost
-        self.cache = KvCache(config)
+        self.clock = Clock()
+        self.cache = HostCache(config, config.hicache, self.clock) if config.hicache else KvCache(config)
         self.order = WaitingOrder(config, self.cache)
         self.waiting: list[LiveRequest] = []
         self.running = Batch()
@@ -63,6 +67,7 @@ class SglangWorker:
         self.reused_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
         self._retracted: list[LiveRequest] = []
+        self._entering: list[LiveRequest] = []
 
     @property
     def most_outstanding(self) -> int:
@@ -83,6 +88,10 @@ class SglangWorker:
     def evicted_tokens(self) -> int:
         """Cached tokens dropped so far."""
         return self.cache.evicted_tokens
+
+    def storage_log(self) -> list[tuple[float, Any, str, int]]:
+        """What prefetches from storage came to: ``(time, id, "revoked" | "reading" | "read", tokens)``."""
+        return self.cache.storage_log() if isinstance(self.cache, HostCache) else []
 
     @property
     def has_unfinished(self) -> bool:
@@ -118,32 +127,43 @@ class SglangWorker:
         """Queue a request; call in order of (arrival, id)."""
         longest = self.longest_tokens - request.input_tokens
         self.waiting.append(LiveRequest(request, min(request.max_output_tokens, longest)))
+        self._entering.append(self.waiting[-1])
         self.unfinished += 1
 
     def form(self, now: float) -> Step | None:
         """Form the next batch at ``now`` and queue it on the device; None if nothing can run.
 
         A pass without a batch (and, with overlap, without results to wait for) is idle: it resets the ratio. It may
-        also clear the mark that kept requests from being admitted: then another pass follows at once.
+        also clear the mark that kept requests from being admitted: then another pass follows at once. While something
+        is under way beside the scheduler, the next pass is that at ``next_event_s``.
 
         Raises:
             RuntimeError: requests wait and none can ever be admitted.
         """
+        self.clock.now_s = max(self.clock.now_s, now)
+        for live in self._entering:
+            self.cache.begin_prefetch(live)
+        self._entering = []
         batch = self._next_batch()
         idle = batch is None and (self.config.disable_overlap_schedule or self.last is None)
         if idle:
             self.ratio = self.config.initial_ratio
             self.last = None
-            if self.waiting:
+            if self.waiting and self.next_event_s() is None:
                 batch = self._next_batch()
                 if batch is None:
                     raise RuntimeError(f"request {self.waiting[0].request.id} waits and can never be admitted")
         self.last = batch
-        return None if batch is None else self._launch(batch, now)
+        return None if batch is None else self._launch(batch)
+
+    def next_event_s(self) -> float | None:
+        """When an idle worker with requests waiting has to be asked again, if no request arrives before."""
+        return self.cache.next_event_s()
 
     def process(self) -> list[Request]:
         """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
         done = self.outstanding.pop(0)
+        self.clock.now_s = max(self.clock.now_s, done.step.end_s)
         finished = []
         for live in done.requests:
             if live is done.partial or live.finished or live.retracted:
@@ -166,7 +186,7 @@ class SglangWorker:
     def _next_batch(self) -> Batch | None:
         self._retracted = []
         if self.chunked:
-            self.cache.keep_unfinished(self.chunked)
+            self.cache.keep_unfinished(self.chunked, chunk=True)
         if self.last and self.last.prefill:
             self._join_last_prefill(self.last)
         batch = self._form_prefill()
@@ -200,6 +220,7 @@ class SglangWorker:
             if places <= 0:
                 self.running.full = True
                 return None
+        self.cache.take_note()
         self.order.sort(self.waiting)
         mixed_tokens = len(self.running.requests) if self.config.mixed else 0
         admission = Admission(self.config, self.cache, self.running.requests, self.ratio, mixed_tokens)
@@ -217,10 +238,14 @@ class SglangWorker:
                 self.running.full = True
             if self.running.full:
                 break
+            if not self.cache.end_prefetch(live):
+                continue
             self.cache.find_prefix(live)
             verdict = admission.try_admit(live)
             if verdict is Verdict.NO_TOKEN:
-                self.running.full = True
+                # With a host tier a pass may fail for want of memory that copies hold: it is tried again.
+                served = admission.admitted or self.running.requests
+                self.running.full = bool(served) or self.config.hicache is None
             if verdict is not Verdict.CONTINUE:
                 break
 
@@ -233,8 +258,9 @@ class SglangWorker:
             live.retracted = False
             live.committed = live.prefix
             self.reused_tokens.setdefault(live.request.id, live.prefix)
+        loading = self.cache.begin_loading()
         self.cache.take_prefill(admission.admitted)
-        batch = Batch(admission.admitted, prefill=True, partial=self.chunked)
+        batch = Batch(admission.admitted, prefill=True, partial=self.chunked, loading=loading)
         if self.config.mixed and self.running.requests:
             self.running.drop_finished()
             batch.decoding = self.running.requests
@@ -270,19 +296,25 @@ class SglangWorker:
             self._retracted.append(live)
             self.preemptions[live.request.id] = self.preemptions.get(live.request.id, 0) + 1
         self.running.requests = stay
+        for live in self._retracted:
+            self.cache.begin_prefetch(live)
         self.waiting.extend(self._retracted)
         generated = sum(live.generated for live in stay)
         limit = sum(live.max_new for live in stay)
         self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(stay)) / (limit + 1))
 
-    def _launch(self, batch: Batch, now: float) -> Step:
+    def _launch(self, batch: Batch) -> Step:
+        now = self.clock.now_s
         entries = [self._entry(batch, live) for live in batch.requests]
         start_s = max(now, self.device_free_s)
         end_s = start_s + step_seconds(self.cost, entries)
+        if batch.loading:
+            end_s = max(end_s, batch.loading.end_s)
         kind = ("mixed" if batch.decoding else "prefill") if batch.prefill else "decode"
         pool = (self.cache.free_tokens, self.cache.evictable_tokens)
         retracted = [live.request.id for live in self._retracted]
-        step = Step(start_s, end_s, now, entries, retracted, kind, pool, self.ratio)
+        load_back = (batch.loading.tokens, batch.loading.end_s) if batch.loading else None
+        step = Step(start_s, end_s, now, entries, retracted, kind, pool, self.ratio, load_back)
         for live in batch.requests:
             self.first_scheduled_s.setdefault(live.request.id, now)
         self.device_free_s = end_s
@@ -298,7 +330,7 @@ class SglangWorker:
 
 
 def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recording:
-    """Run one worker over ``requests`` until all have finished.
+    """``drive`` a worker of these settings over ``requests``.
 
     Raises:
         ValueError: a request can never be served.
@@ -308,6 +340,11 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
         reason = worker.rejection(request)
         if reason is not None:
             raise ValueError(f"request {request.id}: {reason}")
+    return drive(worker, requests)
+
+
+def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
+    """Run a fresh worker over requests that it accepts until all have finished."""
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
     steps: list[Step] = []
     now = 0.0
@@ -318,8 +355,15 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
         if step is not None:
             steps.append(step)
         if worker.outstanding and (step is None or len(worker.outstanding) == worker.most_outstanding):
-            now = worker.outstanding[0].step.end_s
             worker.process()
-        elif step is None and pending:
-            now = pending[0].arrival_s
-    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
+            now = worker.clock.now_s
+        elif step is None:
+            now = _next_pass_s(worker, pending)
+    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens, worker.storage_log())
+
+
+def _next_pass_s(worker: SglangWorker, pending: list[Request]) -> float:
+    """When an idle worker's next pass is: at the next arrival or, with requests waiting, the next event."""
+    times = [pending[0].arrival_s] if pending else []
+    event_s = worker.next_event_s() if worker.waiting else None
+    return min([*times, event_s] if event_s is not None else times, default=worker.clock.now_s)

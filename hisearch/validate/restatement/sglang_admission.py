@@ -68,21 +68,29 @@ class Admission:
 
     def _try_with_radix(self, live: LiveRequest) -> Verdict:
         total = live.extend + min(max(live.max_new - live.generated, 0), CLIP_OUTPUT_TOKENS)
-        tokens = self.cache.pages_of(live.extend)
         if total >= self.total_left:
             return Verdict.NO_TOKEN
-        if tokens >= self.input_left and self.admitted:
+        if self.cache.pages_of(live.extend - live.host_hit) >= self.input_left and self.admitted:
             return Verdict.OTHER
         self.cache.lock(live)
-        verdict = self._try_locked(live, total, tokens)
+        verdict = self._try_locked(live, total)
         if not self.admitted or self.admitted[-1] is not live:
             self.cache.unlock(live)
         return verdict
 
-    def _try_locked(self, live: LiveRequest, total: int, tokens: int) -> Verdict:
-        """The matched prefix is locked: what it held is no longer evictable, so the memory test is made again."""
+    def _try_locked(self, live: LiveRequest, total: int) -> Verdict:
+        """The matched prefix is locked: what it held is no longer evictable, so the memory test is made again.
+
+        What the host has of the prompt is loaded back before the chunk is cut, and stays if the input budget ends the
+        pass there.
+        """
         if total >= self.total_left:
             return Verdict.NO_TOKEN
+        if live.host_hit:
+            self.cache.load_back(live)
+        tokens = self.cache.pages_of(live.extend)
+        if tokens >= self.input_left and self.admitted:
+            return Verdict.OTHER
         if self.chunk_left is None or tokens <= self.chunk_left:
             self.admitted.append(live)
             self._charge(tokens, min(live.max_new, CLIP_OUTPUT_TOKENS))

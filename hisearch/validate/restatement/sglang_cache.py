@@ -6,6 +6,7 @@ rest of its ``committed`` ones its own.
 
 from __future__ import annotations
 
+from hisearch.validate.restatement.sglang_copies import Copy
 from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
 from hisearch.validate.restatement.sglang_tree import RadixTree
 
@@ -26,7 +27,9 @@ class KvCache:
         self.page_size = config.page_size
         self.capacity_tokens = config.capacity_tokens
         self.free_tokens = config.capacity_tokens
-        self.tree = None if config.disable_radix_cache else RadixTree(config.page_size, config.radix_eviction_policy)
+        self.tree: RadixTree | None = None
+        if not config.disable_radix_cache:
+            self.tree = RadixTree(config.page_size, config.radix_eviction_policy)
 
     @property
     def evictable_tokens(self) -> int:
@@ -60,6 +63,28 @@ class KvCache:
         if self.tree and live.node:
             self.tree.lock(live.node, -1)
 
+    def load_back(self, live: LiveRequest) -> None:
+        """Bring what only the host has of the request's match to the device: nothing without a host tier."""
+
+    def take_note(self) -> None:
+        """Take note of what has been done beside the scheduler: nothing without a host tier."""
+
+    def begin_loading(self) -> Copy | None:
+        """Begin the copy that the batch waits for: none without a host tier."""
+        return None
+
+    def begin_prefetch(self, live: LiveRequest) -> None:
+        """Fetch from storage what a request that enters the queue is missing: nothing without a host tier."""
+
+    def end_prefetch(self, live: LiveRequest) -> bool:
+        """Whether the request need not wait for a prefetch: always without a host tier."""
+        del live
+        return True
+
+    def next_event_s(self) -> float | None:
+        """When something beside the scheduler is done next: never without a host tier."""
+        return None
+
     def make_room(self, tokens: int) -> None:
         """Where fewer than ``tokens`` are free, evict *all* of ``tokens``, not the difference."""
         if self.free_tokens < tokens and self.tree:
@@ -84,11 +109,11 @@ class KvCache:
         self.make_room(needed)
         return self.free_tokens >= needed
 
-    def keep_unfinished(self, live: LiveRequest) -> None:
-        """After a prefill or chunk: its whole pages become the tree's, and the request holds on to them."""
+    def keep_unfinished(self, live: LiveRequest, *, chunk: bool = False) -> None:
+        """After a prefill or a chunk: its whole pages become the tree's, and the request holds on to them."""
         computed = live.prefix + live.extend
         if self.tree:
-            self._insert(live, computed)
+            self._insert(live, computed, chunk=chunk)
             live.protected, node = self.tree.match(live.request.content, computed)
             self.unlock(live)
             live.node = node
@@ -116,10 +141,10 @@ class KvCache:
         assert self.free_tokens >= 0
         assert self.free_tokens + cached + private == self.capacity_tokens
 
-    def _insert(self, live: LiveRequest, tokens: int) -> None:
+    def _insert(self, live: LiveRequest, tokens: int, *, chunk: bool = False) -> None:
         """Add whole pages to the tree; what it had already is freed as a duplicate."""
         assert self.tree is not None
-        present = self.tree.insert(live.request.content, tokens, live.request.priority)
+        present = self.tree.insert(live.request.content, tokens, live.request.priority, chunk=chunk)
         assert present >= live.protected
         self.free_tokens += present - live.protected
 

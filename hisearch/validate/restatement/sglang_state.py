@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hisearch.validate.restatement.recording import Request
+from hisearch.validate.restatement.sglang_copies import Copy
+from hisearch.validate.restatement.sglang_host_config import HostTierConfig
 from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode
 
 #: Output tokens that admission reserves per request at most (SGLang's ``CLIP_MAX_NEW_TOKENS``).
@@ -20,7 +22,8 @@ class SglangConfig:
     """Server arguments by their own names.
 
     Beside them: ``ignore_eos``, a request's argument (here all requests' or none's), and the seed of random orders.
-    ``enable_priority_scheduling`` goes with ``schedule_low_priority_values_first``: lower values go first.
+    ``hicache`` is the host tier, None where it is off. ``enable_priority_scheduling`` goes with
+    ``schedule_low_priority_values_first``: lower values go first.
     """
 
     max_running_requests: int
@@ -37,11 +40,22 @@ class SglangConfig:
     enable_priority_scheduling: bool = False
     ignore_eos: bool = True
     seed: int = 0
+    hicache: HostTierConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.hicache and self.disable_radix_cache:
+            raise ValueError("hicache: the host tier needs the radix cache, which is off")
 
     @classmethod
     def from_recording(cls, config: dict[str, Any]) -> SglangConfig:
-        """Settings of a recorded case without host tier (``block_ids_size`` describes the file, not the engine)."""
-        return cls(**{key: value for key, value in config.items() if key != "block_ids_size"})
+        """Settings of a recorded case (``block_ids_size`` describes the file, not the engine).
+
+        Raises:
+            ValueError: the host tier's settings are not understood, or it is on without radix cache.
+        """
+        settings = {key: value for key, value in config.items() if key not in ("block_ids_size", "hicache")}
+        hicache = config.get("hicache")
+        return cls(**settings, hicache=None if hicache is None else HostTierConfig.from_recording(hicache))
 
     @property
     def chunk_tokens(self) -> int | None:
@@ -91,6 +105,8 @@ class LiveRequest:
         prefix: tokens before the next prefill chunk, all committed.
         extend: tokens that the next chunk computes.
         node: tree node at whose end the request's cached part ends, locked while the request holds KV.
+        host_hit: tokens behind ``prefix`` that the last match found on the host alone.
+        host_node: the deepest node of that match with a host copy.
         retracted: since its last prefill.
     """
 
@@ -102,6 +118,8 @@ class LiveRequest:
     prefix: int = 0
     extend: int = 0
     node: RadixNode | None = None
+    host_hit: int = 0
+    host_node: RadixNode | None = None
     finished: bool = False
     retracted: bool = False
 
@@ -119,6 +137,7 @@ class Batch:
         full: no admission is tried while the running batch says so (``batch_is_full``).
         partial: the request of a prefill batch whose prompt goes on in the next one.
         decoding: the requests that a mixed batch decodes.
+        loading: the host-to-device copy that a prefill batch waits for.
     """
 
     requests: list[LiveRequest] = field(default_factory=list)
@@ -126,6 +145,7 @@ class Batch:
     prefill: bool = False
     partial: LiveRequest | None = None
     decoding: list[LiveRequest] = field(default_factory=list)
+    loading: Copy | None = None
 
     def drop_finished(self, also: tuple[LiveRequest | None, ...] = ()) -> None:
         """Leave out requests known to have finished, and those in ``also``."""

@@ -5,11 +5,14 @@ Times are ticks: every match and every insertion is one tick later than the one 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from hisearch.validate.restatement.content import Content, page
+
+#: Hits from which ``slru`` evicts a node after all others.
+PROTECTED_HITS = 2
 
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
 
@@ -25,6 +28,9 @@ class RadixNode:
         access_tick: when it was last walked over.
         serial: order of creation, which decides between equal ticks.
         priority: highest value among the requests whose insertions passed through it.
+        hits: insertions that passed through it (counted by the host tier alone).
+        on_device, on_host: where its KV is; on the host from the beginning of the copy.
+        host_locks: storage operations that use its host copy.
     """
 
     pages: list[Hashable]
@@ -34,19 +40,24 @@ class RadixNode:
     priority: int
     children: dict[Hashable, RadixNode] = field(default_factory=dict)
     locks: int = 0
+    hits: int = 0
+    on_device: bool = True
+    on_host: bool = False
+    host_locks: int = 0
 
 
-def _eviction_key(policy: EvictionPolicy, node: RadixNode) -> tuple[int, ...]:
+def eviction_key(policy: EvictionPolicy, node: RadixNode) -> tuple[int, ...]:
     """Leaves with the least key go first.
 
-    Without a host tier the engine keeps no hit counts: ``lfu`` and ``slru`` (which protects nodes with at least two
-    hits) are then ``lru``. ``priority`` is by the requests' own values, the lowest first, however the queue is ordered.
+    Without a host tier the engine keeps no hit counts: ``lfu`` and ``slru`` (which protects nodes with at least
+    ``PROTECTED_HITS``) are then ``lru``. ``priority`` is by the requests' own values, the lowest first, however the
+    queue is ordered.
     Source: the strategies of SGLang's ``mem_cache/evict_policy.py`` (0.5.9), and the recordings for ``lfu``.
     """
     return {
         "lru": (node.access_tick, node.serial),
-        "lfu": (node.access_tick, node.serial),
-        "slru": (node.access_tick, node.serial),
+        "lfu": (node.hits, node.access_tick, node.serial),
+        "slru": (node.hits >= PROTECTED_HITS, node.access_tick, node.serial),
         "mru": (-node.access_tick, -node.serial),
         "fifo": (node.serial,),
         "filo": (-node.serial,),
@@ -59,7 +70,7 @@ class RadixTree:
 
     Attributes:
         page_size: tokens per page.
-        policy: eviction order of leaves (see ``_eviction_key``).
+        policy: eviction order of leaves (see ``eviction_key``).
         total_tokens: tokens in the tree.
         evicted_tokens: tokens evicted so far.
     """
@@ -84,12 +95,12 @@ class RadixTree:
     @property
     def total_tokens(self) -> int:
         """Tokens in the tree."""
-        return sum(map(self._tokens, self.nodes()))
+        return sum(map(self.tokens_of, self.nodes()))
 
     @property
     def evictable_tokens(self) -> int:
         """Tokens of nodes without a lock."""
-        return sum(self._tokens(node) for node in self.nodes() if node.locks == 0)
+        return sum(self.tokens_of(node) for node in self.nodes() if node.locks == 0)
 
     def match(self, content: Content, tokens: int) -> tuple[int, RadixNode]:
         """Walk along the whole pages of the first ``tokens`` tokens, splitting the node in which the match ends.
@@ -100,8 +111,12 @@ class RadixTree:
         node, matched = self._walk(self._keys(content, tokens))
         return matched * self.page_size, node
 
-    def insert(self, content: Content, tokens: int, priority: int) -> int:
-        """Add the whole pages of the first ``tokens`` tokens; returns how many tokens were there already."""
+    def insert(self, content: Content, tokens: int, priority: int, *, chunk: bool = False) -> int:
+        """Add the whole pages of the first ``tokens`` tokens; returns how many tokens were there already.
+
+        Whether they are a chunk of a prompt that goes on plays no part here: no hits are counted.
+        """
+        del chunk
         keys = self._keys(content, tokens)
         node, matched = self._walk(keys)
         if matched < len(keys):
@@ -127,14 +142,19 @@ class RadixTree:
             leaves = [node for node in self.nodes() if not node.children and node.locks == 0]
             if not leaves:
                 break
-            victim = min(leaves, key=lambda node: _eviction_key(self.policy, node))
+            victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
             assert victim.parent is not None
             del victim.parent.children[victim.pages[0]]
-            gone += self._tokens(victim)
+            gone += self.tokens_of(victim)
         self.evicted_tokens += gone
         return gone
 
-    def _tokens(self, node: RadixNode) -> int:
+    def page_keys(self, content: Content, start: int, end: int) -> list[Hashable]:
+        """Identities of the whole pages of tokens [start, end)."""
+        return self._keys(content, end)[start // self.page_size :]
+
+    def tokens_of(self, node: RadixNode) -> int:
+        """Tokens of one node."""
         return len(node.pages) * self.page_size
 
     def _keys(self, content: Content, tokens: int) -> list[Hashable]:
@@ -151,7 +171,7 @@ class RadixTree:
         while matched < len(keys) and keys[matched] in node.children:
             child = node.children[keys[matched]]
             child.access_tick = self.tick
-            common = _common_length(child.pages, keys, matched)
+            common = common_length(child.pages, keys, matched)
             matched += common
             if common < len(child.pages):
                 return self._split(child, common), matched
@@ -174,7 +194,8 @@ class RadixTree:
         return RadixNode(pages, parent, self.serial, self.tick, priority)
 
 
-def _common_length(pages: list[Hashable], keys: list[Hashable], offset: int) -> int:
+def common_length(pages: Sequence[object], keys: Sequence[object], offset: int) -> int:
+    """Pages that ``pages`` shares with ``keys`` from ``offset`` on."""
     length = 0
     while length < len(pages) and offset + length < len(keys) and pages[length] == keys[offset + length]:
         length += 1

@@ -1,0 +1,61 @@
+"""The clock of an SGLang worker and the streams that copy KV between device and host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisearch.validate.restatement.sglang_host_config import CopyLaw
+from hisearch.validate.restatement.sglang_tree import RadixNode
+
+
+@dataclass
+class Clock:
+    """Where the worker's scheduler is in time; only waiting for a copy moves it within a pass."""
+
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """One copy on a stream.
+
+    Attributes:
+        tokens: how many it moves.
+        end_s: when it is done.
+        nodes: the ends of what it moves, each locked until the copy is taken note of.
+    """
+
+    tokens: int
+    end_s: float
+    nodes: tuple[RadixNode, ...]
+
+
+class CopyStream:
+    """Copies that run one after another, each beginning when issued at the earliest.
+
+    Attributes:
+        pending: issued copies that have not been taken note of, in order.
+    """
+
+    def __init__(self, law: CopyLaw, clock: Clock) -> None:
+        self.law = law
+        self.clock = clock
+        self.free_s = 0.0
+        self.pending: list[Copy] = []
+
+    def issue(self, tokens: int, nodes: tuple[RadixNode, ...]) -> Copy:
+        """Queue a copy now."""
+        self.free_s = max(self.clock.now_s, self.free_s) + self.law.seconds(tokens)
+        copy = Copy(tokens, self.free_s, nodes)
+        self.pending.append(copy)
+        return copy
+
+    def take_finished(self) -> list[Copy]:
+        """Take note of the copies done by now."""
+        finished = [copy for copy in self.pending if copy.end_s <= self.clock.now_s]
+        self.pending = self.pending[len(finished) :]
+        return finished
+
+    def next_end_s(self) -> float | None:
+        """When the next copy is done that is not done yet."""
+        return next((copy.end_s for copy in self.pending if copy.end_s > self.clock.now_s), None)

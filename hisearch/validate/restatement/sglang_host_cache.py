@@ -1,0 +1,173 @@
+"""SGLang's KV pool with the host tier behind it and, where there is one, the storage tier behind that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hisearch.validate.restatement.sglang_cache import KvCache
+from hisearch.validate.restatement.sglang_copies import Clock, Copy, CopyStream
+from hisearch.validate.restatement.sglang_host_config import HostTierConfig
+from hisearch.validate.restatement.sglang_host_tree import HostTree
+from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
+from hisearch.validate.restatement.sglang_storage import Prefetch, StorageTier
+from hisearch.validate.restatement.sglang_tree import RadixNode
+
+#: Fewer tokens are computed again rather than loaded back.
+LOAD_BACK_TOKENS = 10
+
+
+class HostCache(KvCache):
+    """Device pool, host pool and the copies between them.
+
+    Attributes:
+        host: the tree, which has both tiers (``tree`` is the same object).
+        to_device: stream of the load-backs.
+        storage: None where there is no storage tier.
+    """
+
+    def __init__(self, config: SglangConfig, host_config: HostTierConfig, clock: Clock) -> None:
+        super().__init__(config)
+        host_tokens = host_config.host_tokens(config.capacity_tokens, config.page_size)
+        self.clock = clock
+        self.host = HostTree(config.page_size, config.radix_eviction_policy, host_config, host_tokens, clock)
+        self.tree = self.host
+        self.to_device = CopyStream(host_config.to_device, clock)
+        self.storage = StorageTier(host_config.storage, config.page_size, clock) if host_config.storage else None
+        self._prefetch_limit_tokens = host_config.prefetch_limit_tokens(config.capacity_tokens, config.page_size)
+        self._to_load: list[tuple[RadixNode, int]] = []
+
+    def find_prefix(self, live: LiveRequest) -> None:
+        """Match a waiting request in both tiers."""
+        found = self.host.match_tiers(live.request.content, live.known - 1)
+        live.prefix, live.node = found.device_tokens, found.device_node
+        live.host_hit, live.host_node = found.host_tokens, found.host_node
+        live.protected = live.prefix
+        live.extend = live.known - live.prefix
+
+    # ---- what has been done meanwhile ------------------------------------------------------------------------------
+
+    def take_note(self) -> None:
+        """Take note of finished copies and of what the storage tier has done; a pass that tries to prefill does."""
+        written = self.host.take_written()
+        for copy in self.to_device.take_finished():
+            for node in copy.nodes:
+                self.host.lock(node, -1)
+        if self.storage:
+            self._take_storage_note(self.storage, written)
+
+    def _take_storage_note(self, storage: StorageTier, written: list[RadixNode]) -> None:
+        for node in written:
+            node.host_locks += 1
+            storage.begin_write(node)
+        storage.advance()
+        for owner in storage.revoked:
+            prefetch = storage.prefetches.pop(owner, None)
+            if prefetch:
+                prefetch.above.host_locks -= 1
+        for node in storage.written:
+            node.host_locks -= 1
+        self.host.host_free_tokens += storage.released_tokens
+        storage.revoked, storage.written, storage.released_tokens = [], [], 0
+
+    def next_event_s(self) -> float | None:
+        """When something is done next that a pass could take note of; None if nothing is under way."""
+        times = [self.host.to_host.next_end_s(), self.to_device.next_end_s()]
+        if self.storage:
+            self.storage.advance()
+            times.append(self.storage.next_event_s())
+        return min((time for time in times if time is not None), default=None)
+
+    # ---- loading back ----------------------------------------------------------------------------------------------
+
+    def load_back(self, live: LiveRequest) -> None:
+        """Take device pages for all that the request's match has on the host alone, or for none of it.
+
+        The request's lock and prefix move to the end of what is loaded. The copy begins with the batch.
+        """
+        assert live.host_node
+        if live.host_hit < LOAD_BACK_TOKENS:
+            return
+        # Only write_back with a full host pool could evict it meanwhile, where the engine fails.
+        live.host_node.host_locks += 1
+        self.make_room(live.host_hit)
+        live.host_node.host_locks -= 1
+        if self.free_tokens < live.host_hit:
+            return
+        self.free_tokens -= live.host_hit
+        node: RadixNode | None = live.host_node
+        while node is not None and not node.on_device:
+            node.on_device = True
+            node = node.parent
+        self._to_load.append((live.host_node, live.host_hit))
+        self.host.lock(live.host_node, 1)
+        self.host.lock(live.host_node, 1)
+        self.unlock(live)
+        live.node = live.host_node
+        live.prefix += live.host_hit
+        live.protected = live.prefix
+        live.extend = live.known - live.prefix
+
+    def begin_loading(self) -> Copy | None:
+        """One copy of all that the batch's requests load back."""
+        if not self._to_load:
+            return None
+        nodes, tokens = zip(*self._to_load, strict=True)
+        self._to_load = []
+        return self.to_device.issue(sum(tokens), nodes)
+
+    # ---- prefetching from storage ----------------------------------------------------------------------------------
+
+    def begin_prefetch(self, live: LiveRequest) -> None:
+        """Try to fetch what a request that enters the queue is missing."""
+        storage = self.storage
+        if storage is None:
+            return
+        self.find_prefix(live)
+        assert live.node
+        assert live.host_node
+        start = live.prefix + live.host_hit
+        pages = (live.known - start) // self.page_size
+        if (
+            not live.node.on_host
+            or pages * self.page_size < storage.config.prefetch_threshold
+            or storage.prefetching_tokens >= self._prefetch_limit_tokens
+        ):
+            return
+        live.host_node.host_locks += 1
+        if not self.host.take_host(pages * self.page_size):
+            live.host_node.host_locks -= 1
+            return
+        keys = self.host.page_keys(live.request.content, start, start + pages * self.page_size)
+        storage.begin_prefetch(Prefetch(live.request.id, live.host_node, start, keys, self.clock.now_s))
+
+    def end_prefetch(self, live: LiveRequest) -> bool:
+        """Take what the request's prefetch has brought; False if the request has to wait for more."""
+        prefetch = self.storage.prefetches.get(live.request.id) if self.storage else None
+        if self.storage is None or prefetch is None:
+            return True
+        if not self.storage.may_stop(prefetch):
+            return False
+        tokens = self.storage.stop_prefetch(prefetch)
+        present = self.host.insert_host(prefetch.above, live.request.content, prefetch.start, tokens)
+        self.host.host_free_tokens += present
+        prefetch.above.host_locks -= 1
+        return True
+
+    def check(self, holders: list[LiveRequest]) -> None:
+        """As ``KvCache.check``, and the same for host memory: free + copies of nodes + prefetches = all of it."""
+        super().check(holders)
+        assert self.host.host_free_tokens >= 0
+        under_way = self.storage.held_tokens + self.storage.released_tokens if self.storage else 0
+        assert self.host.host_free_tokens + self.host.host_held_tokens + under_way == self.host.host_tokens
+        for node in self.host.nodes():
+            assert node.on_device or node.on_host
+            assert node.locks >= 0
+            assert node.host_locks >= 0
+            assert node.on_device or not (node.locks or any(child.on_device for child in node.children.values()))
+
+    def storage_log(self) -> list[tuple[float, Any, str, int]]:
+        """What prefetches came to by now."""
+        if self.storage is None:
+            return []
+        self.storage.advance()
+        return self.storage.log

@@ -1,0 +1,162 @@
+"""Settings of SGLang's host and storage tiers (HiCache), with the laws that their copies follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
+
+#: Share of what the host pool has beyond the device's that prefetches may occupy together.
+_PREFETCH_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class CopyLaw:
+    """Time that one copy takes: ``base_s + per_token_s * tokens``."""
+
+    base_s: float
+    per_token_s: float
+
+    def seconds(self, tokens: int) -> float:
+        """Time to copy ``tokens`` tokens."""
+        return self.base_s + self.per_token_s * tokens
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """The storage tier behind the host; unlimited, empty at the start.
+
+    Attributes:
+        query_s: time to learn which pages are stored.
+        read, write: one batch of pages, from and to storage.
+        prefetch_policy: when a request stops waiting for its prefetch.
+        prefetch_threshold: tokens; fewer are not worth a prefetch.
+        prefetch_timeout_base_s, prefetch_timeout_per_ki_token_s: longest wait of ``timeout``.
+    """
+
+    query_s: float
+    read: CopyLaw
+    write: CopyLaw
+    prefetch_policy: PrefetchPolicy = "best_effort"
+    prefetch_threshold: int = 256
+    prefetch_timeout_base_s: float = 1.0
+    prefetch_timeout_per_ki_token_s: float = 0.25
+
+    def timeout_s(self, tokens: int) -> float:
+        """Longest that ``timeout`` waits for ``tokens`` found tokens (0 while the query is under way)."""
+        return self.prefetch_timeout_base_s + tokens / 1024 * self.prefetch_timeout_per_ki_token_s
+
+
+@dataclass(frozen=True)
+class HostTierConfig:
+    """The host tier.
+
+    Attributes:
+        ratio: host pool over device pool.
+        write_policy: when a node is copied to the host.
+        to_host, to_device: laws of the two copy streams.
+        storage: None where there is no storage tier.
+    """
+
+    ratio: float
+    write_policy: WritePolicy
+    to_host: CopyLaw
+    to_device: CopyLaw
+    storage: StorageConfig | None = None
+
+    @classmethod
+    def from_recording(cls, hicache: Mapping[str, Any]) -> HostTierConfig:
+        """``config.hicache`` of a recorded case; absent prefetch settings are the engine's defaults.
+
+        Raises:
+            ValueError: a setting is missing, unknown or has no usable value; names it.
+        """
+        settings = _Settings("hicache", hicache)
+        config = cls(
+            ratio=settings.number("hicache_ratio"),
+            write_policy=settings.choice("hicache_write_policy", get_args(WritePolicy)),
+            to_host=settings.law("d2h"),
+            to_device=settings.law("h2d"),
+            storage=_storage(settings),
+        )
+        settings.expect_empty()
+        return config
+
+    @property
+    def write_threshold(self) -> int:
+        """Hits at which a node is copied; only ``write_back`` does not count them."""
+        return 1 if self.write_policy == "write_through" else 2
+
+    def host_tokens(self, device_tokens: int, page_size: int) -> int:
+        """Host pool in whole pages, one more than the ratio asks for."""
+        return (int(device_tokens * self.ratio) // page_size + 1) * page_size
+
+    def prefetch_limit_tokens(self, device_tokens: int, page_size: int) -> int:
+        """No prefetch is begun while those under way occupy this much."""
+        return int(_PREFETCH_SHARE * (self.host_tokens(device_tokens, page_size) - device_tokens))
+
+
+def _storage(settings: _Settings) -> StorageConfig | None:
+    default = StorageConfig(0.0, CopyLaw(0.0, 0.0), CopyLaw(0.0, 0.0))
+    policy = settings.choice(
+        "hicache_storage_prefetch_policy", get_args(PrefetchPolicy), default=default.prefetch_policy
+    )
+    threshold = settings.number("prefetch_threshold", default=default.prefetch_threshold)
+    base_s = settings.number("prefetch_timeout_base", default=default.prefetch_timeout_base_s)
+    per_ki_token_s = settings.number("prefetch_timeout_per_ki_token", default=default.prefetch_timeout_per_ki_token_s)
+    laws = settings.section("storage")
+    if laws is None:
+        return None
+    query_s, read, write = laws.number("query_s"), laws.law("read"), laws.law("write")
+    laws.expect_empty()
+    return StorageConfig(query_s, read, write, policy, int(threshold), base_s, per_ki_token_s)
+
+
+class _Settings:
+    """Settings that are taken out one by one, so that what is left is what nobody knows."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self._name = name
+        self._left = dict(values)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number, not negative."""
+        value = self._take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ValueError(f"{self._name}.{key}: expected a finite number >= 0, got {value!r}")
+        return value
+
+    def choice(self, key: str, known: tuple[str, ...], default: str | None = None) -> Any:
+        """One of ``known``."""
+        value = self._take(key, default)
+        if value not in known:
+            raise ValueError(f"{self._name}.{key}: expected one of {', '.join(known)}, got {value!r}")
+        return value
+
+    def law(self, prefix: str) -> CopyLaw:
+        """``<prefix>_base_s`` and ``<prefix>_per_token_s``."""
+        return CopyLaw(self.number(f"{prefix}_base_s"), self.number(f"{prefix}_per_token_s"))
+
+    def section(self, key: str) -> _Settings | None:
+        """Settings below a key; None where it is absent."""
+        values = self._left.pop(key, None)
+        if values is None:
+            return None
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{self._name}.{key}: expected settings, got {values!r}")
+        return _Settings(f"{self._name}.{key}", values)
+
+    def expect_empty(self) -> None:
+        """Refuse what was not taken."""
+        if self._left:
+            raise ValueError(f"{self._name}.{min(self._left)}: not restated")
+
+    def _take(self, key: str, default: Any) -> Any:
+        value = self._left.pop(key, default)
+        if value is None:
+            raise ValueError(f"{self._name}.{key}: required, and missing")
+        return value

@@ -1,0 +1,263 @@
+"""SGLang's radix cache with a host tier (``HiRadixCache``): nodes live on the device, on the host, or on both.
+
+What is on the device is closed towards the root: a node leaves the device only after everything below it. Host pages
+are only counted, never named.
+
+Sources: the ``hicache_*`` and ``storage_*`` recordings and the rules noted beside them; SGLang 0.5.x ``HiRadixCache``
+for what they leave open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hisearch.validate.restatement.content import Content
+from hisearch.validate.restatement.sglang_copies import Clock, CopyStream
+from hisearch.validate.restatement.sglang_host_config import HostTierConfig
+from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode, RadixTree, common_length, eviction_key
+
+
+@dataclass(frozen=True, eq=False)
+class HostMatch:
+    """Where a walk ended.
+
+    Attributes:
+        device_tokens: leading tokens that are on the device.
+        device_node: the node at whose end they end.
+        host_tokens: tokens behind them that are on the host alone.
+        host_node: the deepest node of the walk that has a host copy.
+    """
+
+    device_tokens: int
+    device_node: RadixNode
+    host_tokens: int
+    host_node: RadixNode
+
+
+class HostTree(RadixTree):
+    """The two-tier cache of one worker.
+
+    Attributes:
+        host_tokens, host_free_tokens: tokens of all host pages and of free ones.
+        to_host: stream of the copies to the host.
+        cut_off: host nodes whose parent, which had no host copy, was dropped: no walk comes to them or to what is below
+            them any more, but they keep their host memory until they are evicted.
+    """
+
+    def __init__(
+        self, page_size: int, policy: EvictionPolicy, config: HostTierConfig, host_tokens: int, clock: Clock
+    ) -> None:
+        super().__init__(page_size, policy)
+        self.config = config
+        self.clock = clock
+        self.host_tokens = host_tokens
+        self.host_free_tokens = host_tokens
+        self.to_host = CopyStream(config.to_host, clock)
+        self.cut_off: list[RadixNode] = []
+        self.root.on_host = True
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens that the tree has on the device."""
+        return sum(self.tokens_of(node) for node in self.nodes() if node.on_device)
+
+    @property
+    def evictable_tokens(self) -> int:
+        """Tokens on the device of nodes without a lock."""
+        return sum(self.tokens_of(node) for node in self.nodes() if node.on_device and node.locks == 0)
+
+    # ---- looking up and adding -------------------------------------------------------------------------------------
+
+    def match(self, content: Content, tokens: int) -> tuple[int, RadixNode]:
+        """As ``RadixTree.match``, of what is on the device."""
+        found = self.match_tiers(content, tokens)
+        return found.device_tokens, found.device_node
+
+    def match_tiers(self, content: Content, tokens: int) -> HostMatch:
+        """Walk along the whole pages of the first ``tokens`` tokens, through both tiers."""
+        end, matched = self._walk(self._keys(content, tokens))
+        host_tokens, device_node = 0, end
+        while not device_node.on_device:
+            host_tokens += self.tokens_of(device_node)
+            device_node = _parent(device_node)
+        host_node = end
+        while not host_node.on_host:
+            host_node = _parent(host_node)
+        return HostMatch(matched * self.page_size - host_tokens, device_node, host_tokens, host_node)
+
+    def insert(self, content: Content, tokens: int, priority: int, *, chunk: bool = False) -> int:
+        """Add the whole pages of the first ``tokens`` tokens; returns how many the device had already.
+
+        Nodes are visited from the root, and each that the device had counts a hit at once, which may copy it to the
+        host, which may evict host nodes that the walk has not reached. Computed again, a host node is on both tiers; it
+        counts no hit. The insertion of a prompt's chunk counts none at all.
+        """
+        keys = self._keys(content, tokens)
+        self.tick += 1
+        node, at, present = self.root, 0, 0
+        while at < len(keys) and keys[at] in node.children:
+            node, length = self._step(node, keys, at, priority)
+            at += length
+            if node.on_device:
+                present += length * self.page_size
+                self._count_hit(node, chunk)
+            node.on_device = True
+        if at < len(keys):
+            above, node = node, self._new_node(keys[at:], node, priority)
+            above.children[keys[at]] = node
+            self._count_hit(node, chunk)
+        return present
+
+    def insert_host(self, above: RadixNode, content: Content, start: int, tokens: int) -> int:
+        """Add host pages of tokens [start, start + tokens) below ``above``, at whose end ``start`` is.
+
+        Returns:
+            Tokens that were in the tree already, on whichever tier; their host pages are not needed.
+        """
+        keys = self.page_keys(content, start, start + tokens)
+        self.tick += 1
+        node, at = above, 0
+        node.access_tick = self.tick
+        while at < len(keys) and keys[at] in node.children:
+            node, length = self._step(node, keys, at, None)
+            at += length
+        if at < len(keys):
+            below = self._new_node(keys[at:], node, node.priority)
+            below.on_device, below.on_host = False, True
+            node.children[keys[at]] = below
+        return at * self.page_size
+
+    def _step(self, node: RadixNode, keys: Sequence[Hashable], at: int, priority: int | None) -> tuple[RadixNode, int]:
+        """Enter the child that ``keys[at]`` leads to, split where ``keys`` leave it; returns it and the pages walked.
+
+        A node that matched in part is touched as a whole, its rest too, before it is split.
+        """
+        child = node.children[keys[at]]
+        child.access_tick = self.tick
+        if priority is not None:
+            child.priority = max(child.priority, priority)
+        length = common_length(child.pages, keys, at)
+        return (self._split(child, length) if length < len(child.pages) else child), length
+
+    def _split(self, child: RadixNode, at: int) -> RadixNode:
+        """Both parts are where the whole was, the upper one with its hits; host locks stay with the lower one."""
+        upper = super()._split(child, at)
+        upper.hits = child.hits
+        upper.on_device, upper.on_host = child.on_device, child.on_host
+        return upper
+
+    # ---- copying to the host ---------------------------------------------------------------------------------------
+
+    def _count_hit(self, node: RadixNode, chunk: bool) -> None:
+        if self.config.write_policy == "write_back" or chunk:
+            return
+        node.hits += 1
+        if not node.on_host and node.hits >= self.config.write_threshold and self._copy_to_host(node):
+            self.lock(node, 1)
+
+    def _copy_to_host(self, node: RadixNode) -> bool:
+        """Begin a copy, if host memory can be had; the node counts as copied from now on."""
+        tokens = self.tokens_of(node)
+        if not self.take_host(tokens):
+            return False
+        node.on_host = True
+        self.to_host.issue(tokens, (node,))
+        return True
+
+    def take_written(self) -> list[RadixNode]:
+        """Unlock the nodes whose copies are done by now, and return them."""
+        written = [node for copy in self.to_host.take_finished() for node in copy.nodes]
+        for node in written:
+            self.lock(node, -1)
+        return written
+
+    def take_host(self, tokens: int) -> bool:
+        """Take host pages, if need be after evicting; where too few are free, *all* of ``tokens`` are evicted."""
+        if self.host_free_tokens < tokens:
+            self.evict_host(tokens)
+        if self.host_free_tokens < tokens:
+            return False
+        self.host_free_tokens -= tokens
+        return True
+
+    # ---- evicting --------------------------------------------------------------------------------------------------
+
+    def evict_host(self, tokens: int) -> None:
+        """Evict leaves that are on the host alone until at least ``tokens`` are gone or none is left."""
+        gone = 0
+        while gone < tokens:
+            leaves = [node for node in self._host_nodes() if not node.children and node.host_locks == 0]
+            if not leaves:
+                break
+            victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
+            if victim in self.cut_off:
+                self.cut_off.remove(victim)
+            else:
+                del _parent(victim).children[victim.pages[0]]
+            gone += self.tokens_of(victim)
+        self.host_free_tokens += gone
+
+    def _host_nodes(self) -> Iterator[RadixNode]:
+        """All nodes that are on the host alone, also those that were cut off."""
+        yield from (node for node in self.nodes() if not node.on_device)
+        stack = list(self.cut_off)
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
+
+    @property
+    def host_held_tokens(self) -> int:
+        """Tokens of the host copies of nodes, cut-off ones included."""
+        both = (node for node in self.nodes() if node.on_host and node.on_device)
+        return sum(map(self.tokens_of, both)) + sum(map(self.tokens_of, self._host_nodes()))
+
+    def evict(self, tokens: int) -> int:
+        """Evict device leaves until at least ``tokens`` are gone or none is left; returns how many.
+
+        A node with a host copy stays in the tree. One without is dropped, but for ``write_back``: it is copied first,
+        and all such copies of one eviction are waited for at its end.
+        """
+        gone = 0
+        copied: list[RadixNode] = []
+        kept: set[RadixNode] = set()
+        while gone < tokens:
+            leaves = [node for node in self.nodes() if self._is_device_leaf(node, copied) and node not in kept]
+            if not leaves:
+                break
+            victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
+            if victim.on_host:
+                victim.on_device = False
+            elif self.config.write_policy != "write_back":
+                del _parent(victim).children[victim.pages[0]]
+                self.cut_off.extend(victim.children.values())
+            elif self._copy_to_host(victim):
+                copied.append(victim)
+            else:
+                kept.add(victim)
+                continue
+            gone += self.tokens_of(victim)
+        if copied:
+            self._await_copies(copied)
+        self.evicted_tokens += gone
+        return gone
+
+    def _is_device_leaf(self, node: RadixNode, leaving: list[RadixNode]) -> bool:
+        return (
+            node.on_device
+            and node.locks == 0
+            and node not in leaving
+            and not any(child.on_device and child not in leaving for child in node.children.values())
+        )
+
+    def _await_copies(self, copied: list[RadixNode]) -> None:
+        self.clock.now_s = max(self.clock.now_s, self.to_host.free_s)
+        self.to_host.take_finished()
+        for node in copied:
+            node.on_device = False
+
+
+def _parent(node: RadixNode) -> RadixNode:
+    assert node.parent is not None
+    return node.parent

@@ -1,0 +1,217 @@
+"""SGLang's storage tier: a key store with three servers beside the scheduler, for queries, reads and writes.
+
+Each server does one operation after another. What they come to waits in queues (``released_tokens``, ``revoked``,
+``written``) until the scheduler takes note of it. The tier knows nothing of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hisearch.validate.restatement.sglang_copies import Clock
+from hisearch.validate.restatement.sglang_host_config import StorageConfig
+from hisearch.validate.restatement.sglang_tree import RadixNode
+
+Job = TypeVar("Job")
+
+#: Pages that are read or written together.
+BATCH_PAGES = 128
+#: How long after a prefetch's deadline an idle scheduler looks at it again, seconds.
+_AFTER_DEADLINE_S = 1e-6
+
+
+@dataclass(eq=False)
+class Prefetch:
+    """Pages of one request on their way from storage to the host.
+
+    Attributes:
+        owner: the request's id.
+        above: node behind whose end the pages begin; its host copy is locked meanwhile.
+        start: token at which they begin.
+        keys: identities of all the pages that host memory was taken for.
+        begun_s: when the request entered the queue.
+        hit_pages: pages that storage has, from the first on; 0 until the query is answered.
+        read_pages: pages that have arrived.
+        stopped: whether the scheduler has taken what had arrived; nothing arrives any more.
+    """
+
+    owner: Any
+    above: RadixNode
+    start: int
+    keys: list[Hashable]
+    begun_s: float
+    hit_pages: int = 0
+    read_pages: int = 0
+    stopped: bool = False
+
+
+@dataclass(eq=False)
+class _Write:
+    node: RadixNode
+    keys: list[Hashable]
+    done_pages: int = 0
+
+
+class _Server(Generic[Job]):
+    """Does jobs in order, each in one or several parts.
+
+    ``seconds(job)`` is the time of the job's next part; ``finish(job)`` is called at its end and says whether another
+    part follows.
+    """
+
+    def __init__(self, seconds: Callable[[Job], float], finish: Callable[[Job, float], bool]) -> None:
+        self._seconds = seconds
+        self._finish = finish
+        self._queue: list[Job] = []
+        self.end_s: float | None = None
+
+    def add(self, job: Job, now: float) -> None:
+        """Queue a job; it begins now if nothing is before it."""
+        self._queue.append(job)
+        if self.end_s is None:
+            self.end_s = now + self._seconds(job)
+
+    def step(self) -> None:
+        """End the part under way and begin the next one."""
+        assert self.end_s is not None
+        now = self.end_s
+        if not self._finish(self._queue[0], now):
+            self._queue.pop(0)
+        self.end_s = now + self._seconds(self._queue[0]) if self._queue else None
+
+
+class StorageTier:
+    """The store and its servers.
+
+    Attributes:
+        prefetches: those that the scheduler has not taken the result of, by request id.
+        held_tokens: host memory of prefetches that neither the tree has got nor ``released_tokens`` counts.
+        released_tokens: host memory that prefetches turned out not to need.
+        revoked: ids of requests whose prefetch was not worth it, in order.
+        written: nodes whose pages have been stored.
+        log: ``(time, request id, "revoked" | "reading" | "read", tokens)``.
+    """
+
+    def __init__(self, config: StorageConfig, page_size: int, clock: Clock) -> None:
+        self.config = config
+        self.page_size = page_size
+        self.clock = clock
+        #: The engine does not read less than a page.
+        self.least_hit_tokens = max(config.prefetch_threshold, page_size)
+        self.stored: set[Hashable] = set()
+        self.prefetches: dict[Any, Prefetch] = {}
+        self.held_tokens = 0
+        self.released_tokens = 0
+        self.revoked: list[Any] = []
+        self.written: list[RadixNode] = []
+        self.log: list[tuple[float, Any, str, int]] = []
+        self._queries: _Server[Prefetch] = _Server(lambda prefetch: config.query_s, self._end_query)
+        self._reader: _Server[Prefetch] = _Server(self._read_seconds, self._end_read)
+        self._writer: _Server[_Write] = _Server(self._write_seconds, self._end_write)
+
+    @property
+    def prefetching_tokens(self) -> int:
+        """Tokens that prefetches under way were begun for."""
+        return sum(len(prefetch.keys) * self.page_size for prefetch in self.prefetches.values())
+
+    def begin_prefetch(self, prefetch: Prefetch) -> None:
+        """Queue the query of a prefetch."""
+        self.advance()
+        self.prefetches[prefetch.owner] = prefetch
+        self.held_tokens += len(prefetch.keys) * self.page_size
+        self._queries.add(prefetch, self.clock.now_s)
+
+    def stop_prefetch(self, prefetch: Prefetch) -> int:
+        """Take what has arrived, and nothing more; returns its tokens, whose host memory is the caller's."""
+        prefetch.stopped = True
+        del self.prefetches[prefetch.owner]
+        tokens = prefetch.read_pages * self.page_size
+        self.held_tokens -= tokens
+        return tokens
+
+    def begin_write(self, node: RadixNode) -> None:
+        """Queue the writing of a node's pages, as it is now."""
+        self.advance()
+        self._writer.add(_Write(node, list(node.pages)), self.clock.now_s)
+
+    def may_stop(self, prefetch: Prefetch) -> bool:
+        """Whether the request need not wait any longer for its prefetch."""
+        policy = self.config.prefetch_policy
+        complete = 0 < prefetch.hit_pages == prefetch.read_pages
+        return (
+            policy == "best_effort"
+            or complete
+            or (policy == "timeout" and self.clock.now_s - prefetch.begun_s > self._timeout_s(prefetch))
+        )
+
+    def advance(self) -> None:
+        """Let the servers do all that they have done by now, in order of time."""
+        while True:
+            servers: list[_Server[Any]] = [self._writer, self._queries, self._reader]
+            busy = [server for server in servers if server.end_s is not None]
+            if not busy:
+                return
+            first = min(busy, key=lambda server: server.end_s or 0.0)
+            if first.end_s is None or first.end_s > self.clock.now_s:
+                return
+            first.step()
+
+    def next_event_s(self) -> float | None:
+        """When a server is done next, or a prefetch is waited for too long."""
+        times = [server.end_s for server in (self._queries, self._reader, self._writer) if server.end_s is not None]
+        if self.config.prefetch_policy == "timeout":
+            deadlines = (prefetch.begun_s + self._timeout_s(prefetch) for prefetch in self.prefetches.values())
+            looks = (deadline + _AFTER_DEADLINE_S for deadline in deadlines)
+            times.extend(look for look in looks if look > self.clock.now_s)
+        return min(times, default=None)
+
+    def _timeout_s(self, prefetch: Prefetch) -> float:
+        return self.config.timeout_s(prefetch.hit_pages * self.page_size)
+
+    # ---- the servers -----------------------------------------------------------------------------------------------
+
+    def _end_query(self, prefetch: Prefetch, now: float) -> bool:
+        """Too few hits: the prefetch is revoked. Else memory beyond the hits is released and the reader goes on."""
+        hits = next((at for at, key in enumerate(prefetch.keys) if key not in self.stored), len(prefetch.keys))
+        if hits * self.page_size < self.least_hit_tokens:
+            self.revoked.append(prefetch.owner)
+            self._release(len(prefetch.keys))
+            self.log.append((now, prefetch.owner, "revoked", hits * self.page_size))
+            return False
+        prefetch.hit_pages = hits
+        self._release(len(prefetch.keys) - hits)
+        self.log.append((now, prefetch.owner, "reading", hits * self.page_size))
+        self._reader.add(prefetch, now)
+        return False
+
+    def _release(self, pages: int) -> None:
+        self.held_tokens -= pages * self.page_size
+        self.released_tokens += pages * self.page_size
+
+    def _read_seconds(self, prefetch: Prefetch) -> float:
+        return self.config.read.seconds(min(prefetch.hit_pages - prefetch.read_pages, BATCH_PAGES) * self.page_size)
+
+    def _end_read(self, prefetch: Prefetch, now: float) -> bool:
+        """A batch has been read. If the prefetch was stopped before, it does not count and none follows."""
+        if not prefetch.stopped:
+            prefetch.read_pages = min(prefetch.read_pages + BATCH_PAGES, prefetch.hit_pages)
+            if prefetch.read_pages < prefetch.hit_pages:
+                return True
+        self._release(prefetch.hit_pages - prefetch.read_pages)
+        self.log.append((now, prefetch.owner, "read", prefetch.read_pages * self.page_size))
+        return False
+
+    def _write_seconds(self, write: _Write) -> float:
+        return self.config.write.seconds(min(len(write.keys) - write.done_pages, BATCH_PAGES) * self.page_size)
+
+    def _end_write(self, write: _Write, now: float) -> bool:
+        """A batch can be found as soon as it is written."""
+        del now
+        self.stored.update(write.keys[write.done_pages : write.done_pages + BATCH_PAGES])
+        write.done_pages += BATCH_PAGES
+        if write.done_pages < len(write.keys):
+            return True
+        self.written.append(write.node)
+        return False
