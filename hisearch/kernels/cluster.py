@@ -1,6 +1,7 @@
 """The event loop: arrivals and workers' step ends in order of time.
 
-Ties: arrivals (by request index), then ends of steps (by worker index), then starts of steps (by worker index). So a
+Ties: arrivals (by request index), then what servers beside the schedulers have done, then ends of steps (by worker
+index), then starts of steps (by worker index). So a
 step that starts at t sees every arrival at or before t, a follow-up that is due the moment its predecessor ends among
 them.
 """
@@ -66,7 +67,8 @@ def _deliver(sim, r, is_open, now):
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
     worker = sim.workers[w]
-    if worker.phase == la.FORMING:
+    if worker.phase == la.FORMING or worker.phase == la.IDLE:
+        worker.phase = la.FORMING
         doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
         return
     doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
@@ -80,6 +82,7 @@ def _reset(sim):
     counters = sim.counters
     counters[:] = 0
     counters[la.FREE_NODE] = -1
+    counters[la.FREE_FETCH] = -1
     trees = sim.trees.shape[0]
     counters[la.NODES_USED] = trees
     counters[la.NODES_LEFT] = sim.nodes.shape[0] - trees
@@ -136,7 +139,10 @@ def run(sim):
         event = np.inf
         if sim.counters[la.EVENT_HEAP] > 0:
             event = sim.workers[sim.event_heap[0]].event_s
-        now = min(arrival, event)
+        served = np.inf
+        if sim.counters[la.SERVING] > 0:
+            served = sim.servers[sim.server_heap[0]].end_s
+        now = min(arrival, event, served)
         if now == np.inf:
             return last, 0
         if now > sim.config.horizon_s:
@@ -146,8 +152,10 @@ def run(sim):
             _forget_after(sim, last)
             return last, 1
         sim.counters[la.EVENTS] += 1
-        if arrival <= event:
+        if arrival <= event and arrival <= served:
             _deliver(sim, r, is_open, now)
+        elif served <= event:
+            doors.knock(sim.config.door, sim, doors.SERVE, sim.server_heap[0], 0, now)
         else:
             last = now
             _worker_event(sim, sim.event_heap[0], now)

@@ -37,8 +37,9 @@ IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
 # this step leaves out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
 WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
 
-# A clock or a count that is not reached.
+# A clock or a count that is not reached, and a time.
 NEVER = 2**62
+FOREVER_S = 1e300
 
 # What a request does in the prompt batch of a step.
 PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE = 0, 1, 2
@@ -54,6 +55,8 @@ REQUEST = np.dtype(
         ("last_token_s", "f8"),  # of a request that lost its KV or sat out a step: when it made its newest token
         ("hit_tokens", "i8"),  # found in HBM at the first admission
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
+        ("storage_hit_tokens", "i8"),  # likewise, having been fetched into it for this request
+        ("fetched_tokens", "i8"),  # brought to the host by its newest fetch
         ("generated", "i8"),  # output tokens sampled; not kept up to date while decoding (see finish_clock)
         ("computed", "i8"),  # tokens whose KV exists, or will once the outstanding steps have run; likewise
         ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
@@ -80,6 +83,7 @@ REQUEST = np.dtype(
         ("rested", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
         ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
         ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
+        ("fetch", "i4"),  # SGLang: what it fetches from storage, or -1
         ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang_running``)
         ("serial", "i4"),  # SGLang: the step that last computed prompt tokens of it; -1 once it is retracted
     ],
@@ -87,6 +91,15 @@ REQUEST = np.dtype(
 )
 
 GHOST = -1
+
+# Where a node of a cache with a host tier is (``HOSTED.where``); 0: nowhere any more, see ``hicache``.
+IN_HBM, ON_HOST = 1, 2
+# When a request stops waiting for what it fetches from storage.
+BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
+# When an entry of a store that has expired is dropped.
+LAZY, PERIODIC, PRESSURE = 0, 1, 2
+# The servers that a worker has beside its scheduler: 3 w + one of these.
+WRITER, ASKER, READER = 0, 1, 2
 
 #: A run of cached pages.
 NODE = np.dtype(
@@ -120,6 +133,72 @@ STANDING = np.dtype(
     align=True,
 )
 
+#: More on a node of a cache with a host tier, and on a run of a store.
+HOSTED = np.dtype(
+    [
+        ("at_s", "f8"),  # end of the copy that holds it; in a store: its last use
+        ("write_begin", "i8"),  # where what is written of it to storage begins
+        ("written", "i8"),  # and how far that has come
+        ("where", "i4"),  # IN_HBM | ON_HOST
+        ("device_children", "i4"),  # children in HBM
+        ("host_locks", "i4"),  # storage operations that use its host copy
+        ("settled", "i4"),  # 1 where it and all above it have the hits and the copy that they can get
+        ("below", "i4"),  # scratch: the next node of a way down
+        ("next_copy", "i4"),  # behind it in a stream of copies
+        ("next_write", "i4"),  # behind it in the line for storage
+    ],
+    align=True,
+)
+
+#: SGLang with a host tier: a worker's copies.
+HOST = np.dtype(
+    [
+        ("now_s", "f8"),  # where its scheduler is: waiting for a copy moves it within a pass
+        ("loading_tokens", "i8"),  # to be loaded back by the batch being formed
+        ("fetching_tokens", "i8"),  # of prefetches that have not been taken
+        ("released_pages", "i8"),  # of host memory that prefetches turned out not to need, not noted yet
+        ("to_host_head", "i4"),  # nodes being copied
+        ("to_host_tail", "i4"),
+        ("to_hbm_head", "i4"),
+        ("to_hbm_tail", "i4"),
+        ("loading", "i4"),  # nodes that the batch being formed loads back
+        ("entering_head", "i4"),  # requests that have entered the queue and not been looked up in storage
+        ("entering_tail", "i4"),
+        ("revoked", "i4"),  # fetches found not to be worth it, not noted yet
+        ("revoked_tail", "i4"),
+        ("written", "i4"),  # nodes that storage has, not noted yet
+    ],
+    align=True,
+)
+
+#: What a request fetches from storage into host memory.
+FETCH = np.dtype(
+    [
+        ("begun_s", "f8"),
+        ("begin", "i8"),  # token behind which it begins
+        ("wanted", "i8"),  # tokens that host memory was taken for
+        ("found", "i8"),  # tokens that storage has; 0 until it has answered
+        ("read", "i8"),  # tokens that have arrived
+        ("request", "i4"),
+        ("static", "i4"),  # the path that it lies on
+        ("above", "i4"),  # node whose host copy is locked meanwhile
+        ("next", "i4"),  # behind it in a server's line, among the revoked, in the free list
+        ("stopped", "i4"),  # the scheduler has taken what had arrived
+        ("registered", "i4"),  # it is its request's fetch
+        ("served", "i4"),  # a server still has it
+    ],
+    align=True,
+)
+
+#: A server beside a worker's scheduler: one job after another, in parts.
+SERVER = np.dtype([("end_s", "f8"), ("head", "i4"), ("tail", "i4"), ("slot", "i4")], align=True)
+
+#: A path that bytes take: transfers one after another, each of ``base_s + tokens * s_per_token``.
+LINK = np.dtype(
+    [("base_s", "f8"), ("s_per_token", "f8"), ("free_s", "f8"), ("busy_s", "f8"), ("tokens", "i8"), ("transfers", "i8")],
+    align=True,
+)
+
 #: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang_order``).
 QUEUED = np.dtype(
     [
@@ -137,6 +216,11 @@ TREE = np.dtype(
         ("free_pages", "i8"),
         ("evictable_pages", "i8"),  # radix: unlocked pages in the tree
         ("evicted_tokens", "i8"),
+        ("expired_tokens", "i8"),
+        ("stored_tokens", "i8"),  # written into it
+        ("read_tokens", "i8"),  # read out of it
+        ("peak_pages", "i8"),
+        ("eviction", "i8"),
         ("tick", "i8"),  # radix: accesses so far
         ("serial", "i8"),  # radix: nodes made so far
         ("head", "i4"),  # free queue
@@ -230,7 +314,9 @@ FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP 
 # LARGEST_GROUP: copies in the largest group of the same pages so far, see ``copies``.
 # PASSES: TensorRT-LLM: passes so far, see trtllm_pass.
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS, PASSES = 8, 9, 10, 11, 12, 13, 14, 15
-COUNTERS = 16
+# SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
+SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES, SWEPT = 16, 17, 18, 19, 20
+COUNTERS = 21
 
 # Values of counters[FAULT], any of which voids the run.
 # STUCK: requests preempt each other for ever, and none makes a token.
@@ -271,6 +357,7 @@ CONFIG = np.dtype(
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
+        ("hicache", "i8"),  # SGLang: 1 with a host tier
         ("prefix_caching", "i8"),
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
@@ -301,6 +388,30 @@ CONFIG = np.dtype(
     align=True,
 )
 
+#: Tiers below HBM as HiCache moves them. Rules and laws: ``hicache``, ``hicache_storage``.
+TIERS = np.dtype(
+    [
+        ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)
+        ("load_back_tokens", "i8"),  # fewer are not loaded back
+        ("storage", "i8"),  # 1 with a storage tier
+        ("workers_per_store", "i8"),
+        ("workers_per_node", "i8"),
+        ("fetch_policy", "i8"),
+        ("fetch_threshold", "i8"),
+        ("fetch_limit_tokens", "i8"),  # of all fetches of a worker together
+        ("network", "i8"),  # 1 where storage lies behind the nodes' networks
+        ("reclaim", "i8"),
+        ("store_pages", "i8"),
+        ("store_eviction", "i8"),
+        ("query_s", "f8"),
+        ("timeout_base_s", "f8"),
+        ("timeout_s_per_ki_token", "f8"),
+        ("ttl_s", "f8"),
+        ("reclaim_period_s", "f8"),
+    ],
+    align=True,
+)
+
 #: A step in the log.
 STEP_LOG = np.dtype(
     [
@@ -325,6 +436,11 @@ ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], 
 
 #: Scalars of ``latency.costs.StepCosts``.
 HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
+
+
+#: What a fetch came to: as SGLang's recordings have it.
+FETCH_LOG = np.dtype([("at_s", "f8"), ("tokens", "i8"), ("request", "i4"), ("event", "i4")], align=True)
+REVOKED, READING, READ = 0, 1, 2
 
 
 class Costs(Handle):
@@ -359,9 +475,13 @@ class Trace(Handle):
 class Sim(Handle):
     """All arrays of a running simulation, modified in place.
 
-    standings, queued: beside nodes and requests; of length 1 where nothing asks for them.
-    cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; V is the number of
-        trees.
+    standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
+        nodes), hosts (W,), fetches, servers (3 W,) and their heap (3 W,), which a host tier has.
+    trees: those with content by prefix (V of them), then the host pools of HiCache, which have none of their own.
+    cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
+        run there.
+    links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading, then of each
+        node's network, out and in.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -389,6 +509,14 @@ class Sim(Handle):
         "nodes": Array(NODE, 1),
         "standings": Array(STANDING, 1),
         "queued": Array(QUEUED, 1),
+        "tiers": Record(TIERS),
+        "hosted": Array(HOSTED, 1),
+        "hosts": Array(HOST, 1),
+        "fetches": Array(FETCH, 1),
+        "servers": Array(SERVER, 1),
+        "server_heap": Array("i4", 1),
+        "links": Array(LINK, 1),
+        "log_fetches": Array(FETCH_LOG, 1),
         "cover": Array("i4", 2),
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),

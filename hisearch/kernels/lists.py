@@ -247,7 +247,9 @@ def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
     if request.scheduled_s != request.scheduled_s:
         request.scheduled_s = now
         request.hit_tokens = hit_tokens
-        request.host_hit_tokens = host_hit_tokens
+        fetched = min(host_hit_tokens, request.fetched_tokens)
+        request.host_hit_tokens = host_hit_tokens - fetched
+        request.storage_hit_tokens = fetched
 
 
 @kernel

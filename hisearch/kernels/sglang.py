@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 
-from hisearch.kernels import device, doors, heaps, lists, log, queue, radix
+from hisearch.kernels import device, doors, heaps, hicache, lists, log, radix
+from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
 from hisearch.kernels import sglang_gaps as gaps
@@ -36,7 +37,7 @@ def _next_batch(sim, w, now, last):
     """Form a batch behind one of kind ``last`` (0: the last pass formed none); returns its kind, or 0."""
     worker = sim.workers[w]
     if worker.chunked >= 0:
-        memory.keep_unfinished(sim, w, worker.chunked)
+        memory.keep_unfinished(sim, w, worker.chunked, True)
     in_flight = 0
     if last == la.PREFILL_STEP or last == la.MIXED_STEP:
         in_flight = running.join_last_prefill(sim, w)
@@ -87,20 +88,68 @@ def _launch_prefill(sim, w, now, kind):
 
 
 @kernel
+def _turn_to_tiers(sim, w, now):
+    """A pass begins at ``now``: requests that have entered the queue look into storage."""
+    if not sim.config.hicache:
+        return
+    sim.hosts[w].now_s = max(sim.hosts[w].now_s, now)
+    storage.begin_fetches(sim, w)
+
+
+@kernel
+def _something_comes(sim, w):
+    """Whether a copy, a server or a deadline will give an idle worker a reason for another pass."""
+    if not sim.config.hicache:
+        return False
+    if hicache.next_copy_s(sim, w) < la.FOREVER_S:
+        return True
+    return sim.tiers.storage != 0 and (storage.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S)
+
+
+@kernel
+def _look_again(sim, w):
+    """An idle worker with requests waiting tries again when a copy is done or a deadline has passed.
+
+    It does so too, without being told here, when a request arrives or a server has done a part.
+    """
+    time = hicache.next_copy_s(sim, w)
+    if sim.tiers.storage:
+        time = min(time, storage.next_deadline_s(sim, w))
+    if time < la.FOREVER_S:
+        heaps.event_set(sim, w, time)
+
+
+@kernel
+def serve(sim, k, now):
+    """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
+    storage.end_part(sim, k, now)
+    w = k // 3
+    worker = sim.workers[w]
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
+@kernel
 def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
     log.forget_lost(sim)
+    _turn_to_tiers(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
         worker.ratio = initial_ratio(sim)
         # This pass may have cleared the mark that kept requests out.
-        if worker.waiting > 0:
+        if worker.waiting > 0 and not _something_comes(sim, w):
             kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
         device.await_next(sim, w, now, False)
+        if worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
+            _look_again(sim, w)
         return
+    if sim.config.hicache:
+        now = sim.hosts[w].now_s
     _note_peak(sim, w)
     if kind == la.DECODE_STEP:
         decode.launch_decode(sim, w, now)
@@ -123,7 +172,7 @@ def _process_prompts(sim, w, row, serial, now):
             running.finish(sim, w, r, now)
         else:
             # The prompt's pages are keyed by what was known before this token: a path to the prompt's end or beyond.
-            memory.keep_unfinished(sim, w, r)
+            memory.keep_unfinished(sim, w, r, False)
 
 
 @kernel
@@ -149,6 +198,8 @@ def _process(sim, w, serial, now):
 def complete(sim, w, now):
     """Process the results of the step or run of decode steps whose event is due."""
     worker = sim.workers[w]
+    if sim.config.hicache:
+        sim.hosts[w].now_s = max(sim.hosts[w].now_s, now)
     if worker.phase != la.COASTING:
         serial = worker.launched - worker.outstanding + 1
         device.retire(sim, w)
@@ -172,10 +223,12 @@ def receive(sim, w, r, now):
     worker = sim.workers[w]
     sim.requests[r].node = w
     order.enqueue(sim, w, r)
+    if sim.tiers.storage:
+        storage.enter(sim, w, r)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif worker.phase == la.COASTING and not order.closed(sim, w):
+    elif worker.phase == la.COASTING and (sim.tiers.storage or not order.closed(sim, w)):
         device.cut_coast(sim, w, now)
 
 
@@ -189,9 +242,12 @@ def door(sim, errand, w, r, now):
         receive(sim, w, r, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.SERVE:
+        serve(sim, w, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
-        if sim.config.host_pages > 0:
-            queue.reset(sim, sim.config.workers + w, sim.config.host_pages)
+        if sim.config.hicache:
+            hicache.reset(sim, w)
+            storage.reset(sim, w)
         sim.workers[w].ratio = initial_ratio(sim)
     return 0

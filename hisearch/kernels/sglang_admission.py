@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.kernels import layout as la
-from hisearch.kernels import lists, radix, tree
+from hisearch.kernels import hicache, lists, radix, tree
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_running as running
 from hisearch.kernels.jit import kernel
@@ -104,29 +104,38 @@ def try_admit(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     known = sim.trace.input_tokens[r] + request.generated
-    found, d = 0, w
-    if sim.config.prefix_caching:
+    found, d, on_host, host_node = 0, w, 0, w
+    if sim.config.hicache:
+        found, d, on_host, host_node = hicache.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
+    elif sim.config.prefix_caching:
         found, d = radix.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
     total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
     if total >= _total_left(sim, w):
         return NO_TOKEN
-    tokens = _whole_pages(sim, known - found)
+    tokens = _whole_pages(sim, known - found - on_host)
     if tokens >= worker.input_left and worker.batch_size > 0:
         return OTHER
     radix.lock(sim, w, d)
     # What the matched prefix held is not evictable any more.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
-    if not fits or (tokens > worker.chunk_left and cut <= 0):
+    if not fits:
         radix.unlock(sim, w, d)
-        return OTHER if fits else NO_TOKEN
+        return NO_TOKEN
     request.node = d
     request.locked_tokens = found
     request.computed = found
     loaded = 0
-    if sim.config.host_pages > 0:
-        loaded = memory.load_back(sim, w, r, now)
-        tokens = _whole_pages(sim, known - request.computed)
+    if on_host > 0:
+        loaded = memory.load_back(sim, w, r, host_node, on_host)
+    tokens = _whole_pages(sim, known - request.computed)
+    if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
+        # What was loaded stays.
+        radix.unlock(sim, w, request.node)
+        request.node = w
+        request.locked_tokens = 0
+        request.computed = 0
+        return OTHER
     if tokens <= worker.chunk_left:
         return _admit(sim, w, r, now, found, loaded, known - request.computed, tokens, True)
     return _admit(sim, w, r, now, found, loaded, cut, cut, False)

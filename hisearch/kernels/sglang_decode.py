@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import device, heaps, lists, log, radix
+from hisearch.kernels import device, heaps, lists, log
+from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
+from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels import sglang_gaps as gaps
 from hisearch.kernels import sglang_log as step_log
 from hisearch.kernels import sglang_memory as memory
@@ -108,12 +110,12 @@ def _retract(sim, w):
     while worker.decoding > 1:
         if count < total:
             due = lists.pages_due(sim, w, 0)
-            radix.make_room(sim, w, due)
+            prefixes.make_room(sim, w, due)
             if sim.trees[w].free_pages >= due:
                 break
         count -= 1
         _lose(sim, w, sim.batch[w, count])
-        radix.make_room(sim, w, lists.pages(sim, RETRACT_STEPS * worker.decoding))
+        prefixes.make_room(sim, w, lists.pages(sim, RETRACT_STEPS * worker.decoding))
     generated = 0
     limit = 0
     for k in range(count):
@@ -122,6 +124,10 @@ def _retract(sim, w):
     worker.ratio = min(1.0, (generated + RETRACT_STEPS * count) / (limit + 1))
     for k in range(total - 1, count - 1, -1):
         order.enqueue(sim, w, sim.batch[w, k])
+        if sim.tiers.storage:
+            storage.enter(sim, w, sim.batch[w, k])
+    if sim.tiers.storage:
+        storage.begin_fetches(sim, w)
     _keep_order(sim, w, count)
 
 
@@ -141,7 +147,7 @@ def form_decode(sim, w):
         worker.full = 0
         return False
     due = lists.pages_due(sim, w, 0)
-    radix.make_room(sim, w, due)
+    prefixes.make_room(sim, w, due)
     if sim.trees[w].free_pages >= due:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:
@@ -150,7 +156,7 @@ def form_decode(sim, w):
         left = left or worker.decoding < decoding
     if left:
         worker.full = 0
-    radix.make_room(sim, w, worker.decoding)
+    prefixes.make_room(sim, w, worker.decoding)
     running.take_decode_pages(sim, w)
     return True
 

@@ -5,11 +5,10 @@ A request's first ``locked_tokens`` tokens are the tree's, the rest of its compu
 
 from __future__ import annotations
 
-from hisearch.kernels import lists, queue, radix, tree
+from hisearch.kernels import hicache, lists, radix, tree
+from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels.jit import kernel
 
-#: Load-backs of fewer tokens are not worth an operation (HiCache's load_back_threshold).
-LOAD_BACK_TOKENS = 10
 #: Tokens of the pool that the engine keeps from any one prompt (max_req_input_len).
 SPARE_INPUT_TOKENS = 6
 
@@ -37,27 +36,23 @@ def max_new(sim, r):
 
 
 @kernel
-def keep_unfinished(sim, w, r):
-    """After a chunk: its whole pages become the tree's, and ``r`` holds on to them. ``computed`` includes the chunk."""
+def keep_unfinished(sim, w, r, chunk):
+    """After a prefill, or a chunk of it: its whole pages become the tree's, and ``r`` holds on to them.
+
+    ``computed`` includes it.
+    """
     if not sim.config.prefix_caching:
         return
     request = sim.requests[r]
     static = lists.path_end(sim, r)
     tokens = tree.floor_page(sim, request.computed)
-    present, _ = radix.insert(sim, w, static, tokens, sim.trace.priority[r])
+    present = prefixes.insert(sim, w, static, tokens, sim.trace.priority[r], chunk)
     sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
-    _, d = radix.walk(sim, w, static, tokens)
+    _, d = prefixes.walk(sim, w, static, tokens)
     radix.unlock(sim, w, request.node)
     radix.lock(sim, w, d)
     request.node = d
     request.locked_tokens = tokens
-    _back_up(sim, w, r, tokens)
-
-
-@kernel
-def _back_up(sim, w, r, tokens):
-    if sim.config.host_pages > 0:
-        queue.store(sim, sim.config.workers + w, lists.path_end(sim, r), tokens)
 
 
 @kernel
@@ -76,39 +71,27 @@ def keep_finished(sim, w, r):
     request = sim.requests[r]
     if sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed)
-        present, _ = radix.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r])
+        present = prefixes.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r], False)
         sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
         request.locked_tokens = tokens
-        _back_up(sim, w, r, tokens)
     drop(sim, w, r)
 
 
 @kernel
-def load_back(sim, w, r, now):
-    """Bring what the host tier holds beyond ``r``'s cached prefix into HBM, all or nothing.
+def load_back(sim, w, r, d, tokens):
+    """Bring the ``tokens`` tokens up to the end of node ``d`` that the host alone has into HBM, or none of them.
 
-    Returns the tokens loaded.
+    What ``r`` holds then reaches to there. Returns the tokens loaded.
     """
     request = sim.requests[r]
-    static = lists.path_end(sim, r)
-    known = sim.trace.input_tokens[r] + request.generated
-    on_host, _ = tree.match(sim, sim.config.workers + w, static, tree.floor_page(sim, known - 1))
-    loaded = on_host - request.computed
-    if loaded < LOAD_BACK_TOKENS:
+    if not hicache.load_back(sim, w, d, tokens):
         return 0
-    pages = loaded // sim.config.page_tokens
-    radix.make_room(sim, w, pages)
-    if sim.trees[w].free_pages < pages:
-        return 0
-    sim.trees[w].free_pages -= pages
-    _, d = radix.insert(sim, w, static, on_host, sim.trace.priority[r])
     radix.lock(sim, w, d)
     radix.unlock(sim, w, request.node)
     request.node = d
-    request.locked_tokens = on_host
-    request.computed = on_host
-    lists.load_back(sim, w, now, loaded)
-    return loaded
+    request.locked_tokens += tokens
+    request.computed += tokens
+    return tokens
 
 
 @kernel

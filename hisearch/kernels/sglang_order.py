@@ -19,7 +19,8 @@ left out. Sources: SGLang's documented server arguments, its ``SchedulePolicy`` 
 from __future__ import annotations
 
 from hisearch.kernels import layout as la
-from hisearch.kernels import lists, radix, rng, tree
+from hisearch.kernels import lists, rng, tree
+from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels.jit import kernel
 
 #: lpm is fcfs while more than this many requests wait.
@@ -116,7 +117,7 @@ def _match(sim, w, r):
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return 0, w
-    return radix.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, _known(sim, r)))
+    return prefixes.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, _known(sim, r)))
 
 
 @kernel

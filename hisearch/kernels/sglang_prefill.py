@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hisearch.kernels import hicache, lists
+from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
-from hisearch.kernels import lists, radix
 from hisearch.kernels import sglang_admission as admission
+from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels import sglang_order as order
 from hisearch.kernels import sglang_running as running
 from hisearch.kernels.jit import kernel
@@ -21,7 +23,7 @@ def _take_prompt_pages(sim, w, entries, size):
         pages += lists.pages(sim, request.computed + request.chunk) - lists.pages(sim, request.computed)
     spare = size if page > 1 else 0
     # The engine asks for tokens and a spare page per request; rounded up, that is how far it evicts in whole pages.
-    radix.make_room(sim, w, lists.pages(sim, tokens) + spare)
+    prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
     if sim.trees[w].free_pages < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     sim.trees[w].free_pages -= pages
@@ -31,16 +33,31 @@ def _take_prompt_pages(sim, w, entries, size):
 def _admit_waiting(sim, w, places, now):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
-    while worker.waiting > 0:
+    r = worker.waiting_head
+    while r >= 0:
         if worker.batch_size >= places:
             worker.full = 1
         if worker.full:
             return
-        verdict = admission.try_admit(sim, w, worker.waiting_head, now)
+        after = sim.requests[r].next
+        if sim.tiers.storage and not _arrived(sim, w, r):
+            r = after
+            continue
+        verdict = admission.try_admit(sim, w, r, now)
         if verdict == admission.NO_TOKEN:
-            worker.full = 1
+            # With a host tier memory may be short only as long as copies hold it.
+            worker.full = 1 if not sim.config.hicache or worker.batch_size > 0 or worker.running > 0 else 0
         if verdict != admission.CONTINUE:
             return
+        r = after
+
+
+@kernel
+def _arrived(sim, w, r):
+    """Whether ``r`` need not wait for what it fetches. Each look may take node records, of which there may be too few."""
+    if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+    return storage.take_fetch(sim, w, r)
 
 
 @kernel
@@ -59,6 +76,8 @@ def form_prefill(sim, w, now, in_flight):
         if places <= 0:
             worker.full = 1
             return 0
+    if sim.config.hicache:
+        storage.take_note(sim, w)
     order.sort_waiting(sim, w)
     admission.open_budget(sim, w, in_flight)
     worker.batch_size = 0
@@ -68,12 +87,14 @@ def form_prefill(sim, w, now, in_flight):
     _admit_waiting(sim, w, places, now)
     if worker.batch_size == 0:
         return 0
+    if sim.config.hicache:
+        hicache.begin_loading(sim, w)
     _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size)
     if not sim.config.mixed_chunk or worker.running == 0:
         return la.PREFILL_STEP
     running.drop_lingering(sim, w)
     if worker.decoding == 0:
         return la.PREFILL_STEP
-    radix.make_room(sim, w, worker.decoding)
+    prefixes.make_room(sim, w, worker.decoding)
     running.take_decode_pages(sim, w)
     return la.MIXED_STEP

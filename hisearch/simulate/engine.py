@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
+from hisearch.simulate import tier_arrays
 from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.tiers import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
 from hisearch.specs.deployment import RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
@@ -39,10 +41,6 @@ _ROUTERS = {
     "power_of_two": la.POWER_OF_TWO,
     "cache_aware": la.CACHE_AWARE,
 }
-_EVICTIONS = {
-    "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
-    "priority": la.BY_PRIORITY,
-}  # fmt: skip
 _SCHEDULES = {
     "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
     "random": la.SHUFFLED,
@@ -103,14 +101,15 @@ def _config(
         workers=replicas,
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
-        host_pages=plan.host_capacity_tokens // page,
+        host_pages=(plan.tiers[0].capacity_tokens if plan.tiers else plan.host_capacity_tokens) // page,
+        hicache=plan.movement is not None and plan.movement.mover == "hicache",
         prefix_caching=engine.prefix_caching,
         max_running=engine.max_running_requests,
         chunk_tokens=engine.chunk_tokens,
         max_prefill_tokens=engine.max_prefill_tokens,
         max_request_tokens=plan.max_request_tokens,
         conservativeness=engine.schedule_conservativeness,
-        eviction=_EVICTIONS[engine.eviction],
+        eviction=tier_arrays.EVICTIONS[engine.eviction],
         schedule=_SCHEDULES[engine.schedule],
         overlap=engine.overlap,
         chunked_prefill=engine.chunked_prefill,
@@ -147,6 +146,7 @@ def _requests(trace: TraceArrays, load: float) -> Any:
     requests["outcome"] = la.UNREACHED
     requests["worker"] = -1
     requests["heap_slot"] = -1
+    requests["fetch"] = -1
     return requests
 
 
@@ -166,9 +166,13 @@ def _allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    trees = workers * (2 if config.host_pages > 0 else 1)
+    stores = tier_arrays.store_count(plan, workers)
+    trees = workers * (2 if config.host_pages > 0 else 1) + stores
+    # HiCache's host pools hold nodes of the trees in HBM.
+    covers = trees - workers if config.hicache else trees
     nodes = node_room + trees
     radix = config.engine == la.SGLANG
+    fetches = 2 * count if stores else 1
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     stands = radix and (config.eviction == la.BY_PRIORITY or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
@@ -189,7 +193,15 @@ def _allocate(
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
-        cover=np.empty((trees, len(trace.parent)), np.int32),
+        tiers=tier_arrays.tier_record(plan, workers),
+        hosted=np.empty(nodes if config.hicache else 1, la.HOSTED).view(np.recarray),
+        hosts=_records(workers if config.hicache else 1, la.HOST),
+        fetches=_records(fetches, la.FETCH),
+        servers=_records(3 * workers if config.hicache else 1, la.SERVER),
+        server_heap=np.empty(3 * workers, np.int32),
+        links=tier_arrays.link_array(plan, workers),
+        log_fetches=_records(log_room, la.FETCH_LOG),
+        cover=np.empty((covers, len(trace.parent)), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
@@ -199,7 +211,7 @@ def _allocate(
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
-        evict_heap=np.empty((workers, nodes if radix else 1), np.int32),
+        evict_heap=np.empty((trees, nodes if radix else 1), np.int32),
         pending=np.empty(count, np.int32),
         open_loop=first_turns[order],
         follower_head=head,
@@ -251,6 +263,7 @@ def simulate(
     """
     from hisearch.kernels import cluster
 
+    plan = _with_movement(plan)
     _check_priorities(plan, trace)
     if replicas < 1:
         raise ValueError(f"replicas must be at least 1, not {replicas}")
@@ -283,6 +296,18 @@ def simulate(
     if not horizon_reached and (sim.requests["outcome"] == la.IN_FLIGHT).any():
         raise AssertionError("the simulation ended with requests in flight")
     return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
+
+
+def _with_movement(plan: WorkerPlan) -> WorkerPlan:
+    """A plan that only says how large its host tier is, with HiCache's defaults."""
+    if plan.movement is not None or plan.host_capacity_tokens == 0 or plan.engine.name != "sglang":
+        return plan
+    if not plan.engine.prefix_caching:
+        return replace(plan, host_capacity_tokens=0)
+    law = TransferLaw(plan.host_latency_s, plan.host_s_per_token)
+    tier = TierPlan("host", "worker", plan.host_capacity_tokens, plan.engine.page_size)
+    movement = MovementPlan("hicache", host_read=law, host_write=law)
+    return replace(plan, host_capacity_tokens=0, tiers=(tier,), movement=movement)
 
 
 def _check_priorities(plan: WorkerPlan, trace: CompiledTrace) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import MemoryPlan, plan_memory
+from hisearch.simulate.tiers import MovementPlan, TierPlan
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -32,6 +33,8 @@ class WorkerPlan:
     host_latency_s, host_s_per_token: law of a load-back, per operation and per token of KV.
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
+    tiers: below HBM, nearest first. movement: how KV moves between them, None where there are none.
+    workers_per_node: workers that share a node's tiers.
     """
 
     engine: EngineSpec
@@ -43,6 +46,9 @@ class WorkerPlan:
     host_s_per_token: float = 0.0
     max_request_tokens: int = NO_WINDOW
     ignore_eos: bool = False
+    tiers: tuple[TierPlan, ...] = ()
+    movement: MovementPlan | None = None
+    workers_per_node: int = 1
 
 
 def plan_worker(

@@ -1,0 +1,37 @@
+"""SGLang's prefix cache: with a host tier (``hicache``) or without (``radix``)."""
+
+from __future__ import annotations
+
+from hisearch.kernels import hicache, radix
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def walk(sim, w, static, limit):
+    """Match the path to ``static`` up to ``limit`` tokens in HBM: (tokens, node at whose end they end)."""
+    if sim.config.hicache:
+        tokens, d, _, _ = hicache.walk(sim, w, static, limit)
+        return tokens, d
+    return radix.walk(sim, w, static, limit)
+
+
+@kernel
+def insert(sim, w, static, tokens, priority, chunk):
+    """Add the first ``tokens`` (whole pages) of the path to ``static``; returns how many HBM had before.
+
+    ``chunk``: of a prompt that goes on.
+    """
+    if sim.config.hicache:
+        present, _ = hicache.insert(sim, w, static, tokens, priority, chunk)
+    else:
+        present, _ = radix.insert(sim, w, static, tokens, priority)
+    return present
+
+
+@kernel
+def make_room(sim, w, pages):
+    """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
+    if sim.config.hicache:
+        hicache.make_room(sim, w, pages)
+    else:
+        radix.make_room(sim, w, pages)
