@@ -29,7 +29,8 @@ def cache(
         typer.Option(
             "--policy",
             metavar="P,…",
-            help="lru, lfu, fifo, mru, filo, slru, clock, arc; belady knows the future and bounds the others.",
+            help="lru, lfu, fifo, mru, filo, slru, clock, arc, tlru, gdsf, ttl, priority; belady knows the future and "
+            "bounds the others.",
         ),
     ] = "lru",
     page: Annotated[
@@ -44,6 +45,35 @@ def cache(
     outputs: Annotated[
         bool, typer.Option("--outputs", help="Store outputs too, and whole pages alone, as engines do.")
     ] = False,
+    tail_tokens: Annotated[
+        int | None,
+        typer.Option("--tail-tokens", metavar="N", help="tlru: uncached tokens with which a prompt is fast enough."),
+    ] = None,
+    turn_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--turn-tokens", metavar="N", help="tlru: new tokens expected in a next prompt; the trace's mean if absent."
+        ),
+    ] = None,
+    attention_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--attention-tokens",
+            metavar="N",
+            help="gdsf: depth at which a token's attention costs as much as all else; 23000 if absent.",
+        ),
+    ] = None,
+    ttl: Annotated[
+        float | None,
+        typer.Option("--ttl", metavar="S", help="ttl: seconds after its last use at which a page expires."),
+    ] = None,
+    reclaim: Annotated[
+        str | None,
+        typer.Option("--reclaim", metavar="HOW", help="ttl: when what expired goes: lazy, periodic or pressure."),
+    ] = None,
+    reclaim_period: Annotated[
+        float | None, typer.Option("--reclaim-period", metavar="S", help="ttl: seconds between two periodic reclaims.")
+    ] = None,
     trace_format: options.Format = "auto",
     seed: options.Seed = 0,
     limit: options.Limit = None,
@@ -57,9 +87,10 @@ def cache(
     Requests are looked up and stored whole, one after another in order of arrival; nothing is scheduled.
     """
     from hisearch.api.workload import load_trace, parse_columns
-    from hisearch.cli import output
+    from hisearch.cli import cache_view, output
     from hisearch.traces.stats import default_block_tokens
     from hisearch.validate.cache import cache_points, check_policies, kernels_compiled
+    from hisearch.validate.cache_settings import CacheSettings, SettingError, check_settings, complete_settings
 
     capacities = _capacities(capacity_tokens)
     policies = [name.strip() for name in policy.split(",")]
@@ -67,27 +98,28 @@ def cache(
         check_policies(policies)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from None
+    given = CacheSettings(tail_tokens, turn_tokens, attention_tokens, ttl, reclaim, reclaim_period)
+    try:
+        check_settings(policies, given)
+    except SettingError as error:
+        option = "--" + error.key.removesuffix("_s").replace("_", "-")
+        raise typer.BadParameter(error.reason, param_hint=option) from None
     mapping = parse_columns(columns or ())
     compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
     if not quiet and not kernels_compiled(policies):
         output.note("compiling kernels, some seconds, once")
     page_tokens = default_block_tokens(compiled) if page is None else page
-    points = cache_points(compiled, capacities, policies, page_tokens=page_tokens, include_outputs=outputs)
+    settings = complete_settings(compiled, policies, given, include_outputs=outputs)
+    points = cache_points(
+        compiled, capacities, policies, page_tokens=page_tokens, include_outputs=outputs, settings=settings
+    )
     if as_json:
         about = {"trace": compiled.name, "digest": compiled.digest, "requests": len(compiled)}
-        output.print_json(about | {"page_tokens": page_tokens, "include_outputs": outputs, "points": points})
+        about |= {"page_tokens": page_tokens, "include_outputs": outputs}
+        output.print_json(about | {"settings": settings.given(), "given": sorted(given.given()), "points": points})
         return
     output.say(f"{compiled.name}: {len(compiled):,} requests, pages of {page_tokens:,} tokens", bold=True)
-    rows = [
-        (
-            f"{point.capacity_tokens:,}",
-            point.policy + (" (oracle)" if point.oracle else ""),
-            f"{point.hit_rate:.2%}",
-            f"{point.hit_tokens:,}",
-        )
-        for point in points
-    ]
-    output.table(("capacity (tokens)", "policy", "hit rate", "hit tokens"), rows, numbers=(0, 2, 3))
+    cache_view.show(points, settings, given)
     if not quiet:
         output.warn(compiled.warnings)
 

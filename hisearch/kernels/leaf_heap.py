@@ -63,3 +63,11 @@ def heap_remove(heaps, sizes, pages, row, b):
     if at < sizes[row]:
         heaps[row, at] = heaps[row, sizes[row]]
         heap_sift(heaps, sizes, pages, row, at)
+
+
+@kernel
+def heap_replace(heaps, sizes, pages, row, b, other):
+    """Take page ``b`` out and add page ``other``: quick where that belongs to about the same place."""
+    at = pages[b]["slot"]
+    heaps[row, at] = other
+    heap_sift(heaps, sizes, pages, row, at)

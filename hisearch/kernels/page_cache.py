@@ -17,7 +17,7 @@ import numpy as np
 
 from hisearch.kernels.chains import fill_chain, longest_chain, page_chains
 from hisearch.kernels.jit import kernel
-from hisearch.kernels.leaf_heap import heap_push, heap_remove, heap_sift
+from hisearch.kernels.leaf_heap import heap_push, heap_remove, heap_replace, heap_sift
 from hisearch.kernels.stack import sequence_items
 
 LFU, FIFO, MRU, FILO, SLRU, CLOCK, BELADY = range(7)
@@ -50,7 +50,7 @@ class PageCache(NamedTuple):
 
 
 @kernel
-def _leading(cache, chain):
+def leading(cache, chain):
     """Number of a chain's pages that are resident: none behind the first that is not."""
     k = 0
     while k < len(chain) and cache.pages[chain[k]]["resident"]:
@@ -59,8 +59,8 @@ def _leading(cache, chain):
 
 
 @kernel
-def _add_leaf(cache, policy, b):
-    """Page ``b`` may be evicted. Least key first; no two leaves have the same last use, so few have the same key."""
+def _set_key(cache, policy, b):
+    """Page ``b`` becomes a leaf. Least key first; no two leaves have the same last use, so few have the same key."""
     page = cache.pages[b]
     requests = np.int64(cache.leaves.shape[1])
     if policy == LFU:
@@ -75,7 +75,6 @@ def _add_leaf(cache, policy, b):
         page["key"] = -cache.next_lookup[page["item"]]
     else:
         page["key"] = page["stamp"]
-    heap_push(cache.leaves, cache.leaf_count, cache.pages, 0, b)
 
 
 @kernel
@@ -91,14 +90,16 @@ def _evict(cache, policy, capacity):
             page["stamp"] = page["key"]
             heap_sift(cache.leaves, cache.leaf_count, cache.pages, 0, 0)
             continue
-        heap_remove(cache.leaves, cache.leaf_count, cache.pages, 0, b)
         page["resident"] = False
         cache.count[HELD] -= 1
-        if page["above"] >= 0:
-            before = cache.pages[page["above"]]
-            before["children"] -= 1
-            if before["children"] == 0:
-                _add_leaf(cache, policy, page["above"])
+        above = page["above"]
+        if above >= 0:
+            cache.pages[above]["children"] -= 1
+        if above >= 0 and cache.pages[above]["children"] == 0:
+            _set_key(cache, policy, above)
+            heap_replace(cache.leaves, cache.leaf_count, cache.pages, 0, b, above)
+        else:
+            heap_remove(cache.leaves, cache.leaf_count, cache.pages, 0, b)
 
 
 @kernel
@@ -107,7 +108,7 @@ def _store(cache, policy, capacity, chain, i):
 
     While that lasts every page of the chain has one child too many, or the next page as child: none is a leaf.
     """
-    have = _leading(cache, chain)
+    have = leading(cache, chain)
     keep = len(chain) if policy == BELADY else min(len(chain), capacity)
     if have > 0:
         if cache.pages[chain[have - 1]]["children"] == 0:
@@ -132,7 +133,8 @@ def _store(cache, policy, capacity, chain, i):
     cache.count[HELD] += keep - have
     cache.pages[chain[keep - 1]]["children"] -= 1
     if cache.pages[chain[keep - 1]]["children"] == 0:
-        _add_leaf(cache, policy, chain[keep - 1])
+        _set_key(cache, policy, chain[keep - 1])
+        heap_push(cache.leaves, cache.leaf_count, cache.pages, 0, chain[keep - 1])
     if policy == BELADY:
         _evict(cache, policy, capacity)
 
@@ -199,7 +201,7 @@ def policy_hits(policy, capacity, parent, start, end, prompt_node, output_node, 
     looked_up = 0
     for i in range(len(prompt_node)):
         chain = fill_chain(room, above, last, tail, prompt_node[i])
-        hits[i] = min(_leading(cache, chain) * page_tokens, end[prompt_node[i]])
+        hits[i] = min(leading(cache, chain) * page_tokens, end[prompt_node[i]])
         if policy == BELADY:
             for k in range(sequence_items(items, parent, start, end, prompt_node[i], page_tokens, partial)):
                 cache.next_lookup[items[k]] = following[looked_up]

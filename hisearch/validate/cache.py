@@ -1,7 +1,8 @@
 """The prefix cache alone: what every policy hits of a trace whose schedule is fixed.
 
 Requests are taken one after another, in the trace's order (earliest arrival, then position in the file), whatever their
-think times. Each looks up its prompt, then its pages are stored at once and whole; there is no scheduler, and no time.
+think times. Each looks up its prompt, then its pages are stored at once and whole; there is no scheduler, and no time
+but that of the arrivals, which ttl alone looks at.
 
 A cache of C tokens holds C // page_tokens pages. A page is found by all tokens up to its end, and is resident only with
 all pages before it. A prompt's hit is the tokens of its leading resident pages; it may be the whole prompt, for its
@@ -14,12 +15,15 @@ alone, that is pages that no resident page stands behind. Of a prompt longer tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hisearch.specs.wording import unknown
-from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiled import I8, CompiledTrace
 from hisearch.traces.stats import default_block_tokens, lru_hit_curve
+from hisearch.validate.cache_settings import RECLAIMS, CacheSettings, complete_settings, earliest_arrivals_s
 
 #: Distinct pages up to which the policies that look at single pages are run: about 2 GB of their state.
 MAX_PAGES = 40_000_000
@@ -33,7 +37,8 @@ class Policy:
     oracle: bool = False
 
 
-#: By name. "Stored" and "used" are counted in requests; ties do not occur among leaves.
+#: By name. "Stored" and "used" are counted in requests; ties do not occur among leaves, but under belady, where they do
+#: not matter. Settings are those of ``CacheSettings``.
 POLICIES: dict[str, Policy] = {
     "lru": Policy("least recently used, as vLLM and SGLang do by default"),
     "lfu": Policy("least often used since it was stored, then least recently used"),
@@ -43,13 +48,28 @@ POLICIES: dict[str, Policy] = {
     "slru": Policy("least recently used of those never used again since they were stored, then of the others"),
     "clock": Policy("stored first, but one that was used again goes back to the end of the line, once for each pass"),
     "arc": Policy("adaptive replacement: lists of once and of often used pages, sized by what was evicted too early"),
+    "tlru": Policy(
+        "tail-optimised lru: first a page without which the next prompt of every sequence that used it since it was "
+        "stored still leaves no more than tail_tokens to compute, turn_tokens of them new; then least recently used"
+    ),
+    "gdsf": Policy(
+        "greedy dual by frequency and cost: least clock + uses * cost, the clock being the greatest such value evicted "
+        "before the last use, the cost that of computing the page's tokens again; then least recently used"
+    ),
+    "ttl": Policy("least recently used; a page expires ttl_s after its last use and is not hit from then on"),
+    "priority": Policy("lowest of the greatest priority values of those that used it, then least recently used"),
     "belady": Policy("next looked up last; what was just stored may go at once", oracle=True),
 }
 
 
 @dataclass(frozen=True)
 class PolicyPoint:
-    """What a cache of ``capacity_tokens`` hits under a policy; ``hit_rate`` is of all ``prompt_tokens``."""
+    """What a cache of ``capacity_tokens`` hits under a policy; ``hit_rate`` is of all ``prompt_tokens``.
+
+    tail_requests: prompts that leave more than the setting ``tail_tokens`` uncached; None without that.
+    Of ttl alone, else None: expired_tokens: tokens of pages that had expired when they went or were stored anew;
+    peak_tokens: room of the most pages held between two requests.
+    """
 
     capacity_tokens: int
     policy: str
@@ -57,6 +77,17 @@ class PolicyPoint:
     hit_tokens: int
     prompt_tokens: int
     hit_rate: float
+    tail_requests: int | None = None
+    expired_tokens: int | None = None
+    peak_tokens: int | None = None
+
+
+class CacheRun(NamedTuple):
+    """One cache under a policy: tokens that each request hits, int64 (N,); most pages held; tokens expired (ttl)."""
+
+    hits: I8
+    peak_pages: int
+    expired_tokens: int | None
 
 
 def cache_points(
@@ -66,6 +97,7 @@ def cache_points(
     *,
     page_tokens: int | None = None,
     include_outputs: bool = False,
+    settings: CacheSettings | None = None,
 ) -> list[PolicyPoint]:
     """Hits of every policy at every capacity, in the order asked for; all capacities of lru in one pass.
 
@@ -75,13 +107,16 @@ def cache_points(
         policies: names of ``POLICIES``.
         page_tokens: tokens per page; where None the trace's own blocks, or 16 where it shares by the token.
         include_outputs: outputs are stored behind their prompts, and, as in an engine, whole pages alone.
+        settings: of the policies that have any; tlru and ttl need theirs.
 
     Raises:
+        SettingError: see ``complete_settings``.
         ValueError: a policy that there is not, a page of less than 1 token, a capacity of less than a page, or more
-            than ``MAX_PAGES`` distinct pages under another policy than lru.
+            than ``MAX_PAGES`` distinct pages under another policy than lru, or where tail requests are counted.
     """
     page = default_block_tokens(trace) if page_tokens is None else page_tokens
     check_policies(policies)
+    settings = complete_settings(trace, policies, settings or CacheSettings(), include_outputs=include_outputs)
     if page < 1:
         raise ValueError(f"page_tokens must be at least 1, not {page}")
     for capacity in capacities_tokens:
@@ -89,20 +124,27 @@ def cache_points(
             raise ValueError(f"capacity_tokens: expected at least one page of {page} tokens, got {capacity}")
     points = []
     for name in policies:
-        if name == "lru":
+        if name == "lru" and settings.tail_tokens is None:
             curve = lru_hit_curve(trace, capacities_tokens, block_tokens=page, include_outputs=include_outputs)
-            hits = [point.hit_tokens for point in curve]
-        else:
-            _check_pages(trace, page)
+            points += [_point(trace, name, point.capacity_tokens, point.hit_tokens) for point in curve]
+            continue
+        _check_pages(trace, page)
+        for capacity in capacities_tokens:
             # No cache holds more pages than there are tokens, and the kernels' numbers have 64 bits.
-            sizes = [min(capacity // page, _tokens(trace)) for capacity in capacities_tokens]
-            hits = [_hits(trace, name, size, page, include_outputs) for size in sizes]
-        total, oracle = trace.prompt_tokens, POLICIES[name].oracle
-        points += [
-            PolicyPoint(int(capacity), name, oracle, hit, total, hit / total)
-            for capacity, hit in zip(capacities_tokens, hits, strict=True)
-        ]
+            run = run_cache(trace, name, min(capacity // page, _tokens(trace)), page, include_outputs, settings)
+            point = _point(trace, name, capacity, int(run.hits.sum()))
+            if settings.tail_tokens is not None:
+                uncached = trace.arrays.input_tokens - run.hits
+                point = replace(point, tail_requests=int((uncached > settings.tail_tokens).sum()))
+            if run.expired_tokens is not None:
+                point = replace(point, expired_tokens=run.expired_tokens, peak_tokens=run.peak_pages * page)
+            points.append(point)
     return points
+
+
+def _point(trace: CompiledTrace, name: str, capacity: int, hits: int) -> PolicyPoint:
+    total = trace.prompt_tokens
+    return PolicyPoint(int(capacity), name, POLICIES[name].oracle, hits, total, hits / total)
 
 
 def check_policies(names: Sequence[str]) -> None:
@@ -125,7 +167,10 @@ def kernels_compiled(policies: Sequence[str]) -> bool:
 
 
 #: Entry points of policies that have their own.
-_KERNELS = {"lru": "stack.reuse_distances", "arc": "arc.arc_hits"}
+_KERNELS = {
+    "lru": "stack.reuse_distances", "arc": "arc.arc_hits", "ttl": "page_ttl.ttl_hits",
+    "tlru": "page_value.value_hits", "gdsf": "page_value.value_hits", "priority": "page_value.value_hits",
+}  # fmt: skip
 
 
 def _tokens(trace: CompiledTrace) -> int:
@@ -143,15 +188,39 @@ def _check_pages(trace: CompiledTrace, page_tokens: int) -> None:
         )
 
 
-def _hits(trace: CompiledTrace, policy: str, capacity_pages: int, page_tokens: int, include_outputs: bool) -> int:
-    """Hit tokens of one cache under a policy that is no stack."""
-    from hisearch.kernels import arc, page_cache
+def run_cache(
+    trace: CompiledTrace,
+    policy: str,
+    capacity_pages: int,
+    page_tokens: int,
+    include_outputs: bool,
+    settings: CacheSettings,
+) -> CacheRun:
+    """One cache under any policy, request by request; settings as ``complete_settings`` returns them."""
+    from hisearch.kernels import arc, page_cache, page_ttl, page_value
 
     arrays = trace.arrays
     tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node, arrays.output_node)
+    if policy == "ttl":
+        expiry = page_ttl.Expiry(
+            earliest_arrivals_s(trace),
+            float(settings.ttl_s or 0.0),
+            RECLAIMS.index(settings.reclaim or RECLAIMS[0]),
+            float(settings.reclaim_period_s or math.inf),
+        )
+        hits, peak, expired = page_ttl.ttl_hits(expiry, capacity_pages, *tree, page_tokens, include_outputs)
+        return CacheRun(hits, int(peak), int(expired))
     if policy == "arc":
-        hits, _ = arc.arc_hits(capacity_pages, *tree, page_tokens, include_outputs)
+        hits, peak = arc.arc_hits(capacity_pages, *tree, page_tokens, include_outputs)
+    elif hasattr(page_value, policy.upper()):
+        # All slacks from the trace's tokens on are one, and so are all below 0, while settings may be any integers.
+        slack = min(max((settings.tail_tokens or 0) - (settings.turn_tokens or 0), -1), _tokens(trace))
+        rule = page_value.Rule(
+            getattr(page_value, policy.upper()), capacity_pages, page_tokens, slack,
+            float(settings.attention_tokens or 0.0),
+        )  # fmt: skip
+        hits, peak = page_value.value_hits(rule, arrays.priority, *tree, include_outputs)
     else:
         code = getattr(page_cache, policy.upper())
-        hits, _ = page_cache.policy_hits(code, capacity_pages, *tree, page_tokens, include_outputs)
-    return int(hits.sum())
+        hits, peak = page_cache.policy_hits(code, capacity_pages, *tree, page_tokens, include_outputs)
+    return CacheRun(hits, int(peak), None)

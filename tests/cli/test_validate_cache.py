@@ -8,6 +8,7 @@ import pytest
 from hisearch.api.workload import load_trace
 from hisearch.traces.stats import curve_capacities
 from hisearch.validate.cache import cache_points
+from hisearch.validate.cache_settings import ATTENTION_TOKENS, CacheSettings, mean_turn_tokens
 from tests.cli.conftest import Hisearch
 
 
@@ -31,6 +32,27 @@ def test_outputs_are_stored_where_asked_for(hisearch: Hisearch, here: Path) -> N
     assert stored["points"][0]["hit_tokens"] > without["points"][0]["hit_tokens"] > 0
 
 
+def test_settings_of_policies(hisearch: Hisearch, here: Path) -> None:
+    arguments = ("validate", "cache", "visits.yaml", "--capacity-tokens", 16000, "--policy", "lru,tlru,ttl,gdsf,fifo")
+    told = ("--tail-tokens", 500, "--ttl", 60, "--reclaim", "periodic", "--reclaim-period", 10)
+    data = hisearch(*arguments, *told, "--json").json
+    trace = load_trace("visits.yaml")
+    expected = CacheSettings(
+        tail_tokens=500, turn_tokens=mean_turn_tokens(trace), attention_tokens=ATTENTION_TOKENS, ttl_s=60.0,
+        reclaim="periodic", reclaim_period_s=10.0,
+    )  # fmt: skip
+    assert data["settings"] == dataclasses.asdict(expected)
+    assert data["given"] == ["reclaim", "reclaim_period_s", "tail_tokens", "ttl_s"]
+    points = cache_points(trace, [16000], ["lru", "tlru", "ttl", "gdsf", "fifo"], settings=expected)
+    assert data["points"] == [dataclasses.asdict(point) for point in points]
+    assert [point.expired_tokens is None for point in points] == [True, True, False, True, True]
+    shown = hisearch(*arguments, *told).out
+    assert f"tlru: {expected.turn_tokens:,} new tokens expected in a next prompt (the mean of this trace" in shown
+    assert "expired tokens" in shown
+    assert f"{points[2].expired_tokens:,}" in shown
+    assert "expired" not in hisearch(*arguments[:-1], "lru").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
@@ -41,6 +63,13 @@ def test_outputs_are_stored_where_asked_for(hisearch: Hisearch, here: Path) -> N
         (("--capacity-tokens", "99", "--policy", "lur"), 2, "no cache policy 'lur'; did you mean 'lru'"),
         (("--policy", "lru"), 2, "--capacity-tokens"),
         (("--capacity-tokens", "99", "--page", "0"), 2, "--page"),
+        (
+            ("--capacity-tokens", "99", "--policy", "ttl", "--ttl", "0"),
+            2,
+            "--ttl: expected a positive number of seconds",
+        ),
+        (("--capacity-tokens", "99", "--policy", "tlru"), 2, "--tail-tokens: policy tlru needs it"),
+        (("--capacity-tokens", "99", "--ttl", "9"), 2, "--ttl: goes with policy ttl, which is not asked for"),
     ],
 )
 def test_errors(hisearch: Hisearch, here: Path, arguments: tuple[str, ...], code: int, expected: str) -> None:

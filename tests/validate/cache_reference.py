@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
+from hisearch.validate.cache_settings import RECLAIMS, CacheSettings
 
 
 @st.composite
@@ -25,7 +27,49 @@ def workloads(draw, requests=12, longest=14):
     return prompts, wholes
 
 
-def compiled(prompts, wholes):
+@st.composite
+def circumstances(draw, requests=12):
+    """Arrivals, priorities and settings of every policy that has any, all of them exact in floating point."""
+    gaps = draw(st.lists(st.integers(0, 4), min_size=requests, max_size=requests))
+    reclaim = draw(st.sampled_from(RECLAIMS))
+    settings = CacheSettings(
+        tail_tokens=draw(st.integers(0, 8)),
+        turn_tokens=draw(st.integers(0, 3)),
+        attention_tokens=2.0 ** draw(st.integers(-3, 6)),
+        ttl_s=draw(st.integers(1, 12)) / 2,
+        reclaim=reclaim,
+        reclaim_period_s=draw(st.integers(1, 10)) / 2 if reclaim == "periodic" else None,
+    )
+    priorities = draw(st.lists(st.integers(0, 2), min_size=requests, max_size=requests))
+    return Circumstances([float(time) for time in itertools.accumulate(gaps)], priorities, settings)
+
+
+class Circumstances(NamedTuple):
+    """Of requests, of which a workload may have fewer: arrivals in seconds, priorities; settings of all policies."""
+
+    arrivals: list[float]
+    priorities: list[int]
+    settings: CacheSettings
+
+    def settings_of(self, policy):
+        """Those that go with one policy."""
+        keys = {
+            "tlru": ("tail_tokens", "turn_tokens"),
+            "gdsf": ("attention_tokens",),
+            "ttl": ("ttl_s", "reclaim", "reclaim_period_s"),
+        }.get(policy, ())
+        return CacheSettings(**{key: getattr(self.settings, key) for key in keys})
+
+
+#: Where a test is not about them: a second between requests, equal priorities.
+PLAIN = Circumstances(
+    [float(i) for i in range(100)],
+    [0] * 100,
+    CacheSettings(tail_tokens=3, turn_tokens=1, attention_tokens=8.0, ttl_s=1000.0, reclaim="lazy"),
+)
+
+
+def compiled(prompts, wholes, circumstances=PLAIN):
     """The compiled trace of such a workload."""
     shares_with, shared = [], []
     for i, whole in enumerate(wholes):
@@ -36,7 +80,8 @@ def compiled(prompts, wholes):
         shares_with.append(common.index(shared[-1]) if shared[-1] else -1)
     lengths = [len(prompt) for prompt in prompts]
     trace = make_trace(
-        arrival_s=range(len(prompts)),
+        arrival_s=circumstances.arrivals[: len(prompts)],
+        priority=circumstances.priorities[: len(prompts)],
         input_tokens=lengths,
         output_tokens=[len(whole) - length for whole, length in zip(wholes, lengths, strict=True)],
         shares_with=shares_with,
@@ -71,12 +116,14 @@ def next_lookup(prompts, i, page, page_tokens, partial):
 
 
 class SlowCache:
-    """Every policy but arc; ``serve`` takes requests one after another and says how many tokens each hits."""
+    """Every policy but arc and ttl; ``serve`` takes requests one after another and says how many tokens each hits."""
 
-    def __init__(self, policy, capacity, page_tokens, prompts, wholes, include_outputs):
+    def __init__(self, policy, capacity, page_tokens, prompts, wholes, include_outputs, circumstances=PLAIN):
         self.policy, self.capacity, self.page_tokens = policy, capacity, page_tokens
         self.prompts, self.partial = prompts, not include_outputs
         self.stored = wholes if include_outputs else prompts
+        self.arrivals, self.priorities, self.settings = circumstances
+        self.clock = 0  # of gdsf
         self.resident = {}  # page -> facts about it
         self.order = itertools.count()
         self.peak = 0
@@ -99,14 +146,36 @@ class SlowCache:
                 facts[first] |= {"spared": False, "stored": next(self.order)}
         choose = {
             "lru": lambda page: facts[page]["used"],
-            "lfu": lambda page: (facts[page]["uses"], facts[page]["used"]),
+            "lfu": lambda page: (len(facts[page]["users"]), facts[page]["used"]),
             "fifo": lambda page: facts[page]["stored"],
             "mru": lambda page: [-part for part in facts[page]["used"]],
             "filo": lambda page: -facts[page]["stored"],
-            "slru": lambda page: (facts[page]["uses"] > 1, facts[page]["used"]),
+            "slru": lambda page: (len(facts[page]["users"]) > 1, facts[page]["used"]),
+            "priority": lambda page: (max(self.priorities[user] for user in facts[page]["users"]), facts[page]["used"]),
+            "tlru": lambda page: (not self.may_go(page), facts[page]["used"]),
+            "gdsf": lambda page: (facts[page]["value"], facts[page]["used"]),
             "belady": lambda page: -next_lookup(self.prompts, i, page, self.page_tokens, self.partial),
         }[self.policy]
         return min(leaves, key=choose)
+
+    def may_go(self, page):
+        """Without the page no next prompt of those who used it would leave more than the tail uncached."""
+        remains = len(before(page, self.page_tokens))
+        nexts = [len(self.stored[user]) + self.settings.turn_tokens for user in self.resident[page]["users"]]
+        return all(following - remains <= self.settings.tail_tokens for following in nexts)
+
+    def use(self, page, i):
+        """Request ``i`` uses a resident page."""
+        facts = self.resident[page]
+        facts["users"].append(i)
+        facts["used"] = (i, -len(page))
+        depths = range(len(before(page, self.page_tokens)), len(page))
+        cost = sum(1 + depth / self.settings.attention_tokens for depth in depths)
+        facts["value"] = self.clock + len(facts["users"]) * cost
+
+    def evict(self, page):
+        self.clock = max(self.clock, self.resident[page]["value"])
+        del self.resident[page]
 
     def serve(self, i):
         looked_up = pages_of(self.prompts[i], self.page_tokens, self.partial)
@@ -115,14 +184,16 @@ class SlowCache:
         bypass = self.policy == "belady"
         kept = chain if bypass else chain[: self.capacity]
         for page in self.leading(chain):
-            self.resident[page] |= {"uses": self.resident[page]["uses"] + 1, "used": (i, -len(page)), "spared": True}
+            self.use(page, i)
+            self.resident[page]["spared"] = True
         missing = [page for page in kept if page not in self.resident]
         while not bypass and len(self.resident) + len(missing) > self.capacity:
-            del self.resident[self.victim(i, chain)]
+            self.evict(self.victim(i, chain))
         for page in reversed(missing):
-            self.resident[page] = {"uses": 1, "used": (i, -len(page)), "spared": False, "stored": next(self.order)}
+            self.resident[page] = {"users": [], "spared": False, "stored": next(self.order)}
+            self.use(page, i)
         while len(self.resident) > self.capacity:
-            del self.resident[self.victim(i, [])]
+            self.evict(self.victim(i, []))
         self.check()
         return len(hit[-1]) if hit else 0
 
@@ -200,9 +271,62 @@ class SlowArc(SlowCache):
         return len(hit[-1]) if hit else 0
 
 
+class SlowTtl(SlowCache):
+    """Pages that expire, the least recently used one first to be evicted."""
+
+    def __init__(self, *arguments):
+        super().__init__("lru", *arguments)
+        self.expired_tokens = 0
+        self.swept = 0.0
+
+    def has_expired(self, page, now):
+        return now >= self.arrivals[self.resident[page]["users"][-1]] + self.settings.ttl_s
+
+    def drop(self, pages, now):
+        for page in pages:
+            if self.has_expired(page, now):
+                self.expired_tokens += len(page) - len(before(page, self.page_tokens))
+            del self.resident[page]
+
+    def sweep_until(self, now):
+        """All periodic reclaims that are due."""
+        while self.swept + self.settings.reclaim_period_s <= now:
+            self.swept += self.settings.reclaim_period_s
+            self.drop([page for page in self.resident if self.has_expired(page, self.swept)], self.swept)
+
+    def serve(self, i):
+        now = self.arrivals[i]
+        if self.settings.reclaim == "periodic":
+            self.sweep_until(now)
+        looked_up = pages_of(self.prompts[i], self.page_tokens, self.partial)
+        hit = list(itertools.takewhile(lambda page: not self.has_expired(page, now), self.leading(looked_up)))
+        chain = pages_of(self.stored[i], self.page_tokens, self.partial)
+        found = [page for page in self.leading(chain) if self.has_expired(page, now)]
+        if found and self.settings.reclaim == "lazy":
+            self.drop([page for page in self.resident if page[: len(found[0])] == found[0]], now)
+        for page in self.leading(chain):
+            if self.has_expired(page, now):
+                self.expired_tokens += len(page) - len(before(page, self.page_tokens))
+            self.use(page, i)
+        missing = [page for page in chain[: self.capacity] if page not in self.resident]
+        while len(self.resident) + len(missing) > self.capacity:
+            leaves = self.leaves(chain)
+            expired = [page for page in leaves if self.has_expired(page, now)]
+            self.drop([min(expired or leaves, key=lambda page: self.resident[page]["used"])], now)
+        for page in missing:
+            self.resident[page] = {"users": []}
+            self.use(page, i)
+        self.check()
+        return len(hit[-1]) if hit else 0
+
+
 def slow_cache(policy, *arguments):
-    """A cache under any policy; arguments: capacity in pages, page_tokens, prompts, wholes, include_outputs."""
-    return SlowArc(*arguments) if policy == "arc" else SlowCache(policy, *arguments)
+    """A cache under any policy.
+
+    Arguments: capacity in pages, page_tokens, prompts, wholes, include_outputs and, if not plain, circumstances.
+    """
+    own = {"arc": SlowArc, "ttl": SlowTtl}.get(policy)
+    return SlowCache(policy, *arguments) if own is None else own(*arguments)
 
 
 def most_hits(prompts, capacity):

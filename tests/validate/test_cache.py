@@ -9,44 +9,53 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.kernels import arc, page_cache
 from hisearch.traces.canonical import write_trace
 from hisearch.traces.load import load_trace_file
 from hisearch.traces.stats import curve_capacities, ideal_hit_tokens, lru_hit_curve
 from hisearch.traces.trace import make_trace
-from hisearch.validate.cache import POLICIES, cache_points
+from hisearch.validate.cache import POLICIES, cache_points, run_cache
+from hisearch.validate.cache_settings import CacheSettings
 from tests.validate import cache_reference as reference
 
 PAGES = st.integers(1, 5)
 CAPACITIES = st.integers(1, 14)
-SINGLE = [name for name in POLICIES if name != "lru"]
 
 
-def kernel_hits(policy, capacity, trace, page, include_outputs):
-    """Hits per request, and the most pages held."""
-    arrays = trace.arrays
-    tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node, arrays.output_node)
-    if policy == "arc":
-        return arc.arc_hits(capacity, *tree, page, include_outputs)
-    return page_cache.policy_hits(getattr(page_cache, policy.upper()), capacity, *tree, page, include_outputs)
+def points_of(trace, capacities, policies, circumstances=reference.PLAIN, **options):
+    """Points of each policy, with the settings that go with it."""
+    return [
+        point
+        for policy in policies
+        for point in cache_points(trace, capacities, [policy], settings=circumstances.settings_of(policy), **options)
+    ]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@given(workload=reference.workloads(), page=PAGES, capacity=CAPACITIES, outputs=st.booleans())
+@given(
+    workload=reference.workloads(),
+    circumstances=reference.circumstances(),
+    page=PAGES,
+    capacity=CAPACITIES,
+    outputs=st.booleans(),
+)
 @settings(max_examples=150, deadline=None)
-def test_a_policy_hits_what_the_slow_cache_hits(policy, workload, page, capacity, outputs):
-    trace = reference.compiled(*workload)
-    slow = reference.slow_cache(policy, capacity, page, *workload, outputs)
+def test_a_policy_hits_what_the_slow_cache_hits(policy, workload, circumstances, page, capacity, outputs):
+    trace = reference.compiled(*workload, circumstances)
+    slow = reference.slow_cache(policy, capacity, page, *workload, outputs, circumstances)
     expected = [slow.serve(i) for i in range(len(trace))]
-    (point,) = cache_points(trace, [capacity * page], [policy], page_tokens=page, include_outputs=outputs)
+    (point,) = points_of(trace, [capacity * page], [policy], circumstances, page_tokens=page, include_outputs=outputs)
     assert point.hit_tokens == sum(expected)
     assert point.prompt_tokens == sum(len(prompt) for prompt in workload[0])
     assert point.hit_rate == point.hit_tokens / point.prompt_tokens
-    if policy != "lru":
-        hits, peak = kernel_hits(policy, capacity, trace, page, outputs)
-        assert hits.tolist() == expected
-        assert (hits <= trace.arrays.input_tokens).all()  # law L2: the rest of every prompt is computed
-        assert peak == slow.peak <= capacity  # law L3
+    assert point.expired_tokens == (slow.expired_tokens if policy == "ttl" else None)
+    assert point.peak_tokens == (slow.peak * page if policy == "ttl" else None)
+    uncached = trace.arrays.input_tokens - expected
+    late = (uncached > circumstances.settings.tail_tokens).sum()
+    assert point.tail_requests == (late if policy == "tlru" else None)
+    run = run_cache(trace, policy, capacity, page, outputs, circumstances.settings)
+    assert run.hits.tolist() == expected
+    assert (run.hits <= trace.arrays.input_tokens).all()  # law L2: the rest of every prompt is computed
+    assert run.peak_pages == slow.peak <= capacity  # law L3
 
 
 @given(workload=reference.workloads(), page=PAGES, outputs=st.booleans())
@@ -63,7 +72,7 @@ def test_more_capacity_never_hits_less_under_lru(workload, page, outputs):  # la
 @settings(max_examples=50, deadline=None)
 def test_an_unlimited_cache_hits_all_tokens_seen_before(policy, workload, outputs):  # law L7
     trace = reference.compiled(*workload)
-    (point,) = cache_points(trace, [10**30], [policy], page_tokens=1, include_outputs=outputs)
+    (point,) = points_of(trace, [10**30], [policy], page_tokens=1, include_outputs=outputs)
     assert point.hit_tokens == ideal_hit_tokens(trace, include_outputs=outputs).sum()
 
 
@@ -71,9 +80,7 @@ def test_an_unlimited_cache_hits_all_tokens_seen_before(policy, workload, output
 @settings(max_examples=60, deadline=None)
 def test_belady_is_the_best_there_is(workload, capacity):
     trace = reference.compiled(*workload)
-    points = {
-        point.policy: point.hit_tokens for point in cache_points(trace, [capacity], list(POLICIES), page_tokens=1)
-    }
+    points = {point.policy: point.hit_tokens for point in points_of(trace, [capacity], POLICIES, page_tokens=1)}
     assert points["belady"] == reference.most_hits(workload[0], capacity)
     assert max(points.values()) == points["belady"]
 
@@ -87,7 +94,7 @@ def test_kernels_run_as_plain_python():
         "from tests.validate.test_cache import *\n"
         "prompts = [[1, 2, 3], [1, 2], [4, 5], [1, 2, 3]]\n"
         "trace = reference.compiled(prompts, [[*prompt, 9 + i] for i, prompt in enumerate(prompts)])\n"
-        "print([point.hit_tokens for point in cache_points(trace, [3, 4], list(POLICIES), page_tokens=1)])"
+        "print(points_of(trace, [3, 4], POLICIES, page_tokens=1))"
     )
     results = [
         subprocess.run(
@@ -102,8 +109,7 @@ def test_kernels_run_as_plain_python():
 def test_the_head_of_a_prompt_outlives_its_tail():
     prompts = [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4]]
     trace = reference.compiled(prompts, [[*prompt, 9 + i] for i, prompt in enumerate(prompts)])
-    hits, _ = kernel_hits("lfu", 5, trace, 1, False)
-    assert hits.tolist() == [0, 0, 3]
+    assert run_cache(trace, "lfu", 5, 1, False, CacheSettings()).hits.tolist() == [0, 0, 3]
     assert lru_hit_curve(trace, [5], block_tokens=1)[0].hit_tokens == 3
 
 

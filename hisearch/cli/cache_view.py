@@ -1,0 +1,54 @@
+"""What ``hisearch validate cache`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hisearch.cli import output
+from hisearch.validate.cache import PolicyPoint
+from hisearch.validate.cache_settings import CacheSettings
+
+#: Settings in words, and where they come from if nobody gave them.
+_WORDS = {
+    "tail_tokens": ("tlru: a prompt is fast enough with {:,} uncached tokens", ""),
+    "turn_tokens": ("tlru: {:,} new tokens expected in a next prompt", "the mean of this trace's follow-ups"),
+    "attention_tokens": (
+        "gdsf: from a depth of {:,.10g} tokens attention costs a token more than all else",
+        "Qwen3-32B on an H100 by the roofline, assumed",
+    ),
+    "ttl_s": ("ttl: a page expires {:g} s after its last use", ""),
+    "reclaim": ("ttl: reclaim {}", "the default"),
+    "reclaim_period_s": ("ttl: every {:g} s", ""),
+}
+#: Columns that are shown where a point has them.
+_EXTRA = {"tail_requests": "tail requests", "expired_tokens": "expired tokens", "peak_tokens": "peak tokens"}
+
+
+def show(points: Sequence[PolicyPoint], settings: CacheSettings, given: CacheSettings) -> None:
+    """A table of all points, under the settings that they were made with.
+
+    Args:
+        points: rows.
+        settings: complete ones.
+        given: those that the user gave.
+    """
+    for key, value in settings.given().items():
+        words, source = _WORDS[key]
+        output.say(words.format(value) + ("" if key in given.given() else f" ({source})"))
+    extra = [key for key in _EXTRA if any(getattr(point, key) is not None for point in points)]
+    rows = [(*_row(point), *(_number(getattr(point, key)) for key in extra)) for point in points]
+    titles = ("capacity (tokens)", "policy", "hit rate", "hit tokens", *(_EXTRA[key] for key in extra))
+    output.table(titles, rows, numbers=[column for column in range(len(titles)) if column != 1])
+
+
+def _row(point: PolicyPoint) -> tuple[str, ...]:
+    return (
+        f"{point.capacity_tokens:,}",
+        point.policy + (" (oracle)" if point.oracle else ""),
+        f"{point.hit_rate:.2%}",
+        f"{point.hit_tokens:,}",
+    )
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"

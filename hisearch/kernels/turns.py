@@ -1,0 +1,36 @@
+"""What a conversation's next prompt adds to what was stored of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def new_tokens(parent, end, prompt_node, stored_node, before):
+    """Tokens of each prompt that the sequence of the request before it does not begin with.
+
+    Args:
+        parent: int32 (M,), of the prefix tree, smaller than their children's numbers.
+        end: int64 (M,), tokens.
+        prompt_node: int32 (N,).
+        stored_node: int32 (N,), node that ends what a request stores.
+        before: int64 (N,), request that each request follows, -1 for none.
+
+    Returns:
+        int64 (N,); -1 where no request is followed.
+    """
+    new = np.full(len(prompt_node), -1, dtype=np.int64)
+    for i in range(len(prompt_node)):
+        if before[i] < 0:
+            continue
+        u = prompt_node[i]
+        v = stored_node[before[i]]
+        while u != v:
+            if u > v:
+                u = parent[u]
+            else:
+                v = parent[v]
+        new[i] = end[prompt_node[i]] - end[u]
+    return new
