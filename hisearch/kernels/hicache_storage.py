@@ -11,6 +11,8 @@ Rules: SGLang 0.5.9's ``HiRadixCache`` and ``HiCacheController``, as far as reco
 
 from __future__ import annotations
 
+import numpy as np
+
 from hisearch.kernels import hicache, links, lists, radix, store
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -211,11 +213,25 @@ def _note_write(sim, w, d, now):
 
 
 @kernel
+def _sweep(sim, now):
+    """Drop what had expired by the newest of the set times, where nothing has since."""
+    period = np.int64(now / sim.tiers.reclaim_period_s)
+    if period <= sim.counters[la.SWEPT]:
+        return
+    sim.counters[la.SWEPT] = period
+    stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
+    for v in range(sim.config.workers, sim.config.workers + stores):
+        store.sweep(sim, v, period * sim.tiers.reclaim_period_s)
+
+
+@kernel
 def end_part(sim, k, now):
     """The part that server ``k`` is at ends now."""
     server = sim.servers[k]
     w = k // 3
     job = server.head
+    if sim.tiers.reclaim == la.PERIODIC:
+        _sweep(sim, now)
     if k % 3 == la.WRITER:
         if not _note_write(sim, w, job, now):
             server.head = sim.hosted[job].next_write
@@ -423,7 +439,9 @@ def busy(sim, w):
 
 @kernel
 def reset(sim, w):
-    """Servers at rest."""
+    """Servers at rest, an empty store."""
+    if sim.tiers.storage and w % sim.tiers.workers_per_store == 0:
+        store.reset(sim, _store_of(sim, w), sim.tiers.store_pages, sim.tiers.store_eviction)
     for k in range(3 * w, 3 * w + 3):
         sim.servers[k].head = -1
         sim.servers[k].tail = -1

@@ -78,14 +78,14 @@ def _expire(sim, v, d):
 def sweep(sim, v, now):
     """Drop all that has expired."""
     cache = sim.trees[v]
-    slot = 0
-    while slot < cache.heap_size:
-        d = sim.evict_heap[v, slot]
-        if _expired(sim, d, now):
-            _expire(sim, v, d)
-            slot = 0
-        else:
-            slot += 1
+    dropped = True
+    while dropped:
+        dropped = False
+        for slot in range(cache.heap_size - 1, -1, -1):
+            # Dropping one moves another into its slot, or further up; hence once more, until nothing is found.
+            if slot < cache.heap_size and _expired(sim, sim.evict_heap[v, slot], now):
+                _expire(sim, v, sim.evict_heap[v, slot])
+                dropped = True
 
 
 @kernel
@@ -166,11 +166,15 @@ def _make_room(sim, v, pages, now):
     cache = sim.trees[v]
     if cache.free_pages < pages and sim.tiers.reclaim == la.PRESSURE:
         sweep(sim, v, now)
+    spared = -1
     while cache.free_pages < pages and cache.heap_size > 0:
         d = sim.evict_heap[v, 0]
         node = sim.nodes[d]
         if node.tick == cache.tick:
-            break
+            eviction.withdraw(sim, v, d)
+            sim.hosted[d].below = spared
+            spared = d
+            continue
         here = _pages(sim, node.end - node.begin)
         wanted = pages - cache.free_pages
         cache.evicted_tokens += min(here, wanted) * sim.config.page_tokens
@@ -179,6 +183,9 @@ def _make_room(sim, v, pages, now):
         else:
             node.end -= wanted * sim.config.page_tokens
             cache.free_pages += wanted
+    while spared >= 0:
+        eviction.enter(sim, v, spared)
+        spared = sim.hosted[spared].below
     return cache.free_pages >= pages
 
 

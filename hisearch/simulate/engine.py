@@ -329,7 +329,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
             name: requests[name].copy()
             for name in (
                 "arrival_s", "scheduled_s", "first_token_s", "finish_s", "worker", "hit_tokens", "host_hit_tokens",
-                "preemptions", "outcome",
+                "storage_hit_tokens", "preemptions", "outcome",
             )
         },
         input_tokens=trace.input_tokens,

@@ -31,7 +31,8 @@ class RequestTable:
     scheduled_s: when it was first put into a batch.
     first_token_s, finish_s: end of the step that made its first, its last token.
     worker: index of the worker that served it.
-    hit_tokens: prompt tokens found in HBM at first admission; host_hit_tokens: loaded back from the host tier.
+    hit_tokens: prompt tokens found in HBM at first admission; host_hit_tokens: loaded back from the host tier;
+        storage_hit_tokens: likewise, having been fetched into it for the request.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
     """
@@ -43,6 +44,7 @@ class RequestTable:
     worker: I4
     hit_tokens: I8
     host_hit_tokens: I8
+    storage_hit_tokens: I8
     preemptions: I4
     outcome: I4
     input_tokens: I8

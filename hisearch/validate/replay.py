@@ -6,7 +6,7 @@ All three come as a ``Run``, in which a request is its index in the order of (ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast, get_args, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 import numpy as np
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.simulate.tiers import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
@@ -25,6 +26,7 @@ from hisearch.validate.recording import EngineRecording, RequestRow, SglangSetti
 from hisearch.validate.restatement import sglang, vllm
 from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
+from hisearch.validate.restatement.sglang_host_config import HostTierConfig
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
@@ -32,6 +34,8 @@ from hisearch.validate.step_law import StepLaw, parse_step_law
 _KINDS = ("", "prefill", "decode", "mixed")
 #: Chunk of an engine that cuts no prompt: more than any prompt has.
 _NO_CHUNK_TOKENS = 2**31 - 1
+#: Capacity of a recorded storage tier, which is unlimited.
+_NO_LIMIT_TOKENS = 2**40
 #: Orders of SGLang's queue that look at the cache; without one the engine is first come first served.
 _CACHE_AWARE = ("lpm", "dfs-weight")
 
@@ -162,7 +166,8 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
     except EngineOutOfMemory as error:
         raise recording.error("config", str(error)) from None
     requests = result.requests
-    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, requests.hit_tokens)
+    reused = requests.hit_tokens + requests.host_hit_tokens + requests.storage_hit_tokens
+    return Run(_decisions(result, recording.engine), requests.first_token_s, requests.finish_s, reused)
 
 
 def _decisions(result: Result, engine: EngineName) -> list[Decision]:
@@ -191,12 +196,13 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
         RecordingError: as ``simulated_run``.
     """
     settings = recording.settings
+    tiers: dict[str, Any] = {}
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
             _refuse_long_requests(recording, settings.max_model_len)
         else:
-            _refuse_host_tier(recording, settings)
+            tiers = _hicache(recording, settings)
             engine, capacity = _sglang(settings), settings.max_total_tokens // settings.page_size * settings.page_size
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
@@ -204,7 +210,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     tables = law_costs(*law)
     costs = CompiledCosts(tables, tables, 0.0, "law of the recording", "measured", 0.0)
     # How the worker's memory was planned is not looked at by a simulation.
-    return WorkerPlan(engine, costs, None, capacity, ignore_eos=True)  # type: ignore[arg-type]
+    return WorkerPlan(engine, costs, None, capacity, ignore_eos=True, **tiers)  # type: ignore[arg-type]
 
 
 def _vllm(settings: VllmSettings) -> EngineSpec:
@@ -241,10 +247,41 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
     )
 
 
-def _refuse_host_tier(recording: EngineRecording, settings: SglangSettings) -> None:
-    if settings.hicache is not None:
-        storage = " and its storage tier" if "storage" in settings.hicache else ""
-        raise recording.error("config.hicache", f"HiCache's host tier{storage} cannot be validated yet")
+def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
+    """What a plan has of the recording's host and storage tiers.
+
+    Raises:
+        RecordingError: settings that are not understood.
+    """
+    if settings.hicache is None:
+        return {}
+    try:
+        config = HostTierConfig.from_recording(settings.hicache)
+    except ValueError as error:
+        raise recording.error("config", str(error)) from None
+    page = settings.page_size
+    device_tokens = settings.max_total_tokens // page * page
+    tiers = [TierPlan("host", "worker", config.host_tokens(device_tokens, page), page)]
+    movement = MovementPlan(
+        "hicache",
+        write_policy=config.write_policy,
+        host_write=TransferLaw(config.to_host.base_s, config.to_host.per_token_s),
+        host_read=TransferLaw(config.to_device.base_s, config.to_device.per_token_s),
+    )
+    if (storage := config.storage) is not None:
+        read = TransferLaw(storage.read.base_s, storage.read.per_token_s)
+        write = TransferLaw(storage.write.base_s, storage.write.per_token_s)
+        tiers.append(
+            TierPlan("storage", "worker", _NO_LIMIT_TOKENS, page, read=read, write=write, query_s=storage.query_s)
+        )
+        movement = replace(
+            movement,
+            prefetch=storage.prefetch_policy,
+            prefetch_threshold_tokens=storage.prefetch_threshold,
+            prefetch_timeout_base_s=storage.prefetch_timeout_base_s,
+            prefetch_timeout_s_per_ki_token=storage.prefetch_timeout_per_ki_token_s,
+        )
+    return {"tiers": tuple(tiers), "movement": movement}
 
 
 def _refuse_long_requests(recording: EngineRecording, window_tokens: int) -> None:
