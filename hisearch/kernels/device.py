@@ -71,7 +71,9 @@ def plan_coast(sim, w, now, limit):
     worker = sim.workers[w]
     worker.phase = la.COASTING
     if sim.config.overlap:
-        steps, event = coast(sim.seconds, worker.newest_end_s, 1e300, limit - 1, worker.decoding, worker.context_tokens)
+        # The device is busy until then, unless forming the batch took longer (see ``hicache``).
+        worker.coast_from_s = max(now, worker.newest_end_s)
+        steps, event = coast(sim.seconds, worker.coast_from_s, 1e300, limit - 1, worker.decoding, worker.context_tokens)
         steps += 1
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
@@ -86,7 +88,7 @@ def cut_coast(sim, w, until):
     worker = sim.workers[w]
     if sim.config.overlap:
         steps = 0
-        event = worker.newest_end_s
+        event = worker.coast_from_s
         if event < until:
             steps, event = coast(
                 sim.seconds, event, until, worker.coast_steps - 1, worker.decoding, worker.context_tokens

@@ -244,6 +244,8 @@ def insert(sim, w, static, tokens, priority, chunk):
         gone = sim.trees[host_pool(sim, w)].evicted_tokens
         while at >= 0:
             below = sim.hosted[at].below
+            if radix.stands(sim):
+                sim.standings[at].priority = max(sim.standings[at].priority, priority)
             if found < sim.nodes[at].end:
                 _mark(sim, w, at)
                 at = _split(sim, w, at, found)
@@ -251,8 +253,6 @@ def insert(sim, w, static, tokens, priority, chunk):
                 _count_hit(sim, w, at, chunk)
             else:
                 _enter_hbm(sim, w, at)
-            if radix.stands(sim):
-                sim.standings[at].priority = max(sim.standings[at].priority, priority)
             last = at
             done = sim.nodes[at].end
             if sim.trees[host_pool(sim, w)].evicted_tokens > gone:

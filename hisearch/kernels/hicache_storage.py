@@ -247,12 +247,30 @@ def end_part(sim, k, now):
     _start(sim, k, now)
 
 
+@kernel
+def advance(sim, w):
+    """Let worker ``w``'s servers do all that they have done by where its scheduler is.
+
+    The event loop has seen to it already, but for what takes no time, and where the scheduler waited for a copy.
+    """
+    while True:
+        first = -1
+        for k in range(3 * w, 3 * w + 3):
+            if sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.hosts[w].now_s:
+                if first < 0 or sim.servers[k].end_s < sim.servers[first].end_s:
+                    first = k
+        if first < 0:
+            return
+        end_part(sim, first, sim.servers[first].end_s)
+
+
 # ---- the scheduler's side --------------------------------------------------------------------------------------------
 
 
 @kernel
 def _write(sim, w, d, now):
     """Queue the writing of node ``d`` as it is now."""
+    advance(sim, w)
     hicache.lock_host(sim, w, d)
     hosted = sim.hosted[d]
     hosted.written = sim.nodes[d].begin
@@ -291,6 +309,7 @@ def take_note(sim, w):
     hicache.note_loaded(sim, w)
     if not sim.tiers.storage:
         return
+    advance(sim, w)
     while host.revoked >= 0:
         f = host.revoked
         host.revoked = sim.fetches[f].next
@@ -351,6 +370,7 @@ def _begin_fetch(sim, w, r):
     if not hicache.take_host(sim, w, wanted // page):
         hicache.unlock_host(sim, w, above)
         return
+    advance(sim, w)
     f = _acquire_fetch(sim)
     fetch = sim.fetches[f]
     fetch.begun_s = host.now_s

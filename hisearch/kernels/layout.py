@@ -258,6 +258,7 @@ WORKER = np.dtype(
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_s", "f8"),  # when the pass was that planned them
+        ("coast_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),
         ("front_orders", "i8"),  # SGLang: likewise for requests that join at the front, downwards from 0
         ("launched", "i8"),  # serial of the newest launched step

@@ -103,7 +103,10 @@ def _something_comes(sim, w):
         return False
     if hicache.next_copy_s(sim, w) < la.FOREVER_S:
         return True
-    return sim.tiers.storage != 0 and (storage.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S)
+    if not sim.tiers.storage:
+        return False
+    storage.advance(sim, w)
+    return storage.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S
 
 
 @kernel
@@ -117,6 +120,9 @@ def _look_again(sim, w):
         time = min(time, storage.next_deadline_s(sim, w))
     if time < la.FOREVER_S:
         heaps.event_set(sim, w, time)
+    elif not sim.tiers.storage or not storage.busy(sim, w):
+        # What the batch to come is to load back may lock all the memory that it needs.
+        sim.counters[la.FAULT] = la.STUCK
 
 
 @kernel
@@ -125,7 +131,7 @@ def serve(sim, k, now):
     storage.end_part(sim, k, now)
     w = k // 3
     worker = sim.workers[w]
-    if worker.phase == la.IDLE and worker.waiting > 0:
+    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.hosts[w].now_s:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
 
@@ -206,13 +212,14 @@ def complete(sim, w, now):
         _process(sim, w, serial, now)
         return
     before = worker.launched
+    ended = worker.oldest_end_s
     steps = worker.coast_steps
     decode.complete_decode(sim, w)
     _note_peak(sim, w)
     if not sim.config.overlap:
         _process_decodes(sim, w, worker.clock, now)
     elif steps == 1:
-        _process(sim, w, before, now)
+        _process(sim, w, before, ended)
     else:
         _process_decodes(sim, w, worker.clock - 1, now)
 

@@ -63,7 +63,7 @@ def coast(sim, w):
     n = worker.decoding
     context = worker.context_tokens
     steps = worker.coast_steps
-    start = worker.newest_end_s if sim.config.overlap else worker.newest_start_s
+    start = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
     end = start + decode_step_seconds(sim.seconds, n, context)
     first_step(sim, w, end)
     if steps == 1:

@@ -45,7 +45,7 @@ def first_decode(sim, w, now):
 def first_decode_times(sim, w):
     """Start and end of the first step of the coast that is under way."""
     worker = sim.workers[w]
-    start_s = worker.newest_end_s if sim.config.overlap else worker.newest_start_s
+    start_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
     return start_s, _end_s(sim, w, 0, start_s)
 
 

@@ -284,8 +284,8 @@ def simulate(
             )
         if fault == la.STUCK:
             raise EngineStuck(
-                f"{plan.engine.name} would preempt its requests for ever from {end_s:.3f} s on and make no token: "
-                f"{plan.kv_capacity_tokens} KV tokens are too few for these settings"
+                f"{plan.engine.name} would make no token any more from {end_s:.3f} s on, its requests preempting each "
+                f"other or waiting for memory: {plan.kv_capacity_tokens} KV tokens are too few for these settings"
             )
         if fault == la.NODE_POOL_FULL:
             room *= 2
@@ -362,12 +362,13 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
 
 
 def _log(sim: la.Sim) -> StepLog:
-    steps, entries, lost = (
+    steps, entries, lost, fetches = (
         np.asarray(array[: sim.counters[used]]).copy()
         for array, used in (
             (sim.log_steps, la.LOG_STEPS),
             (sim.log_entries, la.LOG_ENTRIES),
             (sim.log_lost, la.LOG_LOST),
+            (sim.log_fetches, la.LOG_FETCHES),
         )
     )
-    return StepLog(steps, entries, lost)
+    return StepLog(steps, entries, lost, fetches)

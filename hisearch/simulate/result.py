@@ -108,11 +108,13 @@ class StepLog:
         of the other two.
     entries (ENTRY_LOG): request index, tokens computed before and in the step, in batch order.
     lost: indices of requests that were preempted (vLLM) or retracted (SGLang), in order.
+    fetches (FETCH_LOG): what each fetch from storage came to, as it came.
     """
 
     steps: np.ndarray
     entries: np.ndarray
     lost: np.ndarray
+    fetches: np.ndarray
 
     def __len__(self) -> int:
         return len(self.steps)
