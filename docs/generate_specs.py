@@ -36,6 +36,8 @@ UNITS = (
     ("usd_per_gib_hour", "USD per GiB and hour"),
     ("j_per_byte", "J/byte"),
     ("gib_per_worker", "GiB"),
+    ("gib", "GiB"),
+    ("s_per_ki_token", "seconds per 1,024 tokens"),
     ("_rps", "1/s"),
     ("_flops", "FLOP/s"),
     ("tokens", "tokens"),
@@ -185,7 +187,9 @@ spec:
     - accelerator: h100-sxm
       tensor_parallel: 2
       replicas: 4
-      engine: {name: vllm, chunk_tokens: 8192}
+      engine: {name: sglang, chunk_tokens: 8192}
+      tiers:
+        - {medium: ddr5, gib: 256}
   router: {policy: cache_aware}
 """,
 }

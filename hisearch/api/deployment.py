@@ -227,11 +227,14 @@ def simulate_deployment(
 def plan_deployment(resolved: ResolvedDeployment) -> WorkerPlan:
     """One worker of the deployment, compiled; errors as of ``simulate_deployment``."""
     pool = resolved.deployment.pool
+    accelerator = resolved.accelerators[pool.accelerator].spec
+    host_name = pool.host or accelerator.host
     return plan_worker(
         pool,
         model=resolved.model.spec,
-        accelerator=resolved.accelerators[pool.accelerator].spec,
-        medium=resolved.media[pool.host_tier.medium].spec,
+        accelerator=accelerator,
+        host=resolved.hosts[host_name].spec if host_name is not None else None,
+        media={name: document.spec for name, document in resolved.media.items()},
         profile=resolved.profile.spec,
         profile_name=resolved.profile.name,
     )

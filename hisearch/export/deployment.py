@@ -207,7 +207,7 @@ def _readme(
 def _host_tier_note(launch: Launch) -> str | None:
     """SGLang refuses a host pool that does not exceed the device pool (``memory_pool_host.py``, 0.5.9)."""
     pool = launch.pool
-    if pool.engine.name != "sglang" or not pool.engine.prefix_caching or pool.host_tier.gib_per_worker == 0:
+    if pool.engine.name != "sglang" or not pool.engine.prefix_caching or not pool.tiers:
         return None
     size_gb = hicache_gb_per_rank(pool)
     host_tokens = int(size_gb * 1e9 / kv_bytes_per_token_per_rank(launch.model, pool.tensor_parallel, pool.kv_dtype))

@@ -113,11 +113,11 @@ def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
 
 def hicache_gb_per_rank(pool: PoolSpec) -> int:
     """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each tensor-parallel rank, rounded down."""
-    return max(1, int(pool.host_tier.gib_per_worker * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
+    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
 
 
 def _has_host_tier(launch: Launch) -> bool:
-    return launch.pool.engine.prefix_caching and launch.pool.host_tier.gib_per_worker > 0
+    return launch.pool.engine.prefix_caching and bool(launch.pool.tiers)
 
 
 def _by_priority(launch: Launch) -> bool:
@@ -167,7 +167,7 @@ VLLM: Table = (
     ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
     ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
     ("--kv-offloading-backend", lambda c: "native" if _has_host_tier(c) else None),
-    ("--kv-offloading-size", lambda c: f"{c.pool.host_tier.gib_per_worker:g}" if _has_host_tier(c) else None),
+    ("--kv-offloading-size", lambda c: f"{c.pool.tiers[0].gib:g}" if _has_host_tier(c) else None),
 )
 
 TRTLLM: Table = (

@@ -29,8 +29,8 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         "tokens_per_block": engine.page_size,
         "dtype": "fp8" if pool.kv_dtype == "fp8" else "auto",
     }
-    if engine.prefix_caching and pool.host_tier.gib_per_worker > 0:
-        cache["host_cache_size"] = int(pool.host_tier.gib_per_worker * _BYTES_PER_GIB / pool.tensor_parallel)
+    if engine.prefix_caching and pool.tiers:
+        cache["host_cache_size"] = int(pool.tiers[0].gib * _BYTES_PER_GIB / pool.tensor_parallel)
     return {
         "dtype": dtype(launch),
         "enable_chunked_prefill": engine.chunked_prefill,

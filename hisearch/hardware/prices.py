@@ -5,19 +5,35 @@ Conventions
     * Where the host (the pool's, else the accelerator's usual one) has a price above zero, it is added, shared by its
       accelerator slots: a pool pays ``price * accelerators used / slots``. Slots left empty are somebody else's to pay:
       whole hosts are not bought.
-    * Host-tier memory costs ``gib_per_worker * usd_per_gib_hour`` for each replica, on top.
+    * A cache tier costs ``gib * usd_per_gib_hour`` for each of its stores, on top: one of every worker, of every node
+      that is used (workers fill one after the other), or of the cluster, as its scope says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.tier_checks import scope_of
+from hisearch.specs.tiers import TierSpec
 
 _Spec = TypeVar("_Spec")
+
+
+@dataclass(frozen=True)
+class TierCost:
+    """Dollars per hour of one cache tier: ``stores`` of ``gib`` GiB each."""
+
+    medium: str
+    scope: str
+    gib: float
+    stores: int
+    usd_per_hour: float
 
 
 @dataclass(frozen=True)
@@ -26,13 +42,13 @@ class CostBreakdown:
 
     accelerator_usd_per_hour: float
     host_usd_per_hour: float
-    memory_usd_per_hour: float
     accelerators: int
+    tiers: tuple[TierCost, ...] = ()
 
     @property
     def total(self) -> float:
         """Dollars per hour of the whole deployment."""
-        return self.accelerator_usd_per_hour + self.host_usd_per_hour + self.memory_usd_per_hour
+        return self.accelerator_usd_per_hour + self.host_usd_per_hour + sum(tier.usd_per_hour for tier in self.tiers)
 
 
 def deployment_cost(
@@ -47,23 +63,30 @@ def deployment_cost(
         deployment: what is bought.
         accelerators: catalogue entries by name; only those the deployment names are looked at, here and below.
         hosts: host kinds by name.
-        media: memory media by name.
+        media: of the tiers, by name.
 
     Raises:
         ValueError: a name is unknown, or a worker needs more accelerators than its host has slots.
     """
-    accelerator_usd = host_usd = memory_usd = 0.0
-    count = 0
+    accelerator_usd = host_usd = 0.0
+    count, tiers = 0, []
     for pool in deployment.pools:
         used = pool.tensor_parallel * pool.replicas
         count += used
         accelerator = _find(accelerators, pool.accelerator, "accelerator")
         accelerator_usd += used * accelerator.price.usd_per_hour
-        host_usd += _host_share(pool, pool.host or accelerator.host, used, hosts)
-        tier = pool.host_tier
-        if tier.gib_per_worker > 0:
-            memory_usd += tier.gib_per_worker * _find(media, tier.medium, "medium").usd_per_gib_hour * pool.replicas
-    return CostBreakdown(accelerator_usd, host_usd, memory_usd, count)
+        host_name = pool.host or accelerator.host
+        host_usd += _host_share(pool, host_name, used, hosts)
+        host = hosts.get(host_name) if host_name is not None else None
+        tiers += [_tier_cost(pool, tier, _find(media, tier.medium, "medium"), host) for tier in pool.tiers]
+    return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers))
+
+
+def _tier_cost(pool: PoolSpec, tier: TierSpec, medium: MediumSpec, host: HostSpec | None) -> TierCost:
+    scope = scope_of(tier, medium)
+    nodes = math.ceil(pool.replicas / workers_per_node(pool.tensor_parallel, host))
+    stores = {"worker": pool.replicas, "node": nodes, "cluster": 1}[scope]
+    return TierCost(tier.medium, scope, tier.gib, stores, tier.gib * medium.usd_per_gib_hour * stores)
 
 
 def _host_share(pool: PoolSpec, name: str | None, used: int, hosts: Mapping[str, HostSpec]) -> float:

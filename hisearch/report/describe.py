@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.report.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.deployments import formats
+from hisearch.search.deployments import formats, host_gib
 from hisearch.search.trial import Trial
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import DeploymentSpec
@@ -38,8 +38,8 @@ def sentence(trial: Trial, model_id: str) -> str:
         f", with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
         f"{counted(engine.max_running_requests, 'running request')}"
     )
-    if pool.host_tier.gib_per_worker > 0:
-        text += f" and {pool.host_tier.gib_per_worker:g} GiB of host memory for KV"
+    if pool.tiers:
+        text += f" and {host_gib(pool):g} GiB of host memory for KV"
     return f"{text}{' per replica' if pool.replicas > 1 else ''}: {cost(trial)}"
 
 
@@ -71,6 +71,6 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
         "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
         "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
         "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
-        "host tier (GiB)": pool.host_tier.gib_per_worker,
-        "host medium": pool.host_tier.medium if pool.host_tier.gib_per_worker > 0 else NOT_USED,
+        "host tier (GiB)": host_gib(pool),
+        "host medium": pool.tiers[0].medium if pool.tiers else NOT_USED,
     }

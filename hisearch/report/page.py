@@ -10,7 +10,7 @@ from hisearch.report.data import ReportInput
 from hisearch.report.describe import NO_ROUTER, UNUSED, sentence, settings
 from hisearch.report.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED, notes
-from hisearch.search.deployments import describe
+from hisearch.search.deployments import describe, host_gib
 from hisearch.search.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted
@@ -179,7 +179,7 @@ def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, .
         Cell(str(pool.replicas), pool.replicas),
         Cell(ENGINE_TITLES[pool.engine.name], pool.engine.name),
         Cell(router, router),
-        Cell(f"{pool.host_tier.gib_per_worker:g}", pool.host_tier.gib_per_worker),
+        Cell(f"{host_gib(pool):g}", host_gib(pool)),
     ]
     for name in names:
         value = trial.metrics.get(metric_of(name), math.nan)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.deployments import parameters_of, with_cache
+from hisearch.search.deployments import host_gib, parameters_of, with_cache
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.notices import quiet_optuna
@@ -100,14 +100,14 @@ def _settings(problem: Problem, found: Sequence[Trial]) -> Iterator[DeploymentSp
     """Every setting of the bases' memory, whether or not it can be built."""
     cache = problem.space.cache
     low, high = cache.memory_fraction
-    steps, tiers = range(_memory_steps(low, high) + 1), sorted(set(cache.host_gib_per_worker))
-    for trial, step, host_gib in itertools.product(found, steps, tiers):
+    steps, sizes = range(_memory_steps(low, high) + 1), sorted(set(cache.host_gib_per_worker))
+    for trial, step, gib in itertools.product(found, steps, sizes):
         engine = trial.deployment.pool.engine
-        for eviction in cache.eviction if _chooses_eviction(engine.name, host_gib) else [engine.eviction]:
+        for eviction in cache.eviction if _chooses_eviction(engine.name, gib) else [engine.eviction]:
             yield with_cache(
                 trial.deployment,
                 memory_fraction=round(low + step * MEMORY_STEP, 6),
-                host_gib=host_gib,
+                host_gib=gib,
                 host_medium=cache.host_medium,
                 eviction=eviction,
             )
@@ -155,15 +155,15 @@ def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> d
     low, high = cache.memory_fraction
     step = trial.suggest_int("memory_step", 0, _memory_steps(low, high))
     tier = trial.suggest_int("host_tier", 0, len(cache.host_gib_per_worker) - 1)
-    host_gib = sorted(cache.host_gib_per_worker)[tier]
+    gib = sorted(cache.host_gib_per_worker)[tier]
     engine = found[base].deployment.pool.engine
     eviction: str = engine.eviction
-    if _chooses_eviction(engine.name, host_gib):
+    if _chooses_eviction(engine.name, gib):
         eviction = trial.suggest_categorical("eviction", cache.eviction)
     return {
         "base": base,
         "memory_fraction": round(low + step * MEMORY_STEP, 6),
-        "host_gib": host_gib,
+        "host_gib": gib,
         "host_medium": cache.host_medium,
         "eviction": eviction,
     }
@@ -175,16 +175,16 @@ def _values_of(index: int, deployment: DeploymentSpec, problem: Problem) -> dict
     values: dict[str, Any] = {
         "base": index,
         "memory_step": round((pool.engine.memory_fraction - cache.memory_fraction[0]) / MEMORY_STEP),
-        "host_tier": sorted(cache.host_gib_per_worker).index(pool.host_tier.gib_per_worker),
+        "host_tier": sorted(cache.host_gib_per_worker).index(host_gib(pool)),
     }
-    if _chooses_eviction(pool.engine.name, pool.host_tier.gib_per_worker):
+    if _chooses_eviction(pool.engine.name, host_gib(pool)):
         values["eviction"] = pool.engine.eviction
     return values
 
 
-def _chooses_eviction(engine: str, host_gib: float) -> bool:
+def _chooses_eviction(engine: str, gib: float) -> bool:
     """Only SGLang has a choice, and without a host tier its lfu is lru: it counts no hits then (0.5.9)."""
-    return engine == "sglang" and host_gib > 0
+    return engine == "sglang" and gib > 0
 
 
 def _job(choice: dict[str, Any], found: Sequence[Trial]) -> Job:

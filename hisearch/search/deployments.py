@@ -7,6 +7,7 @@ from typing import Any
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
+from hisearch.specs.tiers import worker_tiers
 
 #: Share of device memory that the engines' documentation starts from.
 USUAL_MEMORY_FRACTION = 0.9
@@ -61,6 +62,11 @@ def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, route
     )
 
 
+def host_gib(pool: PoolSpec) -> float:
+    """GiB of a worker's nearest tier; 0 without one."""
+    return pool.tiers[0].gib if pool.tiers else 0.0
+
+
 def with_cache(
     deployment: DeploymentSpec, *, memory_fraction: float, host_gib: float, host_medium: str, eviction: str
 ) -> DeploymentSpec:
@@ -72,7 +78,7 @@ def with_cache(
     pool = deployment.pool
     data = pool.model_dump()
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": eviction}
-    data["host_tier"] = {"medium": host_medium, "gib_per_worker": host_gib}
+    data["tiers"] = [tier.model_dump() for tier in worker_tiers(host_medium, host_gib)]
     return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
 
 
@@ -84,6 +90,7 @@ def on_engine(deployment: DeploymentSpec, engine: EngineName) -> DeploymentSpec:
     """
     data = deployment.pool.model_dump()
     data["engine"] |= {"name": engine, "page_tokens": None}
+    data["movement"] = {}
     if engine != "sglang":
         data["engine"]["eviction"] = "lru"
     if engine != "trtllm":
@@ -105,7 +112,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
         "replicas": pool.replicas,
         "router": router.policy,
         "memory_fraction": engine.memory_fraction,
-        "host_gib_per_worker": pool.host_tier.gib_per_worker,
+        "host_gib_per_worker": host_gib(pool),
     }
     if router.policy == "cache_aware":
         parameters |= {
@@ -140,6 +147,6 @@ def describe(deployment: DeploymentSpec) -> str:
     parts = [hardware(deployment), ENGINE_TITLES[pool.engine.name], *formats(deployment)]
     if pool.replicas > 1:
         parts.append(deployment.router.policy)
-    if pool.host_tier.gib_per_worker > 0:
-        parts.append(f"{pool.host_tier.gib_per_worker:g} GiB host tier")
+    if pool.tiers:
+        parts.append(f"{host_gib(pool):g} GiB host tier")
     return " · ".join(parts)

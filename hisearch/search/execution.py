@@ -23,8 +23,9 @@ from hisearch.search.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
 from hisearch.specs.base import ENGINE_TITLES, DType
-from hisearch.specs.deployment import EngineSpec, HostTierSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import ExecutionSpace
+from hisearch.specs.tiers import TierSpec, worker_tiers
 from hisearch.specs.wording import counted, listed
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
@@ -216,28 +217,28 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
         except ValueError as error:
             refusals.refused(error)
             continue
-        tier = _starting_host_tier(problem, pool)
-        if tier is None:
+        tiers = _starting_tiers(problem, pool)
+        if tiers is None:
             refusals.count("no host tier suits")
             continue
-        fitting.append((pool.model_copy(update={"host_tier": tier}), tokens))
+        fitting.append((pool.model_copy(update={"tiers": tiers}), tokens))
     if not fitting:
         return []
     largest_pool = max(
         (pool for pool, _ in fitting), key=lambda p: (p.engine.max_running_requests, p.engine.chunk_tokens)
     )
-    # Step costs do not depend on the host tier, which need not suit the largest pool's memory.
-    costs = problem.planner.costs(largest_pool.model_copy(update={"host_tier": HostTierSpec()}))
+    # Step costs do not depend on the tiers, which need not suit the largest pool's memory.
+    costs = problem.planner.costs(largest_pool.model_copy(update={"tiers": []}))
     return [_size(problem, pool, tokens, costs) for pool, tokens in fitting]
 
 
-def _starting_host_tier(problem: Problem, pool: PoolSpec) -> HostTierSpec | None:
+def _starting_tiers(problem: Problem, pool: PoolSpec) -> list[TierSpec] | None:
     """The host tier of stages 1 and 2: the smallest of the space that the worker can use; None where there is none."""
     cache = problem.space.cache
     for gib in sorted(cache.host_gib_per_worker):
-        tier = HostTierSpec(medium=cache.host_medium, gib_per_worker=gib)
-        if gib == 0 or problem.planner.can_build(pool.model_copy(update={"host_tier": tier})):
-            return tier
+        tiers = worker_tiers(cache.host_medium, gib)
+        if not tiers or problem.planner.can_build(pool.model_copy(update={"tiers": tiers})):
+            return tiers
     return None
 
 

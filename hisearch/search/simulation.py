@@ -14,13 +14,13 @@ from hisearch.hardware.prices import deployment_cost
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
-from hisearch.simulate.plan import HostTierTooSmall, WorkerPlan, plan_worker
-from hisearch.specs.checks import host_memory_problem
+from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_worker
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
+from hisearch.specs.tier_checks import capacity_problems
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
@@ -96,14 +96,15 @@ class Simulation:
         return plan.kv_capacity_tokens
 
     def can_build(self, pool: PoolSpec) -> bool:
-        """True where ``plan`` would succeed, and a full host has the memory that the host tiers of its workers need."""
-        name = pool.host or self._accelerator(pool).host
-        gib = pool.host_tier.gib_per_worker
-        if name is not None and host_memory_problem(gib, pool.tensor_parallel, name, self._world.hosts[name]):
+        """True where ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need."""
+        name, world = pool.host or self._accelerator(pool).host, self._world
+        if name is not None and capacity_problems(
+            pool.tiers, pool.tensor_parallel, world.media, name, world.hosts[name]
+        ):
             return False
         try:
             self.plan(pool)
-        except (DoesNotFit, HostTierTooSmall):
+        except (DoesNotFit, TierRefused):
             return False
         return True
 
@@ -171,15 +172,14 @@ class Simulation:
         return head(self._world.trace, max(round(len(self._world.trace) * fraction), 1))
 
     def _compile(self, pool: PoolSpec) -> WorkerPlan:
-        tier = pool.host_tier
-        if tier.gib_per_worker > 0 and tier.medium not in self._world.media:
-            known = ", ".join(sorted(self._world.media)) or "none"
-            raise ValueError(f"no medium named '{tier.medium}'; known: {known}")
+        accelerator = self._accelerator(pool)
+        host_name = pool.host or accelerator.host
         return plan_worker(
             pool,
             model=self._world.model,
-            accelerator=self._accelerator(pool),
-            medium=self._world.media.get(tier.medium),
+            accelerator=accelerator,
+            host=self._world.hosts[host_name] if host_name is not None else None,
+            media=self._world.media,
             profile=self._world.profile,
             profile_name=self._world.profile_name,
         )

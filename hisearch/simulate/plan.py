@@ -1,40 +1,47 @@
-"""One worker, compiled: its step costs, its KV room, its host tier."""
+"""One worker, compiled: its step costs, its KV room, its tiers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import MemoryPlan, plan_memory
-from hisearch.simulate.tiers import MovementPlan, TierPlan
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.hardware import AcceleratorSpec, MediumSpec
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.tier_checks import TierProblem
+from hisearch.specs.tiers import MOVERS, MovementSpec
 
-_GIB = float(2**30)
-_GB = 1e9
-
+__all__ = [
+    "NO_WINDOW",
+    "MovementPlan",
+    "TierPlan",
+    "TierRefused",
+    "TransferLaw",
+    "WorkerPlan",
+    "check_simulated",
+    "plan_worker",
+]
 
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
-
-
-class HostTierTooSmall(ValueError):  # noqa: N818
-    """A host tier that its engine cannot use."""
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
     """Everything a simulation needs to know about a worker.
 
-    kv_capacity_tokens: whole pages of HBM. host_capacity_tokens: whole pages of the host tier, 0 where it is off.
-    host_latency_s, host_s_per_token: law of a load-back, per operation and per token of KV.
+    kv_capacity_tokens: whole pages of HBM. host_capacity_tokens: whole pages of the nearest tier, 0 without one.
+    host_latency_s, host_s_per_token: law of a load-back from it, per operation and per token of KV.
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
-    tiers: below HBM, nearest first. movement: how KV moves between them, None where there are none.
-    workers_per_node: workers that share a node's tiers.
+    tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
+    workers_per_node: that share what is of node scope.
     """
 
     engine: EngineSpec
@@ -56,25 +63,27 @@ def plan_worker(
     *,
     model: ModelSpec,
     accelerator: AcceleratorSpec,
-    medium: MediumSpec | None,
+    host: HostSpec | None,
+    media: Mapping[str, MediumSpec],
     profile: LatencyProfileSpec,
     profile_name: str = "roofline",
 ) -> WorkerPlan:
     """Compile a pool's worker.
 
     Args:
-        pool: engine settings, parallelism, formats, host tier.
+        pool: engine settings, parallelism, formats, tiers.
         model: architecture.
         accelerator: what each rank runs on.
-        medium: the host tier's medium; needed where ``pool.host_tier.gib_per_worker`` > 0.
+        host: what carries the workers; None where nothing says so.
+        media: of the pool's tiers, by the names that they call them.
         profile: constants of the latency estimator.
         profile_name: how results name the profile.
 
     Raises:
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
-        HostTierTooSmall: less than one page; for SGLang, no more than the device pool (it refuses to start then).
-        ValueError: a host tier without a medium.
+        TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated yet.
+        ValueError: a medium that is not known.
     """
     engine = pool.engine
     memory = plan_memory(
@@ -86,6 +95,8 @@ def plan_worker(
         engine=engine,
         accelerator_name=pool.accelerator,
     )
+    tiers = plan_tiers(pool, model=model, memory=memory, accelerator=accelerator, host=host, media=media)
+    check_simulated(pool, tiers)
     costs = compile_costs(
         profile_name,
         profile,
@@ -99,52 +110,43 @@ def plan_worker(
         max_sequences=engine.max_running_requests,
         max_context_tokens=memory.kv_capacity_tokens,
     )
-    if pool.host_tier.gib_per_worker == 0:
-        return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, max_request_tokens=model.max_context_tokens)
-    if medium is None:
-        raise ValueError(f"pool {pool.name}: a host tier needs its medium")
-    host_tokens = _host_tokens(pool, memory)
-    if engine.name == "sglang" and host_tokens <= memory.kv_capacity_tokens:
-        raise HostTierTooSmall(
-            f"pool {pool.name}: host_tier.gib_per_worker {pool.host_tier.gib_per_worker:g} holds {host_tokens} tokens; "
-            f"SGLang's host pool must exceed its device pool of {memory.kv_capacity_tokens}"
-        )
+    nearest = tiers.plans[0] if tiers.plans else None
+    host_link = tiers.movement.host_read if tiers.movement is not None else TransferLaw(0.0, 0.0)
     return WorkerPlan(
         engine,
         costs,
         memory,
         memory.kv_capacity_tokens,
-        host_tokens,
-        accelerator.host_link.latency_s + medium.latency_s,
-        _host_seconds_per_token(pool, memory, accelerator, medium),
-        model.max_context_tokens,
+        host_capacity_tokens=nearest.capacity_tokens if nearest is not None else 0,
+        host_latency_s=host_link.base_s + nearest.read.base_s if nearest is not None else 0.0,
+        host_s_per_token=max(host_link.s_per_token, nearest.read.s_per_token) if nearest is not None else 0.0,
+        max_request_tokens=model.max_context_tokens,
+        tiers=tiers.plans,
+        movement=tiers.movement,
+        workers_per_node=tiers.workers_per_node,
     )
 
 
-def _host_tokens(pool: PoolSpec, memory: MemoryPlan) -> int:
-    """KV tokens that the worker's host memory holds; every rank keeps its own shard there.
+def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
+    """Refuse what the kernels do not know yet: all but one tier of each worker's own, written through, under lru.
 
-    SGLang takes a size in whole gigabytes (10^9 bytes) for each rank: what is left over is paid for and not used.
+    Raises:
+        TierRefused: with the key.
     """
-    per_token = memory.kv_bytes_per_token_per_rank * pool.tensor_parallel
-    page = pool.engine.page_size
-    size_bytes = pool.host_tier.gib_per_worker * _GIB
-    if pool.engine.name == "sglang":
-        size_bytes = size_bytes / pool.tensor_parallel // _GB * _GB * pool.tensor_parallel
-    pages = int(size_bytes / (per_token * page))
-    if pages < 1:
-        raise HostTierTooSmall(
-            f"pool {pool.name}: host_tier.gib_per_worker {pool.host_tier.gib_per_worker:g} is less than one page of "
-            f"{page} tokens ({per_token * page / _GIB:.4g} GiB)"
-        )
-    return pages * page
-
-
-def _host_seconds_per_token(
-    pool: PoolSpec, memory: MemoryPlan, accelerator: AcceleratorSpec, medium: MediumSpec
-) -> float:
-    """Ranks load their shards at once, each over its own link; the medium's read bandwidth is shared by all."""
-    per_rank = memory.kv_bytes_per_token_per_rank
-    link = per_rank / accelerator.host_link.bandwidth_bytes_per_s
-    dram = per_rank * pool.tensor_parallel / medium.read_bytes_per_s
-    return max(link, dram)
+    key = ""
+    usual = MovementSpec(mover=pool.movement.mover)
+    if len(tiers.plans) > 1:
+        key = "tiers.1"
+    elif tiers.plans and tiers.plans[0].scope != "worker":
+        key = "tiers.0.scope"
+    elif tiers.plans and tiers.plans[0].eviction != "lru":
+        key = "tiers.0.eviction"
+    elif tiers.plans and pool.tiers[0].ttl_s is not None:
+        key = "tiers.0.ttl_s"
+    elif tiers.plans and pool.mover != MOVERS[pool.engine.name][0]:
+        key = "movement.mover"
+    elif tiers.plans and pool.movement != usual:
+        names = (name for name in MovementSpec.model_fields if getattr(pool.movement, name) != getattr(usual, name))
+        key = f"movement.{next(names)}"
+    if key:
+        raise TierRefused(pool.name, TierProblem(key, "not simulated yet"))

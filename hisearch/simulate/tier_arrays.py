@@ -9,7 +9,7 @@ import numpy as np
 
 from hisearch.kernels import layout as la
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.tiers import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 
 _WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
 _FETCH_POLICIES = {"best_effort": la.BEST_EFFORT, "wait_complete": la.WAIT_COMPLETE, "timeout": la.TIMEOUT}
@@ -76,8 +76,8 @@ def _networked(storage: TierPlan, movement: MovementPlan) -> bool:
 
 
 def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
-    """A transfer through two things at once: the slower one sets the pace."""
-    return TransferLaw(max(a.base_s, b.base_s), max(a.s_per_token, b.s_per_token))
+    """A transfer through one behind the other: latencies add up, the slower one sets the pace."""
+    return TransferLaw(a.base_s + b.base_s, max(a.s_per_token, b.s_per_token))
 
 
 def link_array(plan: WorkerPlan, workers: int) -> Any:

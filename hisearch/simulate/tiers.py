@@ -1,74 +1,193 @@
-"""The tiers below a worker's HBM, compiled: sizes in tokens, laws of transfers in seconds."""
+"""A worker's cache tiers, compiled: how many tokens a store holds, and how long transfers take.
+
+Notation: b bytes of KV per token, p bytes of one operation, B bytes per second, l seconds per operation, q operations
+in flight. A medium moves n tokens in ``l + max(n b / B, (n b / max(p, page_bytes)) l / q)``: the larger of what its
+bandwidth and what its queue allow, after the first operation. A link moves them in ``l + n b / B``.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hisearch.latency.memory import MemoryPlan
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.checks import workers_per_node
+from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.tier_checks import TierProblem, scope_of, tier_problems
+from hisearch.specs.tiers import TierSpec
+
+_GIB = float(2**30)
+_GB = 1e9
+
+
+class TierRefused(ValueError):  # noqa: N818
+    """A tier that its mover cannot use, or that no node has; says which key and why."""
+
+    def __init__(self, pool: str, problem: TierProblem) -> None:
+        super().__init__(f"pool {pool}: {problem}")
+        self.problem = problem
+
 
 @dataclass(frozen=True)
-class TransferLaw:
-    """``seconds = base_s + tokens * s_per_token``, of one transfer in one direction."""
+class Tiers:
+    """All of a worker's tiers, nearest first; movement: None without tiers."""
 
-    base_s: float = 0.0
-    s_per_token: float = 0.0
+    plans: tuple[TierPlan, ...] = ()
+    movement: MovementPlan | None = None
+    workers_per_node: int = 1
 
 
-@dataclass(frozen=True)
-class TierPlan:
-    """One tier.
+def plan_tiers(
+    pool: PoolSpec,
+    *,
+    model: ModelSpec,
+    memory: MemoryPlan,
+    accelerator: AcceleratorSpec,
+    host: HostSpec | None,
+    media: Mapping[str, MediumSpec],
+) -> Tiers:
+    """Compile the tiers of a pool's worker.
 
-    Attributes:
-        medium: name of its medium.
-        scope: "worker", "node" or "cluster": who shares a store of it.
-        capacity_tokens: of one store, whole pages.
-        page_tokens: what is kept and moved at least.
-        eviction: policy.
-        ttl_s: time to live after the last use; infinite where nothing expires.
-        reclaim: "lazy", "periodic" or "pressure": when what has expired is dropped.
-        reclaim_period_s: of "periodic".
-        read, write: the medium itself, shared by all in its scope.
-        query_s: time to learn what a store has.
-        bytes_per_token, energy_j_per_token: of KV, and of moving it.
-        usd_per_hour: of one store.
+    Args:
+        pool: its tiers and their movement.
+        model: its layers, and whether its ranks hold the same KV (MLA).
+        memory: bytes of KV per token and rank, and tokens that device memory holds.
+        accelerator: its link to host memory.
+        host: what carries the workers; None where nothing says so.
+        media: by the names that the tiers call them.
+
+    Raises:
+        TierRefused: see ``tier_problems``; a store that holds less than a page; for HiCache, a host pool that holds no
+            more than the device pool.
+        ValueError: a medium that is not known.
     """
+    for tier in pool.tiers:
+        if tier.medium not in media:
+            raise ValueError(f"no medium named '{tier.medium}'; known: {', '.join(sorted(media)) or 'none'}")
+    for problem in tier_problems(pool, media, pool.host or accelerator.host, host):
+        raise TierRefused(pool.name, problem)
+    nodes = workers_per_node(pool.tensor_parallel, host)
+    if not pool.tiers:
+        return Tiers(workers_per_node=nodes)
+    plans = tuple(
+        _tier_plan(pool, index, tier, media[tier.medium], model, memory) for index, tier in enumerate(pool.tiers)
+    )
+    if pool.mover == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
+        message = (
+            f"{pool.tiers[0].gib:g} GiB hold {plans[0].capacity_tokens} tokens; SGLang's host pool must exceed its "
+            f"device pool of {memory.kv_capacity_tokens}, whatever the write policy"
+        )
+        raise TierRefused(pool.name, TierProblem("tiers.0.gib", message))
+    return Tiers(plans, _movement_plan(pool, plans, model, memory, accelerator, host), nodes)
 
-    medium: str
-    scope: str
-    capacity_tokens: int
-    page_tokens: int
-    eviction: str = "lru"
-    ttl_s: float = math.inf
-    reclaim: str = "lazy"
-    reclaim_period_s: float = 60.0
-    read: TransferLaw = TransferLaw()
-    write: TransferLaw = TransferLaw()
-    query_s: float = 0.0
-    bytes_per_token: float = 0.0
-    energy_j_per_token: float = 0.0
-    usd_per_hour: float = 0.0
 
+def medium_law(
+    medium: MediumSpec, bytes_per_s: float, *, devices: int, bytes_per_token: float, operation_bytes: float
+) -> TransferLaw:
+    """Reads or writes of a store.
 
-@dataclass(frozen=True)
-class MovementPlan:
-    """How KV moves between the tiers; the fields of ``specs.deployment.MovementSpec``, and the worker's own links.
-
-    host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
-    the node's network, where a tier lies behind it. layers: of the model, which a load-back brings one by one.
+    Args:
+        medium: its latency, queue and smallest transfer.
+        bytes_per_s: of one device, in this direction.
+        devices: that the store is spread over.
+        bytes_per_token: b above.
+        operation_bytes: p above.
     """
+    operations_per_token = bytes_per_token / max(operation_bytes, medium.page_bytes)
+    queue_s = operations_per_token * medium.latency_s / (medium.queue_depth * devices)
+    return TransferLaw(medium.latency_s, max(bytes_per_token / (bytes_per_s * devices), queue_s))
 
-    mover: str
-    write_policy: str = "write_through"
-    load_back_tokens: int = 10
-    prefetch: str = "best_effort"
-    prefetch_threshold_tokens: int = 256
-    prefetch_timeout_base_s: float = 1.0
-    prefetch_timeout_s_per_ki_token: float = 0.25
-    store_threshold: int = 0
-    chunk_tokens: int = 256
-    save_decode: bool = False
-    host_read: TransferLaw = TransferLaw()
-    host_write: TransferLaw = TransferLaw()
-    network_read: TransferLaw | None = None
-    network_write: TransferLaw | None = None
-    layers: int = 1
+
+def link_law(link: LinkSpec, bytes_per_token: float) -> TransferLaw:
+    """One direction of a link that carries so many bytes of every token."""
+    return TransferLaw(link.latency_s, bytes_per_token / link.bandwidth_bytes_per_s)
+
+
+def _page_tokens(pool: PoolSpec) -> int:
+    """Tokens that a tier keeps and moves as one: the engine's pages, or LMCache's chunks."""
+    return pool.movement.chunk_tokens if pool.mover == "lmcache" else pool.engine.page_size
+
+
+def _storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
+    """Ranks that put something into the tier: each its shard; under MLA all have the same, which is kept once.
+
+    Where it is kept once: HiCache's storage (``backup_skip`` in SGLang's ``cache_controller.py``) and all of LMCache
+    (``save_only_first_rank``). Host pools are each rank's own.
+    """
+    kept_once = model.mla is not None and (index > 0 or pool.mover == "lmcache")
+    return 1 if kept_once else pool.tensor_parallel
+
+
+def _tier_plan(
+    pool: PoolSpec, index: int, tier: TierSpec, medium: MediumSpec, model: ModelSpec, memory: MemoryPlan
+) -> TierPlan:
+    per_rank = memory.kv_bytes_per_token_per_rank
+    per_token = per_rank * _storing_ranks(pool, index, model)
+    page = _page_tokens(pool)
+    devices = max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), 1)
+    read, write = (
+        medium_law(medium, rate, devices=devices, bytes_per_token=per_token, operation_bytes=per_rank * page)
+        for rate in (medium.read_bytes_per_s, medium.write_bytes_per_s)
+    )
+    return TierPlan(
+        medium=tier.medium,
+        scope=scope_of(tier, medium),
+        capacity_tokens=_capacity_tokens(pool, index, tier, per_token, page),
+        page_tokens=page,
+        eviction=tier.eviction,
+        ttl_s=math.inf if tier.ttl_s is None else tier.ttl_s,
+        reclaim=tier.reclaim,
+        reclaim_period_s=tier.reclaim_period_s,
+        read=read,
+        write=write,
+        query_s=medium.latency_s,
+        bytes_per_token=per_token,
+        energy_j_per_token=per_token * medium.energy_j_per_byte,
+        usd_per_hour_per_store=tier.gib * medium.usd_per_gib_hour,
+    )
+
+
+def _capacity_tokens(pool: PoolSpec, index: int, tier: TierSpec, per_token: float, page: int) -> int:
+    """KV tokens of one store, whole pages.
+
+    SGLang takes the size of its host pool in whole gigabytes (10^9 bytes) for each rank: what is left over is paid for
+    and not used.
+    """
+    size_bytes = tier.gib * _GIB
+    if index == 0 and pool.mover == "hicache":
+        size_bytes = size_bytes / pool.tensor_parallel // _GB * _GB * pool.tensor_parallel
+    pages = int(size_bytes / (per_token * page))
+    if pages < 1:
+        message = f"{tier.gib:g} GiB are less than one page of {page} tokens ({per_token * page / _GIB:.4g} GiB)"
+        raise TierRefused(pool.name, TierProblem(f"tiers.{index}.gib", message))
+    return pages * page
+
+
+def _movement_plan(
+    pool: PoolSpec,
+    plans: tuple[TierPlan, ...],
+    model: ModelSpec,
+    memory: MemoryPlan,
+    accelerator: AcceleratorSpec,
+    host: HostSpec | None,
+) -> MovementPlan:
+    # Each rank moves its own shard over its own link, all at once.
+    link = link_law(accelerator.host_link, memory.kv_bytes_per_token_per_rank)
+    shared = next((plan for plan in plans if plan.scope == "cluster"), None)
+    network = None
+    if shared is not None and host is not None and host.network is not None:
+        network = link_law(host.network, shared.bytes_per_token)
+    settings = pool.movement.model_dump(exclude={"mover"})
+    return MovementPlan(
+        mover=pool.mover,
+        **settings,
+        host_read=link,
+        host_write=link,
+        network_read=network,
+        network_write=network,
+        layers=model.layers,
+    )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel
 
+from hisearch.specs.base import Strict
 from hisearch.specs.errors import KeyPath
 
 Loc = tuple[str | int, ...]
@@ -59,6 +60,12 @@ def known_keys(annotation: Any) -> list[str] | None:
             if len(keys) == 1 and typing.get_origin(keys[0]) is Literal:
                 return [str(key) for key in typing.get_args(keys[0])]
     return None
+
+
+def replacement(annotation: Any, key: str) -> str:
+    """What to write instead of ``key``, which values of ``annotation`` had once; "" where they never had it."""
+    model = model_of(annotation)
+    return model.replaced.get(key, "") if model is not None and issubclass(model, Strict) else ""
 
 
 def split_branches(annotation: Any, loc: Loc) -> tuple[KeyPath, tuple[str, ...], Any]:

@@ -6,7 +6,7 @@ Numbers carry their unit in the field's name (``_s``, ``_bytes``, ``_usd_per_hou
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -64,6 +64,9 @@ class Strict(BaseModel):
     """An immutable model that refuses unknown keys and infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    #: Keys that are gone -> what to write instead.
+    replaced: ClassVar[dict[str, str]] = {}
 
 
 class Provenance(Strict):

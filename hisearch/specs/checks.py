@@ -46,16 +46,9 @@ def slots_problem(tensor_parallel: int, host_name: str, host: HostSpec) -> str:
     return f"tensor_parallel {tensor_parallel} exceeds the {host.accelerators} accelerator slots of {host_name}"
 
 
-def host_memory_problem(gib_per_worker: float, tensor_parallel: int, host_name: str, host: HostSpec) -> str:
-    """Why a full host cannot give each of its workers that much memory; "" where it can."""
-    workers = max(host.accelerators // tensor_parallel, 1)
-    has_gib = host.dram_bytes / _GIB
-    if workers * gib_per_worker <= has_gib:
-        return ""
-    return (
-        f"{workers} workers of tensor_parallel {tensor_parallel} with {gib_per_worker:g} GiB each need "
-        f"{workers * gib_per_worker:g} GiB of host memory; {host_name} has {has_gib:g} GiB"
-    )
+def workers_per_node(tensor_parallel: int, host: HostSpec | None) -> int:
+    """Workers that a full host carries; 1 where the host is not known."""
+    return max(host.accelerators // tensor_parallel, 1) if host is not None else 1
 
 
 def slo_warnings(slo: SloSpec) -> list[str]:

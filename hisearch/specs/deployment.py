@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -12,7 +12,6 @@ from hisearch.specs.base import (
     DType,
     EngineName,
     Fraction,
-    NonNegative,
     NonNegativeInt,
     Positive,
     Strict,
@@ -20,6 +19,7 @@ from hisearch.specs.base import (
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
 
 RouterName = Literal["random", "round_robin", "power_of_two", "cache_aware"]
 EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
@@ -119,13 +119,6 @@ class EngineSpec(Strict):
             raise ValueError(f"chunk_tokens {self.chunk_tokens} is less than one page of {page} tokens")
 
 
-class HostTierSpec(Strict):
-    """Host-memory KV tier (L2) of each worker, evicting by lru; 0 GiB switches it off."""
-
-    medium: str = Field("ddr5", description="Medium that sets its bandwidth, latency and price.")
-    gib_per_worker: NonNegative = Field(0.0, description="Host memory of one worker, all its ranks together.")
-
-
 #: Formats of the KV cache that each engine has.
 KV_DTYPES: dict[str, tuple[DType, ...]] = {
     "vllm": ("bf16", "fp16", "fp8"),
@@ -136,6 +129,8 @@ KV_DTYPES: dict[str, tuple[DType, ...]] = {
 
 class PoolSpec(Strict):
     """Identical workers."""
+
+    replaced: ClassVar[dict[str, str]] = {"host_tier": "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]"}
 
     name: str = Field("main", description="How messages call the pool.")
     role: Literal["unified"] = Field("unified", description="unified: each worker prefills and decodes.")
@@ -148,13 +143,22 @@ class PoolSpec(Strict):
     )
     kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
     replicas: Count = Field(1, description="Workers in the pool.")
-    host_tier: HostTierSpec = Field(HostTierSpec(), description="KV cache in host memory, off by default.")
+    tiers: list[TierSpec] = Field(
+        default_factory=list, max_length=3, description="KV cache below device memory, nearest first; none by default."
+    )
+    movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+
+    @property
+    def mover(self) -> MoverName:
+        """What moves KV between the tiers, with the engine's default filled in."""
+        return mover_of(self.engine.name, self.movement)
 
     @model_validator(mode="after")
     def _check(self) -> PoolSpec:
         known = KV_DTYPES[self.engine.name]
         if self.kv_dtype not in known:
             raise ValueError(f"{self.engine.name} has no KV cache format {self.kv_dtype}; known: {', '.join(known)}")
+        check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
         return self
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hisearch.specs import checks
+from hisearch.specs import checks, tier_checks
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.document import Document, kind_of
 from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.tiers import worker_tiers
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,13 @@ def _host_memory(study: ResolvedStudy) -> list[Problem]:
     """The largest host tier that does not fit, for each host and the smallest worker."""
     cache, degrees = study.space.spec.cache, study.space.spec.execution.tensor_parallel
     found = []
+    media = {name: document.spec for name, document in study.media.items()}
+    tiers = worker_tiers(cache.host_medium, max(cache.host_gib_per_worker))
     for host_name, host in study.hosts.items():
-        message = checks.host_memory_problem(max(cache.host_gib_per_worker), min(degrees), host_name, host.spec)
-        if message:
-            found.append(study.space.problem("spec.cache.host_gib_per_worker", message))
+        found += [
+            study.space.problem("spec.cache.host_gib_per_worker", problem.message)
+            for problem in tier_checks.capacity_problems(tiers, min(degrees), media, host_name, host.spec)
+        ]
     return found
 
 
@@ -128,11 +132,23 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
             host = resolved.hosts[host_name].spec
             if message := checks.slots_problem(pool.tensor_parallel, host_name, host):
                 problems.append(resolved.document.problem(f"{at}.tensor_parallel", message))
-            gib = pool.host_tier.gib_per_worker
-            if message := checks.host_memory_problem(gib, pool.tensor_parallel, host_name, host):
-                warnings.append(resolved.document.problem(f"{at}.host_tier.gib_per_worker", message))
+            media = {name: document.spec for name, document in resolved.media.items()}
+            warnings += [
+                resolved.document.problem(f"{at}.{problem.key}", problem.message)
+                for problem in tier_checks.capacity_problems(pool.tiers, pool.tensor_parallel, media, host_name, host)
+            ]
+        warnings += _eviction_note(resolved, index)
     warnings += _price_notes(resolved.hardware, resolved.document)
     return tuple(problems), tuple(warnings)
+
+
+def _eviction_note(resolved: ResolvedDeployment, index: int) -> list[Problem]:
+    """SGLang has one setting for what its device pool and its host pool evict by."""
+    pool = resolved.deployment.pools[index]
+    if pool.mover != "hicache" or not pool.tiers or pool.tiers[0].eviction == pool.engine.eviction:
+        return []
+    message = f"SGLang evicts its host tier by engine.eviction, here {pool.engine.eviction}: no flag sets this one"
+    return [resolved.document.problem(f"spec.pools.{index}.tiers.0.eviction", message)]
 
 
 def _slo_warnings(document: Document[Any]) -> list[Problem]:

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from hisearch.specs.annotations import known_keys, split_branches
+from hisearch.specs.annotations import known_keys, replacement, split_branches
 from hisearch.specs.base import API_VERSION, Strict
-from hisearch.specs.errors import KeyPath, Problem, SpecError, as_keypath
+from hisearch.specs.errors import KeyedError, KeyPath, Problem, SpecError, as_keypath
 from hisearch.specs.kinds import KINDS, envelope_model
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.wording import described, unknown
@@ -159,6 +159,9 @@ def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem
             continue
         if chosen and chosen != "str" and details["type"] == "model_type":
             details = {**details, "type": "string_type"}  # noqa: PLW2901 - same value, said once for all branches
+        error_inside = details.get("ctx", {}).get("error")
+        if isinstance(error_inside, KeyedError):
+            keypath = (*keypath, *error_inside.keypath)
         if keypath not in found:
             text = _words(
                 details, keypath, container, named_or_inline=bool(chosen) and keypath == _outer(details["loc"])
@@ -176,11 +179,13 @@ def _outer(loc: tuple[int | str, ...]) -> KeyPath:
 def _words(details: ErrorDetails, keypath: KeyPath, container: Any, *, named_or_inline: bool) -> str:
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return f"unknown key{unknown(str(keypath[-1]), known_keys(container) or [])}"
+        instead = replacement(container, str(keypath[-1]))
+        return instead or f"unknown key{unknown(str(keypath[-1]), known_keys(container) or [])}"
     if kind == "missing":
         return "required, and missing"
     if kind == "value_error":
-        return str(context["error"])
+        cause = context["error"]
+        return cause.message if isinstance(cause, KeyedError) else str(cause)
     if kind == "literal_error":
         options = str(context["expected"])
         return f"expected {options}; got {described(value)}"

@@ -97,5 +97,17 @@ class SpecError(ValueError):
         return "\n".join(str(problem) for problem in self.problems)
 
 
+class KeyedError(ValueError):
+    """Raised by a validator of a section about one key below it.
+
+    keypath: from the section on.
+    """
+
+    def __init__(self, keypath: KeyPath, message: str) -> None:
+        super().__init__(f"{dotted(keypath)}: {message}")
+        self.keypath = keypath
+        self.message = message
+
+
 class UnknownReferenceError(SpecError):
     """A name or path that leads to no document."""

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from hisearch.specs.base import Count, DType, NonNegative, NonNegativeInt, Positive, Price, Provenance, Strict
 
+ScopeName = Literal["worker", "node", "cluster"]
+
 
 class LinkSpec(Strict):
     """A point-to-point link: ``seconds = latency_s + bytes / bandwidth_bytes_per_s`` (one direction)."""
@@ -38,18 +40,25 @@ class AcceleratorSpec(Strict):
 
 
 class MediumSpec(Strict):
-    """A storage medium for KV cache."""
+    """A storage medium for KV cache.
 
-    kind: Literal["hbm", "dram", "cxl", "nvme", "remote"] = Field(description="For the reader.")
+    Pages of p bytes move in ``latency_s`` and the longer of ``bytes / bandwidth`` and ``operations * latency_s /
+    queue_depth``, where operations are ``bytes / max(page_bytes, p)``. A store larger than one device is made of
+    as many as it takes, which add up their bandwidths and queues.
+    """
+
+    kind: Literal["hbm", "dram", "cxl", "nvme", "remote"] = Field(
+        description="Which of a host's sizes it counts against: dram its main memory, nvme its disks."
+    )
     read_bytes_per_s: Positive = Field(description="Large reads, of one device, DIMM set or pool.")
-    write_bytes_per_s: Positive = Field(description="Large writes; the simulator does not price writes yet.")
-    latency_s: NonNegative = Field(description="Of one read.")
-    page_bytes: Count = Field(1, description="Smallest transfer; not used by the simulator yet.")
-    queue_depth: Count = Field(1, description="Transfers in flight; not used by the simulator yet.")
-    capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool; not used by the simulator yet.")
-    usd_per_gib_hour: NonNegative = Field(description="Price of what a host tier takes of it.")
-    energy_j_per_byte: NonNegative = Field(0.0, description="Of a transfer; not used by the simulator yet.")
-    scope: Literal["worker", "node", "cluster"] = Field(description="Who shares it; not used by the simulator yet.")
+    write_bytes_per_s: Positive = Field(description="Large writes, likewise.")
+    latency_s: NonNegative = Field(description="Of one operation.")
+    page_bytes: Count = Field(1, description="Smallest transfer.")
+    queue_depth: Count = Field(1, description="Operations in flight.")
+    capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool.")
+    usd_per_gib_hour: NonNegative = Field(description="Price of what a tier takes of it.")
+    energy_j_per_byte: NonNegative = Field(0.0, description="Of a transfer; not in the energy figures yet.")
+    scope: ScopeName = Field(description="Who usually shares a store of it: a Tier's scope where that has none.")
     provenance: Provenance = Field(description="Where the facts come from.")
 
 
@@ -62,13 +71,12 @@ class HostSpec(Strict):
 
     accelerators: Count = Field(description="Accelerator slots.")
     dram: str = Field(description="Name or path of the Medium of its main memory.")
-    dram_bytes: Positive = Field(
-        description="Size of its main memory; doctor holds the workers' host tiers against it."
+    dram_bytes: Positive = Field(description="Size of its main memory; doctor holds the workers' tiers against it.")
+    nvme: str | None = Field(None, description="Name or path of the Medium of its disks; none where absent.")
+    nvme_bytes: NonNegative = Field(0.0, description="Size of its disks; doctor holds the workers' tiers against it.")
+    network: LinkSpec | None = Field(
+        None, description="To stores that the cluster shares, for all its workers together; none where absent."
     )
-    nvme: str | None = Field(
-        None, description="Name or path of the Medium of its disks; not used by the simulator yet."
-    )
-    nvme_bytes: NonNegative = Field(0.0, description="Size of its disks; not used by the simulator yet.")
     cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
     base_w: NonNegative = Field(0.0, description="Draw of all but the accelerators; not in the energy figures yet.")
     price: Price = Field(description="Of the whole host, on top of its accelerators; pools pay by the slots they use.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hisearch.specs.annotations import child, known_keys, model_of
+from hisearch.specs.annotations import child, known_keys, model_of, replacement
 from hisearch.specs.errors import KeyPath, SpecError, as_keypath, dotted
 from hisearch.specs.kinds import envelope_model
 from hisearch.specs.source import Source
@@ -77,5 +77,6 @@ def _checked_key(container: Any, annotation: Any, keypath: KeyPath, depth: int, 
         raise source.error(keypath, f"{place} is {described(container)}, which has no key '{key}'")
     known_here = known_keys(annotation)
     if known_here is not None and str(key) not in known_here:
-        raise source.error(keypath, f"{place} has no key '{key}'{unknown(str(key), known_here)}")
+        instead = replacement(annotation, str(key))
+        raise source.error(keypath, instead or f"{place} has no key '{key}'{unknown(str(key), known_here)}")
     return str(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from hisearch.specs.overrides import apply_overrides
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import SearchSpaceSpec, StudySpec
+from hisearch.specs.tier_checks import scope_of, tier_problems
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import WorkloadSpec
 
@@ -53,8 +54,39 @@ def load_deployment(
         resolver.accelerator(hardware, document, f"{at}.accelerator", pool.accelerator)
         if pool.host is not None:
             resolver.host(hardware, document, f"{at}.host", pool.host)
-        resolver.medium(hardware, document, f"{at}.host_tier.medium", pool.host_tier.medium)
-    return ResolvedDeployment(document, model, profile, hardware, settings)
+        for number, tier in enumerate(pool.tiers):
+            resolver.medium(hardware, document, f"{at}.tiers.{number}.medium", tier.medium)
+    _check_tiers(document, hardware)
+    return ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings)
+
+
+def _check_tiers(document: Document[DeploymentSpec], hardware: Hardware) -> None:
+    """Refuses tiers that the mover cannot use, or that no node has."""
+    media = {name: found.spec for name, found in hardware.media.items()}
+    problems: list[Problem] = []
+    for index, pool in enumerate(document.spec.pools):
+        name = pool.host or hardware.accelerators[pool.accelerator].spec.host
+        host = hardware.hosts[name].spec if name is not None else None
+        found = tier_problems(pool, media, name, host)
+        problems += [document.problem(f"spec.pools.{index}.{problem.key}", problem.message) for problem in found]
+    if problems:
+        raise SpecError(*problems)
+
+
+def _with_scopes(document: Document[DeploymentSpec], hardware: Hardware) -> Document[DeploymentSpec]:
+    """The same deployment with every tier's scope written out."""
+    pools = [
+        pool.model_copy(
+            update={
+                "tiers": [
+                    tier.model_copy(update={"scope": scope_of(tier, hardware.media[tier.medium].spec)})
+                    for tier in pool.tiers
+                ]
+            }
+        )
+        for pool in document.spec.pools
+    ]
+    return replace(document, spec=document.spec.model_copy(update={"pools": pools}))
 
 
 def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalogue) -> ResolvedStudy:

@@ -27,7 +27,7 @@ class Hardware:
     """Catalogue entries that a study or deployment names, and those that they name in turn; all by name.
 
     ``hosts`` holds each accelerator's usual host (``AcceleratorSpec.host``) and any that a pool names.
-    ``media`` holds host tiers' media and the hosts' own.
+    ``media`` holds the tiers' media and the hosts' own.
     """
 
     accelerators: dict[str, Document[AcceleratorSpec]]
@@ -87,7 +87,7 @@ class ResolvedStudy:
 
     @property
     def media(self) -> dict[str, Document[MediumSpec]]:
-        """Media of the host tier and of the hosts, by name."""
+        """Media of the tiers and of the hosts, by name."""
         return self.hardware.media
 
     @property
@@ -177,7 +177,7 @@ class ResolvedDeployment:
 
     @property
     def media(self) -> dict[str, Document[MediumSpec]]:
-        """Media of the host tiers and of the hosts, by name."""
+        """Media of the tiers and of the hosts, by name."""
         return self.hardware.media
 
 

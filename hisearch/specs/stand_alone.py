@@ -29,11 +29,11 @@ def stand_alone(
     own = _Own(hardware)
     pools = []
     for pool in deployment.pools:
-        tier = pool.host_tier.model_copy(update={"medium": own.medium(pool.host_tier.medium)})
+        tiers = [tier.model_copy(update={"medium": own.medium(tier.medium)}) for tier in pool.tiers]
         names = {
             "accelerator": own.accelerator(pool.accelerator),
             "host": own.host(pool.host) if pool.host is not None else None,
-            "host_tier": tier,
+            "tiers": tiers,
         }
         pools.append(pool.model_copy(update=names))
     update: dict[str, Any] = {

@@ -77,7 +77,7 @@ def test_sglang_settings(launch: Any) -> None:
                     "memory_fraction": 0.88,
                     "schedule_conservativeness": 0.5,
                 },
-                pool={"host_tier": {"gib_per_worker": 256}, "tensor_parallel": 4, "kv_dtype": "fp8"},
+                pool={"tiers": [{"medium": "ddr5", "gib": 256}], "tensor_parallel": 4, "kv_dtype": "fp8"},
             )
         )
     )
@@ -143,7 +143,7 @@ def test_trtllm_settings(launch: Any) -> None:
             "memory_fraction": 0.85,
             "capacity_policy": "max_utilization",
         },
-        pool={"host_tier": {"gib_per_worker": 256}, "tensor_parallel": 4, "kv_dtype": "fp8"},
+        pool={"tiers": [{"medium": "ddr5", "gib": 256}], "tensor_parallel": 4, "kv_dtype": "fp8"},
     )
     assert dict(engine_flags(built)) == {
         "--backend": "pytorch",
@@ -186,7 +186,7 @@ def test_trtllm_is_translated_to_vllm(build_deployment: Any) -> None:
 
 
 def test_host_tier_is_left_out_without_a_prefix_cache(launch: Any) -> None:
-    flags = engine_flags(launch(engine={"prefix_caching": False}, pool={"host_tier": {"gib_per_worker": 64}}))
+    flags = engine_flags(launch(engine={"prefix_caching": False}, pool={"tiers": [{"medium": "ddr5", "gib": 64}]}))
     assert ("--disable-radix-cache",) in flags
     assert ("--enable-hierarchical-cache",) not in flags
 

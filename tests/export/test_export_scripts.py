@@ -153,9 +153,9 @@ def test_other_weights_are_asked_for(export: Any, tmp_path: Path) -> None:
 
 def test_a_host_tier_that_sglang_refuses_is_named(export: Any) -> None:
     # 8 kv heads x 128 x 2 x 64 layers x 2 bytes / 2 ranks = 131,072 bytes a token; 34 GB hold 259,399 tokens.
-    small = (export(pool={"host_tier": {"gib_per_worker": 64}}) / "README.md").read_text()
+    small = (export(pool={"tiers": [{"medium": "ddr5", "gib": 64}]}) / "README.md").read_text()
     assert "34 GB per rank hold about 259,399 tokens" in small
-    large = (export(pool={"host_tier": {"gib_per_worker": 256}}) / "README.md").read_text()
+    large = (export(pool={"tiers": [{"medium": "ddr5", "gib": 256}]}) / "README.md").read_text()
     assert "GB per rank" not in large
 
 

@@ -9,7 +9,7 @@ import pytest
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w, worker_power_w
 from hisearch.hardware.prices import deployment_cost
 from hisearch.specs.base import Price, Provenance
-from hisearch.specs.deployment import DeploymentSpec, EngineSpec, HostTierSpec, PoolSpec
+from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 
 TODAY = datetime.date(2025, 1, 1)
@@ -39,7 +39,7 @@ DDR5 = MediumSpec(
 
 
 def deployment(**pool: object) -> DeploymentSpec:
-    fields = {"accelerator": "h100", "engine": EngineSpec(name="vllm"), "tensor_parallel": 2, "replicas": 3, **pool}
+    fields = {"accelerator": "h100", "engine": EngineSpec(name="sglang"), "tensor_parallel": 2, "replicas": 3, **pool}
     return DeploymentSpec(model="m", pools=[PoolSpec.model_validate(fields)])
 
 
@@ -60,15 +60,43 @@ def test_host_price_is_shared_by_slots(pool_host, usual_host, expected):
     assert cost.host_usd_per_hour == pytest.approx(expected)
 
 
-def test_host_tier_costs_per_replica():
-    tier = HostTierSpec(medium="ddr5", gib_per_worker=256.0)
-    cost = deployment_cost(deployment(host_tier=tier), {"h100": accelerator()}, {}, {"ddr5": DDR5})
-    assert cost.memory_usd_per_hour == pytest.approx(256 * 0.004 * 3)
-    assert cost.total == pytest.approx(15.0 + 3.072)
+@pytest.mark.parametrize(
+    ("scope", "tensor_parallel", "replicas", "stores"),
+    [
+        ("worker", 2, 9, 9),
+        ("node", 2, 9, 3),  # four workers a host: two full ones and one more
+        ("node", 2, 8, 2),
+        ("node", 3, 3, 2),  # two workers a host, two slots empty
+        ("cluster", 2, 9, 1),
+    ],
+)
+def test_a_tier_costs_for_each_of_its_stores(scope, tensor_parallel, replicas, stores):
+    tier = {"medium": "disk", "gib": 3000.0, "scope": scope}
+    tiers = [{"medium": "ddr5", "gib": 256.0, "scope": "worker"}, tier]
+    bought = deployment(tiers=tiers, tensor_parallel=tensor_parallel, replicas=replicas)
+    media = {"ddr5": DDR5, "disk": DDR5.model_copy(update={"usd_per_gib_hour": 0.0001})}
+    cost = deployment_cost_on_hosts(bought, media)
+    assert [(c.medium, c.scope, c.gib, c.stores) for c in cost.tiers] == [
+        ("ddr5", "worker", 256.0, replicas),
+        ("disk", scope, 3000.0, stores),
+    ]
+    assert cost.tiers[0].usd_per_hour == pytest.approx(256 * 0.004 * replicas)
+    assert cost.tiers[1].usd_per_hour == pytest.approx(0.3 * stores)
+    accelerators = tensor_parallel * replicas
+    assert cost.total == pytest.approx(2.5 * accelerators + cost.tiers[0].usd_per_hour + cost.tiers[1].usd_per_hour)
 
 
-def test_host_tier_of_nothing_needs_no_medium():
-    assert deployment_cost(deployment(), {"h100": accelerator()}, {}, {}).memory_usd_per_hour == 0.0
+def deployment_cost_on_hosts(bought, media):
+    return deployment_cost(bought, {"h100": accelerator("hgx")}, {"hgx": host(0.0)}, media)
+
+
+def test_a_tier_has_the_scope_of_its_medium_where_it_names_none():
+    cost = deployment_cost_on_hosts(deployment(tiers=[{"medium": "ddr5", "gib": 10.0}]), {"ddr5": DDR5})
+    assert (cost.tiers[0].scope, cost.tiers[0].stores) == ("node", 1)
+
+
+def test_without_tiers_no_medium_is_needed():
+    assert deployment_cost(deployment(), {"h100": accelerator()}, {}, {}).tiers == ()
 
 
 def test_unknown_names_are_named_with_what_is_known():

@@ -39,7 +39,11 @@ def make_deployment(rng: random.Random, stage: int, accelerator: str | None = No
                         "max_running_requests": rng.choice([64, 256]),
                         "memory_fraction": round(rng.uniform(0.85, 0.92), 4) if stage == 3 else 0.9,
                     },
-                    "host_tier": {"gib_per_worker": rng.choice([0.0, 128.0, 256.0]) if stage == 3 else 0.0},
+                    "tiers": [
+                        {"medium": "ddr5", "gib": gib, "scope": "worker"}
+                        for gib in ([rng.choice([0.0, 128.0, 256.0])] if stage == 3 else [])
+                        if gib
+                    ],
                 }
             ],
             "router": {

@@ -13,6 +13,7 @@ from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.step_cost import law_costs
 from hisearch.score.terms import Check, RejectionCheck, TermCheck
 from hisearch.search.demand import Demand
+from hisearch.search.deployments import host_gib
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
@@ -45,7 +46,7 @@ class FakePlanner:
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         pool = deployment.pool
-        memory = 0.001 * pool.host_tier.gib_per_worker * pool.replicas
+        memory = 0.001 * host_gib(pool) * pool.replicas
         return PRICE[pool.accelerator] * pool.tensor_parallel * pool.replicas + memory
 
 
@@ -73,7 +74,7 @@ class FakeEvaluator:
             self.calls[job.digest("")] += 1
         if pool.engine.name == self._fail:
             raise ValueError("this engine breaks")
-        hit_rate = min(0.5, 0.1 + 0.001 * pool.host_tier.gib_per_worker + 0.2 * (pool.engine.memory_fraction - 0.85))
+        hit_rate = min(0.5, 0.1 + 0.001 * host_gib(pool) + 0.2 * (pool.engine.memory_fraction - 0.85))
         if job.deployment.router.policy == "cache_aware":
             hit_rate += 0.1
         speed = SPEED[pool.accelerator] * pool.tensor_parallel**0.8 * pool.replicas / (1 - 0.5 * hit_rate)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from hisearch.api.study import StudyResult, load_study
+from hisearch.search.deployments import host_gib
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,12 +65,12 @@ def test_the_smallest_host_tier_that_works_is_the_first(tmp_path: Path) -> None:
     result = run(
         tmp_path, {"accelerators": ["h100-sxm"], "engines": ["sglang"]}, cache={"host_gib_per_worker": [32, 128]}
     )
-    assert {trial.deployment.pool.host_tier.gib_per_worker for trial in result.trials} == {128}
+    assert {host_gib(trial.deployment.pool) for trial in result.trials} == {128}
 
 
 def test_a_host_is_not_given_more_memory_than_it_has(tmp_path: Path) -> None:
     result = run(tmp_path, {"accelerators": ["h100-sxm"]}, cache={"host_gib_per_worker": [0, 512]})
-    assert {trial.deployment.pool.host_tier.gib_per_worker for trial in result.trials} == {0}
+    assert {host_gib(trial.deployment.pool) for trial in result.trials} == {0}
 
 
 @pytest.mark.parametrize("output_tokens", [1, 2])

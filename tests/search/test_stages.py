@@ -7,6 +7,7 @@ import pytest
 from hisearch.latency.step_cost import decode_step_seconds, law_costs
 from hisearch.search.cache import bases, search_cache
 from hisearch.search.demand import measure_demand
+from hisearch.search.deployments import host_gib
 from hisearch.search.driver import NothingFitsError, search
 from hisearch.search.estimates import estimate, largest, prefill_seconds
 from hisearch.search.execution import group_count, search_execution
@@ -239,6 +240,6 @@ def test_stage_3_stays_within_the_space_and_the_limit() -> None:
     for trial in stage_3:
         pool = trial.deployment.pool
         assert low <= pool.engine.memory_fraction <= high
-        assert pool.host_tier.gib_per_worker in problem.space.cache.host_gib_per_worker
+        assert host_gib(pool) in problem.space.cache.host_gib_per_worker
         assert pool.engine.eviction == "lru" or pool.engine.name == "sglang"
-    assert len({t.deployment.pool.host_tier.gib_per_worker for t in stage_3}) > 1
+    assert len({host_gib(t.deployment.pool) for t in stage_3}) > 1

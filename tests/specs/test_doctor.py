@@ -85,7 +85,7 @@ def test_what_makes_a_deployment_unusable(project: Path, degree: int, problem: s
 def test_a_deployments_warnings() -> None:
     path = ROOT / "studies/deployments/qwen3-32b-h100-tp2.yaml"
     assert "4 workers of tensor_parallel 2 with 900 GiB each need 3600 GiB" in _warnings(
-        path, "spec.pools.0.host_tier.gib_per_worker=900"
+        path, "spec.pools.0.tiers.0.gib=900"
     )
     assert "h100-sxm has no fp4 rate" in _warnings(path, "spec.pools.0.weight_dtype=fp4")
 

@@ -44,7 +44,7 @@ spec:
   pools:
     - accelerator: cards/card.yaml
       engine: {name: vllm}
-      host_tier: {medium: cards/ram.yaml, gib_per_worker: 8}
+      tiers: [{medium: cards/ram.yaml, gib: 8}]
   profile: cards/profile.yaml
 """
     )
@@ -77,7 +77,7 @@ def test_it_is_the_same_deployment_from_anywhere(
     assert again.model.spec.max_context_tokens == 4096
     assert again.profile.spec == resolved.profile.spec
     pool = again.deployment.pool
-    assert (pool.accelerator, pool.host_tier.medium) == ("our-card", "our-ram")
+    assert (pool.accelerator, pool.tiers[0].medium) == ("our-card", "our-ram")
     card = again.accelerators["our-card"].spec
     assert card.model_copy(update={"host": None}) == resolved.accelerators["cards/card.yaml"].spec.model_copy(
         update={"host": None}

@@ -83,7 +83,8 @@ def plan_of(case: Case, catalogue: Catalogue) -> WorkerPlan:
         pool,
         model=catalogue.get("Model", case.model).spec,
         accelerator=catalogue.get("Accelerator", case.accelerator).spec,
-        medium=None,
+        host=None,
+        media={},
         profile=catalogue.get("LatencyProfile", "roofline").spec,
     )
 

@@ -1,0 +1,75 @@
+"""The tiers below a worker's HBM, compiled: sizes in tokens, laws of transfers in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TransferLaw:
+    """``seconds = base_s + tokens * s_per_token``, of one transfer in one direction."""
+
+    base_s: float = 0.0
+    s_per_token: float = 0.0
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """One tier.
+
+    Attributes:
+        medium: name of its medium.
+        scope: "worker", "node" or "cluster": who shares a store of it.
+        capacity_tokens: of one store, whole pages.
+        page_tokens: what is kept and moved at least.
+        eviction: policy.
+        ttl_s: time to live after the last use; infinite where nothing expires.
+        reclaim: "lazy", "periodic" or "pressure": when what has expired is dropped.
+        reclaim_period_s: of "periodic".
+        read, write: the medium itself, shared by all in its scope.
+        query_s: time to learn what a store has.
+        bytes_per_token: over all ranks that store something.
+        energy_j_per_token: of moving it in or out.
+        usd_per_hour_per_store: price.
+    """
+
+    medium: str
+    scope: str
+    capacity_tokens: int
+    page_tokens: int
+    eviction: str = "lru"
+    ttl_s: float = math.inf
+    reclaim: str = "lazy"
+    reclaim_period_s: float = 60.0
+    read: TransferLaw = TransferLaw()
+    write: TransferLaw = TransferLaw()
+    query_s: float = 0.0
+    bytes_per_token: float = 0.0
+    energy_j_per_token: float = 0.0
+    usd_per_hour_per_store: float = 0.0
+
+
+@dataclass(frozen=True)
+class MovementPlan:
+    """How KV moves between the tiers; the fields of ``specs.deployment.MovementSpec``, and the worker's own links.
+
+    host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
+    the node's network, where a tier lies behind it. layers: of the model, which a load-back brings one by one.
+    """
+
+    mover: str
+    write_policy: str = "write_through"
+    load_back_tokens: int = 10
+    prefetch: str = "best_effort"
+    prefetch_threshold_tokens: int = 256
+    prefetch_timeout_base_s: float = 1.0
+    prefetch_timeout_s_per_ki_token: float = 0.25
+    store_threshold: int = 0
+    chunk_tokens: int = 256
+    save_decode: bool = False
+    host_read: TransferLaw = TransferLaw()
+    host_write: TransferLaw = TransferLaw()
+    network_read: TransferLaw | None = None
+    network_write: TransferLaw | None = None
+    layers: int = 1

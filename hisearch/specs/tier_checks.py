@@ -1,0 +1,131 @@
+"""Whether a pool's tiers can be, given the media and the host that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hisearch.specs.checks import workers_per_node
+from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
+from hisearch.specs.tiers import TierSpec, mover_title
+
+_GIB = 1024.0**3
+
+#: Kinds of media that an engine addresses as host memory.
+HOST_MEMORY = ("dram", "cxl")
+
+
+@dataclass(frozen=True)
+class TierProblem:
+    """What is wrong with a tier. key: dotted, from the pool on."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+def scope_of(tier: TierSpec, medium: MediumSpec) -> ScopeName:
+    """Who shares a store of the tier."""
+    return tier.scope or medium.scope
+
+
+def tier_problems(
+    pool: PoolSpec, media: Mapping[str, MediumSpec], host_name: str | None, host: HostSpec | None
+) -> list[TierProblem]:
+    """Tiers that the mover cannot use, or that no node has.
+
+    Args:
+        pool: its own rules (``hisearch.specs.tiers.check_tiers``) hold.
+        media: by the names that the tiers call them.
+        host_name: what carries its workers; None where nothing says so.
+        host: its facts.
+    """
+    return [*_mover_problems(pool, media), *_node_problems(pool, media, host_name, host)]
+
+
+def _mover_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
+    if not pool.tiers:
+        return
+    title = mover_title(pool.engine.name, pool.mover)
+    nearest, medium = pool.tiers[0], media[pool.tiers[0].medium]
+    if medium.kind not in HOST_MEMORY:
+        yield TierProblem(
+            "tiers.0.medium", f"{title} needs host memory (dram or cxl) here, {nearest.medium} is {medium.kind}"
+        )
+    elif scope_of(nearest, medium) != "worker":
+        yield TierProblem(
+            "tiers.0.scope",
+            f"{scope_of(nearest, medium)}: {title}'s nearest tier is each worker's own; set scope: worker",
+        )
+    if pool.mover == "lmcache":
+        yield from _lmcache_problems(pool, media)
+
+
+def _lmcache_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
+    """LMCache has a worker's memory, then its disk (local_disk), then one shared store (remote_url)."""
+    shared = False
+    for index, tier in enumerate(pool.tiers[1:], 1):
+        medium = media[tier.medium]
+        if shared:
+            yield TierProblem(f"tiers.{index}", "LMCache has nothing behind its one shared store (remote_url)")
+        elif scope_of(tier, medium) != "worker":
+            shared = True
+        elif medium.kind != "nvme" or index > 1:
+            yield TierProblem(
+                f"tiers.{index}.medium",
+                "LMCache has a worker's memory, its disk (nvme), then one store of scope node or cluster",
+            )
+        elif tier.eviction != pool.tiers[0].eviction:
+            yield TierProblem(
+                f"tiers.{index}.eviction",
+                f"LMCache has one cache_policy for all tiers of a worker, here {pool.tiers[0].eviction}",
+            )
+
+
+def _node_problems(
+    pool: PoolSpec, media: Mapping[str, MediumSpec], host_name: str | None, host: HostSpec | None
+) -> Iterator[TierProblem]:
+    for index, tier in enumerate(pool.tiers):
+        medium = media[tier.medium]
+        scope, at = scope_of(tier, medium), f"tiers.{index}"
+        if medium.kind == "hbm" and index > 0:
+            yield TierProblem(f"{at}.medium", f"{tier.medium} is device memory, which is above all tiers")
+        elif medium.kind == "remote" and scope != "cluster":
+            yield TierProblem(f"{at}.scope", f"{scope}: {tier.medium} is outside every node; its scope is cluster")
+        elif scope != "worker" and host is None:
+            yield TierProblem(f"{at}.scope", f"{scope}: nothing says what a node is; give the pool a host")
+        elif scope == "cluster" and host is not None and host.network is None:
+            yield TierProblem(f"{at}.scope", f"cluster: {host_name} has no network to a shared store")
+        elif scope != "cluster" and medium.kind == "nvme" and host is not None and not (host.nvme and host.nvme_bytes):
+            yield TierProblem(f"{at}.scope", f"{scope}: {host_name} has no disks")
+
+
+def capacity_problems(
+    tiers: Sequence[TierSpec],
+    tensor_parallel: int,
+    media: Mapping[str, MediumSpec],
+    host_name: str,
+    host: HostSpec,
+) -> list[TierProblem]:
+    """Main memory or disks that a full host has too little of for the tiers of all its workers."""
+    found = []
+    workers = workers_per_node(tensor_parallel, host)
+    sizes = {"dram": (host.dram_bytes / _GIB, "host memory"), "nvme": (host.nvme_bytes / _GIB, "disk")}
+    for kind, (has_gib, what) in sizes.items():
+        need_gib, parts, last = 0.0, [], 0
+        for index, tier in enumerate(tiers):
+            medium = media[tier.medium]
+            scope = scope_of(tier, medium)
+            if medium.kind != kind or scope == "cluster":
+                continue
+            need_gib += tier.gib * (workers if scope == "worker" else 1)
+            each = f"{workers} workers of tensor_parallel {tensor_parallel} with {tier.gib:g} GiB each"
+            parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
+            last = index
+        if need_gib > has_gib:
+            message = f"{' and '.join(parts)} need {need_gib:g} GiB of {what}; {host_name} has {has_gib:g} GiB"
+            found.append(TierProblem(f"tiers.{last}.gib", message))
+    return found

@@ -1,0 +1,235 @@
+"""Compiled tiers: capacities, laws of transfers, and what is not simulated yet."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hisearch.latency.memory import plan_memory
+from hisearch.simulate.plan import TierRefused, TransferLaw, WorkerPlan, plan_worker
+from hisearch.simulate.tiers import Tiers, link_law, medium_law, plan_tiers
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.hardware import MediumSpec
+from hisearch.specs.tiers import MovementSpec
+
+CATALOGUE = Catalogue()
+ACCELERATOR = CATALOGUE.get("Accelerator", "h100-sxm").spec
+HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
+MEDIA = {name: CATALOGUE.get("Medium", name).spec for name in CATALOGUE.names("Medium")}
+GIB = 2**30
+DRAM = {"medium": "ddr5", "gib": 256}
+
+
+def pool(**fields: Any) -> PoolSpec:
+    engine = {"name": fields.pop("engine", "sglang")}
+    return PoolSpec.model_validate(
+        {"accelerator": "h100-sxm", "engine": engine, "tensor_parallel": 2, "tiers": [DRAM], **fields}
+    )
+
+
+def tiers(of: PoolSpec, model: str = "qwen3-32b", **changes: Any) -> Tiers:
+    spec, card = CATALOGUE.get("Model", model).spec, CATALOGUE.get("Accelerator", of.accelerator).spec
+    memory = plan_memory(
+        spec,
+        card,
+        tensor_parallel=of.tensor_parallel,
+        weight_dtype=of.weight_dtype,
+        kv_dtype=of.kv_dtype,
+        engine=of.engine,
+        accelerator_name=of.accelerator,
+    )
+    known = {"host": HOST, "media": MEDIA, **changes}
+    return plan_tiers(of, model=spec, memory=memory, accelerator=card, **known)
+
+
+def worker(of: PoolSpec) -> WorkerPlan:
+    return plan_worker(
+        of,
+        model=CATALOGUE.get("Model", "qwen3-32b").spec,
+        accelerator=ACCELERATOR,
+        host=HOST,
+        media=MEDIA,
+        profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
+    )
+
+
+def medium(**fields: Any) -> MediumSpec:
+    """10 GB/s read, 4 GB/s written, 100 us an operation."""
+    facts = {"read_bytes_per_s": 10e9, "write_bytes_per_s": 4e9, "latency_s": 100e-6, **fields}
+    return MEDIA["nvme-gen4"].model_copy(update=facts)
+
+
+@pytest.mark.parametrize(
+    ("page_bytes", "queue_depth", "devices", "bytes_per_token", "operation_bytes", "us_per_token"),
+    [
+        (4096, 64, 1, 100_000, 100_000, 10.0),  # bandwidth: an operation of 100 kB in 1.56 us is more than 10 GB/s
+        (4096, 1, 1, 100_000, 100_000, 100.0),  # one operation at a time
+        (4096, 4, 1, 100_000, 100_000, 25.0),
+        (4096, 4, 1, 100_000, 1_600_000, 10.0),  # operations of 16 tokens: queue 1.56 us a token
+        (400_000, 4, 1, 100_000, 100_000, 10.0),  # the smallest transfer holds four tokens: queue 6.25 us a token
+        (400_000, 1, 1, 100_000, 100_000, 25.0),
+        (4096, 1, 4, 100_000, 100_000, 25.0),  # four queues
+        (4096, 64, 4, 100_000, 100_000, 2.5),  # four bandwidths
+        (4096, 4, 1, 200_000, 100_000, 50.0),  # two ranks, an operation each
+    ],
+)
+def test_the_law_of_a_medium(
+    page_bytes: int, queue_depth: int, devices: int, bytes_per_token: int, operation_bytes: int, us_per_token: float
+) -> None:
+    law = medium_law(
+        medium(page_bytes=page_bytes, queue_depth=queue_depth),
+        10e9,
+        devices=devices,
+        bytes_per_token=bytes_per_token,
+        operation_bytes=operation_bytes,
+    )
+    assert law.base_s == 100e-6
+    assert law.s_per_token == pytest.approx(us_per_token * 1e-6)
+
+
+def test_the_law_of_a_link() -> None:
+    assert link_law(HOST.network.model_copy(update={"bandwidth_bytes_per_s": 50e9}), 100_000) == TransferLaw(3e-6, 2e-6)
+
+
+def test_a_worker_without_tiers_has_none() -> None:
+    plan = worker(pool(tiers=[]))
+    assert (plan.tiers, plan.movement, plan.workers_per_node) == ((), None, 4)
+    assert (plan.host_capacity_tokens, plan.host_latency_s, plan.host_s_per_token) == (0, 0.0, 0.0)
+
+
+def test_three_tiers_of_lmcache() -> None:
+    of = pool(
+        engine="vllm",
+        tiers=[
+            DRAM,
+            {"medium": "nvme-gen4", "gib": 500, "scope": "worker", "ttl_s": 3600, "reclaim": "periodic"},
+            {"medium": "rdma-pool", "gib": 4000, "eviction": "fifo"},
+        ],
+        movement={"mover": "lmcache", "save_decode": True},
+    )
+    found = tiers(of)
+    per_token = 2 * 64 * 8 * 128 * 2  # K and V of 64 layers, 8 heads of 128, two bytes
+    assert [plan.bytes_per_token for plan in found.plans] == [per_token] * 3
+    assert [plan.page_tokens for plan in found.plans] == [256] * 3
+    assert [plan.capacity_tokens for plan in found.plans] == [
+        gib * GIB // (256 * per_token) * 256 for gib in (256, 500, 4000)
+    ]
+    assert [plan.scope for plan in found.plans] == ["worker", "worker", "cluster"]
+    assert [plan.eviction for plan in found.plans] == ["lru", "lru", "fifo"]
+    assert [plan.ttl_s for plan in found.plans] == [math.inf, 3600.0, math.inf]
+    assert [plan.reclaim for plan in found.plans] == ["lazy", "periodic", "lazy"]
+    disk = found.plans[1]
+    assert disk.read == TransferLaw(90e-6, pytest.approx(per_token / 6.8e9))
+    assert disk.write == TransferLaw(90e-6, pytest.approx(per_token / 4e9))
+    assert disk.energy_j_per_token == pytest.approx(per_token * 200e-12)
+    assert disk.usd_per_hour_per_store == pytest.approx(500 * 0.0001)
+    movement = found.movement
+    assert movement is not None
+    assert (movement.mover, movement.save_decode, movement.chunk_tokens, movement.layers) == ("lmcache", True, 256, 64)
+    assert movement.host_read == movement.host_write == TransferLaw(10e-6, pytest.approx(per_token / 2 / 55e9))
+    assert movement.network_read == movement.network_write == TransferLaw(3e-6, pytest.approx(per_token / 90e9))
+    assert found.workers_per_node == 4
+
+
+def test_a_store_takes_as_many_disks_as_hold_it() -> None:
+    sizes = (3000, 3576, 3577, 14000)  # drives of 3,840,000,000,000 bytes: 3,576.28 GiB
+    laws = [tiers(pool(tiers=[DRAM, {"medium": "nvme-gen4", "gib": gib}])).plans[1].read for gib in sizes]
+    assert [laws[0].s_per_token / law.s_per_token for law in laws] == pytest.approx([1, 1, 2, 4])
+
+
+def test_the_same_kv_of_all_ranks_is_stored_once() -> None:
+    """DeepSeek's ranks hold equal KV: each has it in its host pool, storage has it once; LMCache has it once at all."""
+    stores = [{"medium": "ddr5", "gib": 1024}, {"medium": "nvme-gen4", "gib": 900}]
+    of = pool(accelerator="b200", tensor_parallel=8, weight_dtype="fp8", tiers=stores)
+    found = tiers(of, "deepseek-v3")
+    host, disk = found.plans
+    assert host.bytes_per_token == 8 * disk.bytes_per_token
+    assert found.workers_per_node == 1
+    card = CATALOGUE.get("Accelerator", "b200").spec
+    assert found.movement is not None
+    assert found.movement.host_read == link_law(card.host_link, disk.bytes_per_token)
+    under_lmcache = tiers(of.model_copy(update={"movement": MovementSpec(mover="lmcache")}), "deepseek-v3").plans
+    assert [plan.bytes_per_token for plan in under_lmcache] == [disk.bytes_per_token] * 2
+
+
+def test_hicache_sizes_its_host_pool_in_whole_gigabytes_a_rank() -> None:
+    per_rank = 64 * 8 * 128 * 2  # half of K and V of 64 layers, 8 heads of 128, two bytes
+    assert tiers(pool()).plans[0].capacity_tokens == 137 * 10**9 // per_rank  # 128 GiB are 137.4 GB
+    assert tiers(pool(engine="vllm")).plans[0].capacity_tokens == 128 * GIB // (16 * per_rank) * 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "message"),
+    [
+        (
+            {"tiers": [{"medium": "ddr5", "gib": 16}]},
+            "tiers.0.gib",
+            "SGLang's host pool must exceed its device pool of",
+        ),
+        (
+            {"tiers": [{"medium": "ddr5", "gib": 16}], "movement": {"write_policy": "write_back"}},
+            "tiers.0.gib",
+            "whatever the write policy",
+        ),
+        (
+            {"engine": "vllm", "tiers": [{"medium": "ddr5", "gib": 0.001}]},
+            "tiers.0.gib",
+            "0.001 GiB are less than one page of 16 tokens (0.003906 GiB)",
+        ),
+        (
+            {"engine": "vllm", "tiers": [{"medium": "ddr5", "gib": 0.05}], "movement": {"mover": "lmcache"}},
+            "tiers.0.gib",
+            "less than one page of 256 tokens",
+        ),
+        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 1e-5}]}, "tiers.1.gib", "less than one page of 1 tokens"),
+        ({"tiers": [{"medium": "nvme-gen4", "gib": 900}]}, "tiers.0.medium", "HiCache needs host memory"),
+    ],
+)
+def test_what_cannot_be_built(fields: dict[str, Any], key: str, message: str) -> None:
+    with pytest.raises(TierRefused) as caught:
+        tiers(pool(**fields))
+    assert caught.value.problem.key == key
+    assert message in caught.value.problem.message
+    assert str(caught.value).startswith(f"pool main: {key}: ")
+
+
+def test_scopes_need_a_host() -> None:
+    with pytest.raises(TierRefused, match="nothing says what a node is"):
+        tiers(pool(tiers=[DRAM, {"medium": "nvme-gen4", "gib": 900}]), host=None)
+    assert tiers(pool(), host=None).workers_per_node == 1
+    without_network = HOST.model_copy(update={"network": None})
+    with pytest.raises(TierRefused, match="has no network"):
+        tiers(pool(tiers=[DRAM, {"medium": "rdma-pool", "gib": 900}]), host=without_network)
+
+
+def test_a_medium_must_be_known() -> None:
+    with pytest.raises(ValueError, match="no medium named 'ddr5'; known: none"):
+        tiers(pool(), media={})
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900}]}, "tiers.1"),
+        ({"tiers": [{**DRAM, "eviction": "slru"}]}, "tiers.0.eviction"),
+        ({"tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
+        ({"movement": {"mover": "lmcache"}}, "movement.mover"),
+        ({"movement": {"write_policy": "write_back"}}, "movement.write_policy"),
+        ({"engine": "vllm", "movement": {"store_threshold": 2}}, "movement.store_threshold"),
+    ],
+)
+def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: str) -> None:
+    with pytest.raises(TierRefused, match=f"pool main: {key}: not simulated yet"):
+        worker(pool(**fields))
+
+
+def test_the_nearest_tier_is_what_the_kernels_read() -> None:
+    plan = worker(pool())
+    (nearest,) = plan.tiers
+    assert plan.movement is not None
+    assert plan.host_capacity_tokens == nearest.capacity_tokens
+    assert plan.host_latency_s == pytest.approx(10e-6 + 0.15e-6)
+    assert plan.host_s_per_token == plan.movement.host_read.s_per_token > nearest.read.s_per_token

@@ -1,0 +1,286 @@
+"""Cache tiers and their movement: what is refused, by which key, and what is filled in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hisearch.specs.catalogue import shipped_root
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.doctor import load_any
+from hisearch.specs.errors import SpecError
+from hisearch.specs.resolve import load_deployment
+from hisearch.specs.tiers import MOVERS, MovementSpec
+
+DRAM = "{medium: ddr5, gib: 256}"
+DISK = "{medium: nvme-gen5, gib: 3500}"
+OWN_DISK = "{medium: nvme-gen5, gib: 500, scope: worker}"
+REMOTE = "{medium: rdma-pool, gib: 4000}"
+
+
+def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", host: str = "hgx-h100-8") -> list[str]:
+    """Settings that make the shipped deployment another one."""
+    return [
+        f"spec.pools.0.host={host}",
+        f"spec.pools.0.engine={{name: {engine}}}",
+        f"spec.pools.0.tiers=[{tiers}]",
+        f"spec.pools.0.movement={movement}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "tiers", "movement", "key", "message"),
+    [
+        ("sglang", "{medium: ddr5, gib: 0}", "{}", "tiers.0.gib", "must be greater than 0, got 0"),
+        ("sglang", f"{DRAM}, {{medium: nvme-gen5, gib: 9, ttl_s: 0}}", "{}", "tiers.1.ttl_s", "must be greater than 0"),
+        ("sglang", "{medium: ddr5, gib: 9, ttl_s: -1}", "{}", "tiers.0.ttl_s", "must be greater than 0, got -1"),
+        ("sglang", "{medium: ddr5, gib: 9, reclaim: pressure}", "{}", "tiers.0.reclaim", "pressure needs ttl_s"),
+        (
+            "sglang",
+            "{medium: ddr5, gib: 9, ttl_s: 60, reclaim_period_s: 5}",
+            "{}",
+            "tiers.0.reclaim_period_s",
+            "needs reclaim: periodic",
+        ),
+        ("sglang", "{medium: ddr5, gib: 9, eviction: best}", "{}", "tiers.0.eviction", "expected 'lru', 'lfu'"),
+        ("sglang", "{medium: ddr5, gib: 9, scope: rack}", "{}", "tiers.0.scope", "expected 'worker', 'node' or"),
+        (
+            "sglang",
+            "{medium: ddr5, gib: 9, scope: node}",
+            "{}",
+            "tiers.0.scope",
+            "HiCache's nearest tier is each worker",
+        ),
+        ("sglang", f"{DRAM}, {DISK}, {REMOTE}", "{}", "tiers", "HiCache has 2 at most, got 3"),
+        ("sglang", ", ".join([DRAM] * 4), "{}", "tiers", "may have 3 entries at most, got 4"),
+        ("sglang", DISK, "{}", "tiers.0.medium", "HiCache needs host memory (dram or cxl) here, nvme-gen5 is nvme"),
+        (
+            "sglang",
+            "{medium: cxl-dram, gib: 300}",
+            "{}",
+            "tiers.0.scope",
+            "node: HiCache's nearest tier is each worker's",
+        ),
+        ("sglang", DRAM, "{mover: offload}", "movement.mover", "SGLang has no offload; known: hicache, lmcache"),
+        (
+            "sglang",
+            DRAM,
+            "{chunk_tokens: 512}",
+            "movement.chunk_tokens",
+            "HiCache has no such setting; leave it at 256",
+        ),
+        ("sglang", DRAM, "{save_decode: true}", "movement.save_decode", "has no such setting; leave it at false"),
+        ("sglang", DRAM, "{prefetch: timeout}", "movement.prefetch", "needs a storage tier: a second entry of tiers"),
+        (
+            "sglang",
+            DRAM,
+            "{prefetch_threshold_tokens: 9}",
+            "movement.prefetch_threshold_tokens",
+            "needs a storage tier",
+        ),
+        ("vllm", f"{DRAM}, {DISK}", "{}", "tiers", "vLLM's native offloading has 1 at most, got 2"),
+        ("vllm", "{medium: ddr5, gib: 9, eviction: lfu}", "{}", "tiers.0.eviction", "no lfu; known: lru, arc"),
+        ("vllm", DRAM, "{write_policy: write_back}", "movement.write_policy", "vLLM's native offloading has no such"),
+        ("trtllm", "{medium: ddr5, gib: 9, eviction: arc}", "{}", "tiers.0.eviction", "has no arc; known: lru"),
+        (
+            "trtllm",
+            DRAM,
+            "{store_threshold: 2}",
+            "movement.store_threshold",
+            "TensorRT-LLM's native offloading has no such",
+        ),
+        ("trtllm", DRAM, "{mover: lmcache}", "movement.mover", "TensorRT-LLM has no lmcache; known: offload"),
+        (
+            "vllm",
+            "{medium: ddr5, gib: 9, eviction: arc}",
+            "{mover: lmcache}",
+            "tiers.0.eviction",
+            "LMCache has no arc; known: lru, lfu, fifo, mru",
+        ),
+        (
+            "vllm",
+            DRAM,
+            "{mover: lmcache, chunk_tokens: 100}",
+            "movement.chunk_tokens",
+            "no multiple of the engine's pages",
+        ),
+        (
+            "vllm",
+            f"{DRAM}, {{medium: nvme-gen5, gib: 9, scope: worker, eviction: lfu}}",
+            "{mover: lmcache}",
+            "tiers.1.eviction",
+            "one cache_policy for all tiers of a worker, here lru",
+        ),
+        (
+            "vllm",
+            f"{DRAM}, {DRAM}",
+            "{mover: lmcache}",
+            "tiers.1.medium",
+            "a worker's memory, its disk (nvme), then one",
+        ),
+        ("vllm", f"{DRAM}, {DISK}, {REMOTE}", "{mover: lmcache}", "tiers.2", "nothing behind its one shared store"),
+        ("vllm", f"{DRAM}, {REMOTE}, {OWN_DISK}", "{mover: lmcache}", "tiers.2", "nothing behind its one shared store"),
+        (
+            "sglang",
+            f"{DRAM}, {{medium: rdma-pool, gib: 9, scope: node}}",
+            "{}",
+            "tiers.1.scope",
+            "node: rdma-pool is outside every node; its scope is cluster",
+        ),
+    ],
+)
+def test_what_is_refused(engine: str, tiers: str, movement: str, key: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_deployment("qwen3-32b-h100-tp2", deployment(engine, tiers, movement))
+    assert caught.value.key == f"spec.pools.0.{key}"
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "tiers", "movement"),
+    [
+        ("sglang", "", "{}"),
+        ("sglang", "", "{prefetch: timeout}"),  # of no effect without tiers
+        ("sglang", f"{DRAM}, {DISK}", "{prefetch: timeout, write_policy: write_back, prefetch_timeout_base_s: 0}"),
+        ("sglang", "{medium: cxl-dram, gib: 300, scope: worker}, {medium: ddr5, gib: 900, scope: node}", "{}"),
+        ("sglang", f"{DRAM}, {DISK}", "{mover: lmcache}"),
+        ("vllm", "{medium: ddr5, gib: 256, eviction: arc}", "{store_threshold: 2}"),
+        ("vllm", f"{DRAM}, {OWN_DISK}, {REMOTE}", "{mover: lmcache, save_decode: true, chunk_tokens: 512}"),
+        ("vllm", f"{DRAM}, {REMOTE}", "{mover: lmcache}"),
+        ("trtllm", DRAM, "{}"),
+        (
+            "sglang",
+            "{medium: ddr5, gib: 256, eviction: belady, ttl_s: 60, reclaim: periodic, reclaim_period_s: 9}",
+            "{}",
+        ),
+    ],
+)
+def test_what_is_taken(engine: str, tiers: str, movement: str) -> None:
+    pool = load_deployment("qwen3-32b-h100-tp2", deployment(engine, tiers, movement)).deployment.pool
+    assert PoolSpec.model_validate(pool.model_dump()) == pool
+
+
+def test_scopes_are_written_out() -> None:
+    pool = load_deployment("qwen3-32b-h100-tp2", deployment(tiers=f"{DRAM}, {DISK}")).deployment.pool
+    assert [tier.scope for tier in pool.tiers] == ["worker", "node"]
+
+
+@pytest.mark.parametrize("engine", MOVERS)
+def test_the_engine_s_own_mover_is_the_usual_one(engine: str) -> None:
+    spec = EngineSpec.model_validate({"name": engine})
+    assert PoolSpec(accelerator="h100-sxm", engine=spec).mover == MOVERS[spec.name][0]
+    assert PoolSpec(accelerator="h100-sxm", engine=spec, movement=MovementSpec()).movement.mover is None
+
+
+OLD = """\
+apiVersion: hisearch/v1
+kind: Deployment
+metadata: {name: old}
+spec:
+  model: qwen3-8b
+  pools:
+    - accelerator: h100-sxm
+      engine: {name: sglang}
+      host_tier: {medium: ddr5, gib_per_worker: 128}
+"""
+
+
+def test_what_replaced_the_host_tier_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(OLD)
+    with pytest.raises(SpecError) as caught:
+        load_deployment(path)
+    assert (caught.value.line, caught.value.key) == (9, "spec.pools.0.host_tier")
+    assert caught.value.message == "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]"
+    with pytest.raises(SpecError, match="replaced by tiers"):
+        load_deployment("qwen3-32b-h100-tp2", ["spec.pools.0.host_tier.gib_per_worker=64"])
+
+
+def test_a_refused_key_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        OLD.replace("host_tier: {medium: ddr5, gib_per_worker: 128}", "movement:\n        save_decode: true")
+    )
+    with pytest.raises(SpecError) as caught:
+        load_deployment(path)
+    assert (caught.value.line, caught.value.key) == (10, "spec.pools.0.movement.save_decode")
+
+
+def _host(folder: Path, *left_out: str) -> str:
+    """A host of its own that lacks what ``left_out`` names."""
+    import yaml
+
+    document = yaml.safe_load((shipped_root() / "profiles/hosts/hgx-h100-8.yaml").read_text())
+    document["metadata"]["name"] = "mine"
+    for key in left_out:
+        del document["spec"][key]
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "tier", "message"),
+    [
+        (("nvme", "nvme_bytes"), DISK, "node: {host} has no disks"),
+        (("nvme_bytes",), OWN_DISK, "worker: {host} has no disks"),
+        (("network",), REMOTE, "cluster: {host} has no network to a shared store"),
+        (("network",), "{medium: nvme-gen5, gib: 9, scope: cluster}", "cluster: {host} has no network"),
+    ],
+)
+def test_a_scope_that_no_node_has(tmp_path: Path, left_out: tuple[str, ...], tier: str, message: str) -> None:
+    host = _host(tmp_path, *left_out)
+    with pytest.raises(SpecError) as caught:
+        load_deployment("qwen3-32b-h100-tp2", deployment(tiers=f"{DRAM}, {tier}", host=host))
+    assert caught.value.key == "spec.pools.0.tiers.1.scope"
+    assert message.format(host=host) in caught.value.message
+
+
+def test_nothing_is_shared_by_a_node_that_is_not_known(tmp_path: Path) -> None:
+    text = (shipped_root() / "profiles/accelerators/h100-sxm.yaml").read_text()
+    card = tmp_path / "card.yaml"
+    card.write_text(text.replace("  host: hgx-h100-8\n", "").replace("name: h100-sxm", "name: card"))
+    settings = [f"spec.pools.0.accelerator={card}", f"spec.pools.0.tiers=[{DRAM}, {DISK}]"]
+    with pytest.raises(SpecError, match="nothing says what a node is; give the pool a host"):
+        load_deployment("qwen3-32b-h100-tp2", settings)
+    settings.append("spec.pools.0.host=hgx-h100-8")
+    assert load_deployment("qwen3-32b-h100-tp2", settings).deployment.pool.host == "hgx-h100-8"
+
+
+@pytest.mark.parametrize(
+    ("tiers", "key", "warning"),
+    [
+        (
+            "{medium: ddr5, gib: 900}",
+            "tiers.0.gib",
+            "4 workers of tensor_parallel 2 with 900 GiB each need 3600 GiB of host memory; hgx-h100-8 has 2048 GiB",
+        ),
+        (
+            "{medium: ddr5, gib: 300}, {medium: ddr5, gib: 900, scope: node}",
+            "tiers.1.gib",
+            "4 workers of tensor_parallel 2 with 300 GiB each and 900 GiB of the node need 2100 GiB of host memory",
+        ),
+        (f"{DRAM}, {{medium: nvme-gen4, gib: 30000}}", "tiers.1.gib", "30000 GiB of the node need 30000 GiB of disk"),
+        (
+            f"{DRAM}, {{medium: nvme-gen4, gib: 8000, scope: worker}}",
+            "tiers.1.gib",
+            "4 workers of tensor_parallel 2 with 8000 GiB each need 32000 GiB of disk",
+        ),
+        (
+            "{medium: ddr5, gib: 256, eviction: slru}",
+            "tiers.0.eviction",
+            "SGLang evicts its host tier by engine.eviction, here lru: no flag sets this one",
+        ),
+    ],
+)
+def test_what_doctor_warns_of(tiers: str, key: str, warning: str) -> None:
+    checkup = load_any(shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml", deployment(tiers=tiers))
+    assert checkup.problems == ()
+    assert [found.key for found in checkup.warnings if warning in found.message] == [f"spec.pools.0.{key}"]
+
+
+def test_a_store_of_the_cluster_takes_nothing_of_a_host() -> None:
+    tiers = f"{DRAM}, {{medium: nvme-gen4, gib: 1e6, scope: cluster}}"
+    checkup = load_any(shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml", deployment(tiers=tiers))
+    assert not any("GiB of disk" in found.message for found in checkup.warnings)
