@@ -21,8 +21,8 @@ from hisearch.kernels.handle import HandleType
 from hisearch.kernels.jit import OPTIONS
 
 #: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
-#: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has done
-#: a part of its job.
+#: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has
+#: done a part of its job.
 RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE = 0, 1, 2, 3, 4, 5
 
 _MODULES = {la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm"}

@@ -1,13 +1,13 @@
 """SGLang's radix cache with a host tier (HiCache): a node is in HBM, on the host, or both.
 
 What is in HBM is closed towards the root: a node leaves HBM only after all below it. A node with a host copy stays in
-the tree when it is evicted from HBM, one without is dropped; with write_back it is copied first. Nodes on the host alone
-below a dropped one are *cut off*: no look-up comes to them, but they keep their host memory until it is wanted. The
-dropped node's record stays, ``where`` 0, as long as it has such children.
+the tree when it is evicted from HBM, one without is dropped; with write_back it is copied first. Nodes on the host
+alone below a dropped one are *cut off*: no look-up comes to them, but they keep their host memory until it is wanted.
+The dropped node's record stays, ``where`` 0, as long as it has such children.
 
-Ticks are kept as in ``radix``: of a way the deepest node is marked, and the deepest one in HBM. Hits are counted node by
-node, by each insertion of a finished prompt or output that passes through; a node that has got all the hits and copies
-that matter is *settled*, and with it all above it, so that a walk need not go higher.
+Ticks are kept as in ``radix``: of a way the deepest node is marked, and the deepest one in HBM. Hits are counted node
+by node, by each insertion of a finished prompt or output that passes through; a node that has got all the hits and
+copies that matter is *settled*, and with it all above it, so that a walk need not go higher.
 
 Copies to the host run one after another on one stream, those back to HBM on another. A copy locks its node until a pass
 that tries to prefill takes note of its end. Rules: SGLang 0.5.9's ``HiRadixCache``, as far as recorded; restated in
@@ -101,7 +101,7 @@ def _lose_child(sim, w, d, child):
 
 @kernel
 def _find(sim, w, static, limit):
-    """Longest cached prefix of the path to ``static``, at most ``limit`` tokens: (tokens, node, deepest node in HBM)."""
+    """Longest cached prefix of the path to ``static``, up to ``limit`` tokens: (tokens, node, deepest one in HBM)."""
     while True:
         tokens, d = tree.match(sim, w, static, limit)
         if tokens == 0:
@@ -150,8 +150,8 @@ def _mark(sim, w, d):
 def walk(sim, w, static, limit):
     """Match the path to ``static`` up to ``limit`` tokens (whole pages) in both tiers.
 
-    Returns (tokens in HBM, the node at whose end they end, tokens behind them on the host alone, deepest node of the way
-    with a host copy; the root has one).
+    Returns (tokens in HBM, the node at whose end they end, tokens behind them on the host alone, deepest node of the
+    way with a host copy; the root has one).
     """
     sim.trees[w].tick += 1
     tokens, d, e = _find(sim, w, static, limit)
@@ -442,16 +442,20 @@ def note_loaded(sim, w):
 
 
 @kernel
+def _next_end_s(sim, d, now):
+    """When the first copy of the stream that begins with ``d`` ends that is not done by ``now``."""
+    while d >= 0:
+        if sim.hosted[d].at_s > now:
+            return sim.hosted[d].at_s
+        d = sim.hosted[d].next_copy
+    return la.FOREVER_S
+
+
+@kernel
 def next_copy_s(sim, w):
     """When the next copy is done that is not done yet; infinity where none is under way."""
     host = sim.hosts[w]
-    time = la.FOREVER_S
-    for d in (host.to_host_head, host.to_hbm_head):
-        while d >= 0 and sim.hosted[d].at_s <= host.now_s:
-            d = sim.hosted[d].next_copy
-        if d >= 0:
-            time = min(time, sim.hosted[d].at_s)
-    return time
+    return min(_next_end_s(sim, host.to_host_head, host.now_s), _next_end_s(sim, host.to_hbm_head, host.now_s))
 
 
 # ---- evicting --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """HiCache's storage tier: what a worker's requests fetch from a store into host memory, and what it writes there.
 
-Beside its scheduler a worker has three servers, each of which does one job after another: one asks the store how much of
-a prompt it has, one reads, one writes, batches of ``BATCH_PAGES`` pages at a time. What they come to is noted by the
+Beside its scheduler a worker has three servers, each of which does one job after another: one asks the store how much
+of a prompt it has, one reads, one writes, batches of ``BATCH_PAGES`` pages at a time. What they come to is noted by the
 next pass that tries to prefill. Several workers may share a store and the links to it.
 
 A fetch is begun when a request enters the queue, and taken, as far as it has come, when admission gets to the request.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import hicache, links, lists, radix, store
+from hisearch.kernels import hicache, links, lists, store
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -157,7 +157,10 @@ def _forget_fetch(sim, f):
 
 @kernel
 def _answer(sim, w, f, now):
-    """Storage says what it has. Too little: the fetch is revoked. Else memory beyond it is released and reading begins."""
+    """Storage says what it has.
+
+    Too little: the fetch is revoked. Else memory beyond it is released and reading begins.
+    """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
     v = _store_of(sim, w)
@@ -256,9 +259,9 @@ def advance(sim, w):
     while True:
         first = -1
         for k in range(3 * w, 3 * w + 3):
-            if sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.hosts[w].now_s:
-                if first < 0 or sim.servers[k].end_s < sim.servers[first].end_s:
-                    first = k
+            done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.hosts[w].now_s
+            if done and (first < 0 or sim.servers[k].end_s < sim.servers[first].end_s):
+                first = k
         if first < 0:
             return
         end_part(sim, first, sim.servers[first].end_s)
@@ -451,10 +454,8 @@ def next_deadline_s(sim, w):
 @kernel
 def busy(sim, w):
     """Whether a server of worker ``w`` is at work."""
-    for k in range(3 * w, 3 * w + 3):
-        if sim.servers[k].head >= 0:
-            return True
-    return False
+    servers = sim.servers
+    return servers[3 * w].head >= 0 or servers[3 * w + 1].head >= 0 or servers[3 * w + 2].head >= 0
 
 
 @kernel

@@ -195,7 +195,14 @@ SERVER = np.dtype([("end_s", "f8"), ("head", "i4"), ("tail", "i4"), ("slot", "i4
 
 #: A path that bytes take: transfers one after another, each of ``base_s + tokens * s_per_token``.
 LINK = np.dtype(
-    [("base_s", "f8"), ("s_per_token", "f8"), ("free_s", "f8"), ("busy_s", "f8"), ("tokens", "i8"), ("transfers", "i8")],
+    [
+        ("base_s", "f8"),
+        ("s_per_token", "f8"),
+        ("free_s", "f8"),
+        ("busy_s", "f8"),
+        ("tokens", "i8"),
+        ("transfers", "i8"),
+    ],  # fmt: skip
     align=True,
 )
 

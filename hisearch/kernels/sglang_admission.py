@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import layout as la
 from hisearch.kernels import hicache, lists, radix, tree
+from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_running as running
 from hisearch.kernels.jit import kernel

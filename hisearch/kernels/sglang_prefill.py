@@ -54,7 +54,7 @@ def _admit_waiting(sim, w, places, now):
 
 @kernel
 def _arrived(sim, w, r):
-    """Whether ``r`` need not wait for what it fetches. Each look may take node records, of which there may be too few."""
+    """Whether ``r`` need not wait for what it fetches. A look may take node records, of which there may be too few."""
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
     return storage.take_fetch(sim, w, r)

@@ -14,8 +14,8 @@ from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
 from hisearch.simulate import tier_arrays
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 

@@ -28,6 +28,9 @@ __all__ = [
     "plan_worker",
 ]
 
+#: Eviction policies of a store behind HiCache that are simulated.
+STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru")
+
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
 
@@ -128,14 +131,20 @@ def plan_worker(
 
 
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
-    """Refuse what the kernels do not know yet: all but one tier of each worker's own, written through, under lru.
+    """Refuse what the kernels do not know yet.
+
+    HiCache is simulated whole, its storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each
+    worker's own, under lru.
 
     Raises:
         TierRefused: with the key.
     """
     key = ""
     usual = MovementSpec(mover=pool.movement.mover)
-    if len(tiers.plans) > 1:
+    if pool.mover == "hicache":
+        if len(pool.tiers) > 1 and pool.tiers[1].eviction not in STORE_EVICTIONS:
+            key = "tiers.1.eviction"
+    elif len(tiers.plans) > 1:
         key = "tiers.1"
     elif tiers.plans and tiers.plans[0].scope != "worker":
         key = "tiers.0.scope"

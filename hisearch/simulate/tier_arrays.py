@@ -91,7 +91,8 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
     if storage is not None:
         laws += [storage.write, storage.read] * store_count(plan, workers)
         if _networked(storage, movement):
-            assert movement.network_read is not None and movement.network_write is not None
+            assert movement.network_read is not None
+            assert movement.network_write is not None
             laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.workers_per_node)
     links = np.zeros(len(laws), la.LINK).view(np.recarray)
     links["base_s"] = [law.base_s for law in laws]
