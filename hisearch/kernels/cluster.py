@@ -108,6 +108,7 @@ def _reset(sim):
         worker.ended_prompts_new = -1
         worker.ended_prompts_old = -1
         worker.event_slot = -1
+        worker.way_end = -1
         doors.knock(sim.config.door, sim, doors.RESET, w, 0, 0.0)
 
 

@@ -281,6 +281,8 @@ WORKER = np.dtype(
         ("inflight_tokens", "i8"),  # router's view
         ("inflight_requests", "i8"),
         ("belief_tokens", "i8"),
+        ("way_end", "i4"),  # deepest node of the way in Sim.ways (see lists.path_at), and the place reached on it
+        ("way_at", "i4"),
         ("running_head", "i4"),
         ("running_tail", "i4"),
         ("running", "i4"),  # requests in the running list
@@ -488,6 +490,7 @@ class Sim(Handle):
     trees: those with content by prefix (V of them), then the host pools of HiCache, which have none of their own.
     cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
         run there.
+    ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading, then of each
         node's network, out and in.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
@@ -526,6 +529,7 @@ class Sim(Handle):
         "links": Array(LINK, 1),
         "log_fetches": Array(FETCH_LOG, 1),
         "cover": Array("i4", 2),
+        "ways": Array("i4", 2),
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),
         "batch": Array("i4", 2),

@@ -21,6 +21,31 @@ def path_end(sim, r):
 
 
 @kernel
+def path_at(sim, w, r, tokens):
+    """Trace-tree node, on the way to ``r``'s ``path_end``, in which its first ``tokens`` tokens end.
+
+    For a prompt that is computed chunk by chunk: what lies behind a chunk need not be walked over for each of them. The
+    worker remembers the way, and how far down it has come.
+    """
+    worker = sim.workers[w]
+    way = sim.ways[w]
+    s = path_end(sim, r)
+    if worker.way_end != s or sim.trace.start_tokens[way[worker.way_at]] >= tokens:
+        worker.way_end = s
+        k = 0
+        while s > 0:
+            way[k] = s
+            k += 1
+            s = sim.trace.parent[s]
+        worker.way_at = max(k - 1, 0)
+    k = worker.way_at
+    while k > 0 and sim.trace.end_tokens[way[k]] < tokens:
+        k -= 1
+    worker.way_at = k
+    return way[k]
+
+
+@kernel
 def wait_last(sim, w, r):
     """Queue ``r`` behind all waiting requests."""
     worker = sim.workers[w]

@@ -49,6 +49,17 @@ def output_owners(session, prompt_node, output_node, parent, users, head, owner,
     return count
 
 
+@kernel
+def depth(parent):
+    """Most nodes between one of the tree's and its root; parents come before their children."""
+    below = np.zeros(len(parent), np.int32)
+    deepest = 0
+    for s in range(1, len(parent)):
+        below[s] = below[parent[s]] + 1
+        deepest = max(deepest, below[s])
+    return deepest
+
+
 def find(trace: TraceArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(head, owner, after) of ``output_owners`` for a trace's arrays."""
     users = np.empty(len(trace.parent), np.int32)

@@ -44,8 +44,8 @@ def keep_unfinished(sim, w, r, chunk):
     if not sim.config.prefix_caching:
         return
     request = sim.requests[r]
-    static = lists.path_end(sim, r)
     tokens = tree.floor_page(sim, request.computed)
+    static = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
     present = prefixes.insert(sim, w, static, tokens, sim.trace.priority[r], chunk)
     sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
     _, d = prefixes.walk(sim, w, static, tokens)

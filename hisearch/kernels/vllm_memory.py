@@ -106,6 +106,8 @@ def publish(sim, w, r, computed):
     static = lists.path_end(sim, r)
     if sim.config.shared_outputs:
         _publish_rivals(sim, w, r, static)
+    if sim.requests[r].state == la.PROMPT or sim.requests[r].state == la.ADMITTED:
+        static = lists.path_at(sim, w, r, end)
     _lay(sim, w, r, static, end)
 
 

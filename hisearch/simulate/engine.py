@@ -202,6 +202,7 @@ def _allocate(
         links=tier_arrays.link_array(plan, workers),
         log_fetches=_records(log_room, la.FETCH_LOG),
         cover=np.empty((covers, len(trace.parent)), np.int32),
+        ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
