@@ -35,7 +35,6 @@ UNITS = (
     ("usd_per_hour", "USD/hour"),
     ("usd_per_gib_hour", "USD per GiB and hour"),
     ("j_per_byte", "J/byte"),
-    ("gib_per_worker", "GiB"),
     ("gib", "GiB"),
     ("s_per_ki_token", "seconds per 1,024 tokens"),
     ("_rps", "1/s"),
@@ -103,7 +102,10 @@ spec:
   routing:
     policies: [round_robin, cache_aware]
   cache:
-    host_gib_per_worker: [0, 128]
+    tiers:
+      - {media: [ddr5], gib: {low: 64, high: 1024}}
+      - {media: [nvme-gen5], gib: [0, 3500], ttl_s: [null, 86400]}
+    movement: {prefetch: [best_effort, timeout]}
 """,
     "Workload": """\
 spec:
@@ -339,7 +341,7 @@ def _default(field: Schema) -> str:
     value = field["default"]
     if value is None or value == "":
         return "none"
-    if isinstance(value, dict):
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
         return "its defaults"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
@@ -349,6 +351,8 @@ def _default(field: Schema) -> str:
 
 
 def _plain(value: Any) -> str:
+    if value is None:
+        return "null"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -97,11 +97,11 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
             notes.append(
                 PriceNote(name, price.usd_per_hour, "USD/hour", price.evidence, price.source, price.as_of.isoformat())
             )
-    cache = resolved.space.spec.cache
-    if max(cache.host_gib_per_worker) > 0:
-        facts = resolved.media[cache.host_medium].spec
+    tiers = resolved.space.spec.cache.tiers
+    for name in dict.fromkeys(name for tier in tiers for name in tier.media if tier.sizes()[-1] > 0):
+        facts = resolved.media[name].spec
         source, as_of = facts.provenance.source, facts.provenance.as_of.isoformat()
-        notes.append(PriceNote(cache.host_medium, facts.usd_per_gib_hour, "USD/GiB/hour", "assumed", source, as_of))
+        notes.append(PriceNote(name, facts.usd_per_gib_hour, "USD/GiB/hour", "assumed", source, as_of))
     return tuple(notes)
 
 

@@ -122,6 +122,7 @@ class Study:
             seed=study.seed,
             demand=measure_demand(self.trace, slo, study.workload.load),
             planner=simulation,
+            scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
         )
 
     def run(

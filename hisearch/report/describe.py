@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from hisearch.report.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.deployments import formats, host_gib
+from hisearch.search.deployments import formats, mover_in_words, stores
 from hisearch.search.trial import Trial
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.wording import counted
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.tiers import MOVER_TITLES, MOVERS
+from hisearch.specs.wording import counted, listed
 
 NOT_USED = "not used"
 NO_ROUTER = "none needed"
+NO_TTL = "none"
+#: Settings that are sizes of a cache tier, nearest first.
+TIER_SIZES = ("tier 1 (GiB)", "tier 2 (GiB)", "tier 3 (GiB)")
 #: Values of a setting that has no effect in a deployment.
 UNUSED: frozenset[str | int | float] = frozenset({NOT_USED, NO_ROUTER})
 STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "comparisons"}
@@ -38,9 +42,10 @@ def sentence(trial: Trial, model_id: str) -> str:
         f", with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
         f"{counted(engine.max_running_requests, 'running request')}"
     )
+    text += " per replica" if pool.replicas > 1 else ""
     if pool.tiers:
-        text += f" and {host_gib(pool):g} GiB of host memory for KV"
-    return f"{text}{' per replica' if pool.replicas > 1 else ''}: {cost(trial)}"
+        text += f", and cache tiers of {listed(stores(pool))} ({mover_in_words(pool)})"
+    return f"{text}: {cost(trial)}"
 
 
 def cost(trial: Trial) -> str:
@@ -71,6 +76,28 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
         "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
         "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
         "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
-        "host tier (GiB)": host_gib(pool),
-        "host medium": pool.tiers[0].medium if pool.tiers else NOT_USED,
+        **_tier_settings(pool),
+    }
+
+
+def _tier_settings(pool: PoolSpec) -> dict[str, str | int | float]:
+    """Settings of the cache tiers and their movement; sizes are 0 where there is no such tier."""
+    found: dict[str, str | int | float] = {}
+    for number, size in enumerate(TIER_SIZES, 1):
+        tier = pool.tiers[number - 1] if number <= len(pool.tiers) else None
+        found |= {
+            size: tier.gib if tier is not None else 0.0,
+            f"tier {number} medium": tier.medium if tier is not None else NOT_USED,
+            f"tier {number} scope": (tier.scope or NOT_USED) if tier is not None else NOT_USED,
+            f"tier {number} eviction": tier.eviction if tier is not None else NOT_USED,
+            f"tier {number} TTL (s)": (tier.ttl_s or NO_TTL) if tier is not None else NOT_USED,
+        }
+    hicache, movement = bool(pool.tiers) and pool.mover == "hicache", pool.movement
+    storage = hicache and len(pool.tiers) > 1
+    usual = pool.mover == MOVERS[pool.engine.name][0]
+    return found | {
+        "mover": ("engine's own" if usual else MOVER_TITLES[pool.mover]) if pool.tiers else NOT_USED,
+        "write policy": movement.write_policy if hicache else NOT_USED,
+        "prefetch": movement.prefetch if storage else NOT_USED,
+        "prefetch threshold (tokens)": movement.prefetch_threshold_tokens if storage else NOT_USED,
     }

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hisearch.report.data import ReportInput
-from hisearch.report.describe import NO_ROUTER, UNUSED, sentence, settings
+from hisearch.report.describe import NO_ROUTER, TIER_SIZES, UNUSED, sentence, settings
 from hisearch.report.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED, notes
-from hisearch.search.deployments import describe, host_gib
+from hisearch.search.deployments import describe, stores
 from hisearch.search.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted
@@ -97,7 +97,7 @@ def key_facts(trial: Trial) -> tuple[Fact, ...]:
 _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
     "goodput_rps": ("Goodput", significant, "requests/s", "requests that meet every SLO term"),
     "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
-    "usd_per_hour": ("Cost", usd, "per hour", "accelerators, hosts, host memory"),
+    "usd_per_hour": ("Cost", usd, "per hour", "accelerators, hosts, cache tiers"),
     "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
     "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
     "utilisation": ("Utilisation", percent, "", "share of time the accelerators are busy"),
@@ -151,13 +151,13 @@ def front_table(data: ReportInput) -> FrontTable:
     """The front, cheapest first."""
     extra = [name for name in ("goodput", "usd_per_hour") if name not in data.objectives]
     names = [*data.objectives, *extra]
-    fixed = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Host tier (GiB)")
+    fixed = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Cache tiers")
     rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
     titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
     chosen = data.highlighted
     rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
     return FrontTable(
-        tuple((title, title not in ("Accelerators", "Engine", "Router")) for title in titles),
+        tuple((title, title not in ("Accelerators", "Engine", "Router", "Cache tiers")) for title in titles),
         tuple(
             (chosen is not None and trial.number == chosen.number, _front_row(trial, names, rejecting))
             for trial in rows
@@ -179,7 +179,7 @@ def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, .
         Cell(str(pool.replicas), pool.replicas),
         Cell(ENGINE_TITLES[pool.engine.name], pool.engine.name),
         Cell(router, router),
-        Cell(f"{host_gib(pool):g}", host_gib(pool)),
+        Cell(", ".join(stores(pool)) or "none", sum(tier.gib for tier in pool.tiers)),
     ]
     for name in names:
         value = trial.metrics.get(metric_of(name), math.nan)
@@ -198,7 +198,7 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, f"{value:,.6g}" if isinstance(value, int | float) else value)
         for name, value in settings(data.highlighted.deployment).items()
-        if value not in UNUSED
+        if value not in UNUSED and (name not in TIER_SIZES or value != 0)
     )
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hisearch.search.deployments import arms_by_promise, deployment_of, host_gib, parameters_of, router_arms, with_cache
+from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms, with_cache
 from hisearch.search.ending import UNTRIED_ALTERNATIVES
 from hisearch.search.execution import Candidate
 from hisearch.search.job import Job
@@ -21,6 +21,7 @@ from hisearch.search.polish import STAGE
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import recommend
 from hisearch.search.sizing import Sizing
+from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
 
@@ -54,7 +55,7 @@ def size_alternatives(problem: Problem, sized: Sequence[Candidate], ledger: Ledg
     if found is None:
         return
     best, racing = found.trial, []
-    for kind, candidate, pool in _pools(problem, found.trial, [c for c in sized if not c.doubt]):
+    for kind, candidate, pool in _pools(found.trial, [c for c in sized if not c.doubt]):
         if problem.planner.can_build(pool):
             racing.append(_alternative(problem, best, kind, candidate, pool, sized))
     while asking := [(one, count) for one in racing if (count := _asked(one, best, ledger.trials)) is not None]:
@@ -67,7 +68,7 @@ def size_alternatives(problem: Problem, sized: Sequence[Candidate], ledger: Ledg
                 one.sizing.tell(count, trial.feasible, trial.worst_violation, healable=healable)
 
 
-def _pools(problem: Problem, best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
+def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
     """(kind, stage 1's candidate, worker to size) of each other accelerator, then of each other engine."""
     for kind in ("accelerator", "engine"):
         for value in dict.fromkeys(_value(candidate.pool, kind) for candidate in sized):
@@ -76,7 +77,7 @@ def _pools(problem: Problem, best: Trial, sized: Sequence[Candidate]) -> Iterato
             of_it = [candidate for candidate in sized if _value(candidate.pool, kind) == value]
             for candidate in of_it:
                 if _same_but(kind, candidate.pool, best.deployment.pool):
-                    yield kind, candidate, _with_cache_of(problem, best.deployment, candidate.pool)
+                    yield kind, candidate, _with_cache_of(best.deployment, candidate.pool)
             for candidate in _cheapest(of_it):
                 yield kind, candidate, candidate.pool
 
@@ -104,16 +105,21 @@ def _choices(pool: PoolSpec) -> dict[str, object]:
     }
 
 
-def _with_cache_of(problem: Problem, deployment: DeploymentSpec, pool: PoolSpec) -> PoolSpec:
-    """``pool`` with the memory settings of a deployment; another engine keeps its own eviction."""
+def _with_cache_of(deployment: DeploymentSpec, pool: PoolSpec) -> PoolSpec:
+    """``pool`` with the memory settings of a deployment; another engine keeps its own eviction and movement.
+
+    Tiers that another engine does not take are left as stage 1 has them.
+    """
     ours = deployment.pool
-    return with_cache(
-        deployment.model_copy(update={"pools": [pool]}),
-        memory_fraction=ours.engine.memory_fraction,
-        host_gib=host_gib(ours),
-        host_medium=problem.space.cache.host_medium,
-        eviction=(ours if ours.engine.name == pool.engine.name else pool).engine.eviction,
-    ).pool
+    same = ours.engine.name == pool.engine.name
+    choice = TierChoice(tuple(ours.tiers), (ours if same else pool).movement, (ours if same else pool).engine.eviction)
+    alone = deployment.model_copy(update={"pools": [pool]})
+    memory_fraction = ours.engine.memory_fraction
+    try:
+        return with_cache(alone, memory_fraction=memory_fraction, choice=choice).pool
+    except ValueError:
+        own = TierChoice(tuple(pool.tiers), pool.movement, pool.engine.eviction)
+        return with_cache(alone, memory_fraction=memory_fraction, choice=own).pool
 
 
 def _cheapest(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""Stage 3: memory for KV, the host tier and eviction, sampled by Optuna around the best deployments of stage 2.
+"""Stage 3: memory for KV, the cache tiers and their movement, sampled by Optuna around the best deployments of stage 2.
 
 The sampler is the multivariate tree-structured Parzen estimator with the SLO as constraints. It learns from few trials,
 which is what a stage of some tens of simulations needs, and costs about 2 ms a trial at this size. From ``NSGA_FROM``
@@ -11,21 +11,22 @@ any number of workers.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.deployments import host_gib, parameters_of, with_cache
+from hisearch.search.deployments import parameters_of, with_cache
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.notices import quiet_optuna
 from hisearch.search.pareto import front, minimised, miss_order
 from hisearch.search.problem import Problem
+from hisearch.search.tier_choices import Decision, NotOffered, TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import SearchSpaceSpec
+from hisearch.specs.tiers import MovementSpec
 
 if TYPE_CHECKING:
     import optuna
@@ -70,20 +71,20 @@ def bases(trials: Sequence[Trial], objectives: Sequence[str]) -> list[Trial]:
 
 @dataclass(frozen=True)
 class CacheSearch:
-    """What stage 3 did. ended: by itself, it had nothing more to propose. settings: all that it could have proposed."""
+    """What stage 3 did. ended: by itself, it had nothing more to propose. bases: what it could have varied."""
 
     ended: bool
-    settings: tuple[DeploymentSpec, ...] = ()
+    bases: tuple[DeploymentSpec, ...] = ()
 
 
 def search_cache(problem: Problem, ledger: Ledger, until: int) -> CacheSearch:
     """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed."""
     found = bases(ledger.trials, problem.objectives)
-    if not found or not has_choices(problem.space):
+    if not found or not has_choices(problem):
         return CacheSearch(ended=True)
-    settings = tuple(_settings(problem, found))
+    varied = tuple(trial.deployment for trial in found)
     if until <= ledger.simulations or ledger.stopped:
-        return CacheSearch(ended=False, settings=settings)
+        return CacheSearch(ended=False, bases=varied)
     with quiet_optuna():
         study = _study(problem, until - ledger.simulations)
         for index, trial in enumerate(found):
@@ -93,31 +94,45 @@ def search_cache(problem: Problem, ledger: Ledger, until: int) -> CacheSearch:
             before = ledger.simulations
             _run_batch(study, problem, found, ledger, until)
             stale = stale + 1 if ledger.simulations == before else 0
-    return CacheSearch(stale == STALE_BATCHES, settings)
+    return CacheSearch(stale == STALE_BATCHES, varied)
 
 
-def _settings(problem: Problem, found: Sequence[Trial]) -> Iterator[DeploymentSpec]:
-    """Every setting of the bases' memory, whether or not it can be built."""
-    cache = problem.space.cache
-    low, high = cache.memory_fraction
-    steps, sizes = range(_memory_steps(low, high) + 1), sorted(set(cache.host_gib_per_worker))
-    for trial, step, gib in itertools.product(found, steps, sizes):
-        engine = trial.deployment.pool.engine
-        for eviction in cache.eviction if _chooses_eviction(engine.name, gib) else [engine.eviction]:
-            yield with_cache(
-                trial.deployment,
-                memory_fraction=round(low + step * MEMORY_STEP, 6),
-                host_gib=gib,
-                host_medium=cache.host_medium,
-                eviction=eviction,
-            )
+def count_settings(problem: Problem, varied: Iterable[DeploymentSpec], trials: Sequence[Trial]) -> tuple[int, int]:
+    """How many settings of the deployments' memory there are, buildable or not, and how many were simulated.
+
+    Only simulations on the whole trace count. Deployments that differ in their memory alone count once.
+    """
+    engines = {_without_cache(deployment): deployment.pool.engine.name for deployment in varied}
+    steps = _memory_steps(*problem.space.cache.memory_fraction) + 1
+    wanted = sum(steps * problem.tier_choices(engine).count() for engine in engines.values())
+    whole = {trial.deployment.model_dump_json(): trial.deployment for trial in trials if trial.slice_fraction == 1.0}
+    tried = sum(_without_cache(found) in engines and _is_offered(problem, found) for found in whole.values())
+    return wanted, tried
 
 
-def has_choices(space: SearchSpaceSpec) -> bool:
-    """True where a space leaves stage 3 something to choose."""
-    tiers = space.cache.host_gib_per_worker
-    evictions = space.cache.eviction if "sglang" in space.execution.engines and max(tiers) > 0 else []
-    return _memory_steps(*space.cache.memory_fraction) > 0 or len(tiers) > 1 or len(evictions) > 1
+def _without_cache(deployment: DeploymentSpec) -> str:
+    """A deployment but for its memory settings."""
+    return with_cache(deployment, memory_fraction=1.0, choice=TierChoice((), MovementSpec(), "lru")).model_dump_json()
+
+
+def _is_offered(problem: Problem, deployment: DeploymentSpec) -> bool:
+    """True where stage 3 could propose a deployment's memory settings."""
+    pool, (low, high) = deployment.pool, problem.space.cache.memory_fraction
+    step = (pool.engine.memory_fraction - low) / MEMORY_STEP
+    on_grid = abs(step - round(step)) < 1e-6 and 0 <= round(step) <= _memory_steps(low, high)
+    choices = problem.tier_choices(pool.engine.name)
+    try:
+        choices.decisions_of(pool)
+    except NotOffered:
+        return False
+    return on_grid and (bool(pool.tiers) or pool.engine.eviction == choices.starting_eviction)
+
+
+def has_choices(problem: Problem) -> bool:
+    """True where the space leaves stage 3 something to choose."""
+    engines = problem.space.execution.engines
+    steps = _memory_steps(*problem.space.cache.memory_fraction)
+    return steps > 0 or any(problem.tier_choices(engine).count() > 1 for engine in engines)
 
 
 def _memory_steps(low: float, high: float) -> int:
@@ -141,56 +156,48 @@ def _study(problem: Problem, trials: int) -> optuna.Study:
 def _run_batch(study: optuna.Study, problem: Problem, found: Sequence[Trial], ledger: Ledger, until: int) -> None:
     """Ask for a batch, simulate what of it can be built, tell it in order."""
     asked = [study.ask() for _ in range(ASK_BATCH)]
-    jobs = [_job(_suggest(trial, problem, found), found) for trial in asked]
+    deployments = [_suggest(trial, problem, found) for trial in asked]
+    jobs = [Job(STAGE, deployment, parameters_of(deployment)) for deployment in deployments]
     built = [job for job in jobs if problem.planner.can_build(job.deployment.pool)]
     done = {id(job): trial for job, trial in zip(built, ledger.run(built, until), strict=True)}
     for trial, job in zip(asked, jobs, strict=True):
         _tell(study, trial, done.get(id(job)), problem.objectives)
 
 
-def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> dict[str, Any]:
-    """Let the sampler choose; dimensions that have one value only are not asked for."""
-    cache = problem.space.cache
-    base = trial.suggest_categorical("base", list(range(len(found))))
-    low, high = cache.memory_fraction
+def _suggest(trial: optuna.Trial, problem: Problem, found: Sequence[Trial]) -> DeploymentSpec:
+    """Let the sampler choose; of decisions that have one option only it is not asked."""
+    low, high = problem.space.cache.memory_fraction
+    base = found[trial.suggest_categorical("base", list(range(len(found))))].deployment
     step = trial.suggest_int("memory_step", 0, _memory_steps(low, high))
-    tier = trial.suggest_int("host_tier", 0, len(cache.host_gib_per_worker) - 1)
-    gib = sorted(cache.host_gib_per_worker)[tier]
-    engine = found[base].deployment.pool.engine
-    eviction: str = engine.eviction
-    if _chooses_eviction(engine.name, gib):
-        eviction = trial.suggest_categorical("eviction", cache.eviction)
-    return {
-        "base": base,
-        "memory_fraction": round(low + step * MEMORY_STEP, 6),
-        "host_gib": gib,
-        "host_medium": cache.host_medium,
-        "eviction": eviction,
-    }
+
+    def ask(name: str, options: Sequence[Any]) -> Any:
+        if len(options) == 1:
+            return options[0]
+        if Decision(name, (), None).is_size:
+            return options[trial.suggest_int(name, 0, len(options) - 1)]
+        return trial.suggest_categorical(_parameter(name, options), options)
+
+    choice = problem.tier_choices(base.pool.engine.name).choose(ask)
+    return with_cache(base, memory_fraction=round(low + step * MEMORY_STEP, 6), choice=choice)
+
+
+def _parameter(name: str, options: Sequence[Any]) -> str:
+    """What the sampler calls a choice: it takes options that depend on the engine or the mover for another choice."""
+    return f"{name} of {', '.join(map(str, options))}"
 
 
 def _values_of(index: int, deployment: DeploymentSpec, problem: Problem) -> dict[str, Any]:
     """What the sampler would have had to choose to arrive at a deployment of stage 2."""
-    cache, pool = problem.space.cache, deployment.pool
-    values: dict[str, Any] = {
-        "base": index,
-        "memory_step": round((pool.engine.memory_fraction - cache.memory_fraction[0]) / MEMORY_STEP),
-        "host_tier": sorted(cache.host_gib_per_worker).index(host_gib(pool)),
-    }
-    if _chooses_eviction(pool.engine.name, host_gib(pool)):
-        values["eviction"] = pool.engine.eviction
+    pool = deployment.pool
+    step = (pool.engine.memory_fraction - problem.space.cache.memory_fraction[0]) / MEMORY_STEP
+    values: dict[str, Any] = {"base": index, "memory_step": round(step)}
+    with contextlib.suppress(NotOffered):  # tiers that another engine brought along: the sampler chooses others
+        for made in problem.tier_choices(pool.engine.name).decisions_of(pool):
+            if made.is_size:
+                values[made.name] = made.options.index(made.value)
+            else:
+                values[_parameter(made.name, made.options)] = made.value
     return values
-
-
-def _chooses_eviction(engine: str, gib: float) -> bool:
-    """Only SGLang has a choice, and without a host tier its lfu is lru: it counts no hits then (0.5.9)."""
-    return engine == "sglang" and gib > 0
-
-
-def _job(choice: dict[str, Any], found: Sequence[Trial]) -> Job:
-    settings = {name: value for name, value in choice.items() if name != "base"}
-    deployment = with_cache(found[choice["base"]].deployment, **settings)
-    return Job(STAGE, deployment, parameters_of(deployment))
 
 
 def _tell(study: optuna.Study, asked: optuna.Trial, done: Trial | None, objectives: Sequence[str]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hisearch.search.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
-from hisearch.specs.tiers import worker_tiers
+from hisearch.specs.tiers import MOVER_TITLES
 
 #: Share of device memory that the engines' documentation starts from.
 USUAL_MEMORY_FRACTION = 0.9
@@ -62,28 +63,21 @@ def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, route
     )
 
 
-def host_gib(pool: PoolSpec) -> float:
-    """GiB of a worker's nearest tier; 0 without one."""
-    return pool.tiers[0].gib if pool.tiers else 0.0
-
-
-def with_cache(
-    deployment: DeploymentSpec, *, memory_fraction: float, host_gib: float, host_medium: str, eviction: str
-) -> DeploymentSpec:
-    """The same deployment with other memory settings; ``eviction`` is the device cache's.
+def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: TierChoice) -> DeploymentSpec:
+    """The same deployment with other memory settings.
 
     Raises:
-        pydantic.ValidationError: the engine does not know the eviction policy.
+        pydantic.ValidationError: the engine does not know them.
     """
-    pool = deployment.pool
-    data = pool.model_dump()
-    data["engine"] |= {"memory_fraction": memory_fraction, "eviction": eviction}
-    data["tiers"] = [tier.model_dump() for tier in worker_tiers(host_medium, host_gib)]
+    data = deployment.pool.model_dump()
+    data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
+    data["tiers"] = [tier.model_dump() for tier in choice.tiers]
+    data["movement"] = choice.movement.model_dump()
     return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
 
 
 def on_engine(deployment: DeploymentSpec, engine: EngineName) -> DeploymentSpec:
-    """The same deployment on another engine, with that engine's page size, and lru where it knows nothing else.
+    """The same deployment on another engine, with its own page size and mover, and lru where it knows nothing else.
 
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.
@@ -112,7 +106,6 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
         "replicas": pool.replicas,
         "router": router.policy,
         "memory_fraction": engine.memory_fraction,
-        "host_gib_per_worker": host_gib(pool),
     }
     if router.policy == "cache_aware":
         parameters |= {
@@ -120,9 +113,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
             "balance_abs_threshold": router.balance_abs_threshold,
             "balance_rel_threshold": router.balance_rel_threshold,
         }
-    if engine.name == "sglang":
-        parameters["eviction"] = engine.eviction
-    return parameters
+    return parameters | tier_parameters(pool)
 
 
 def hardware(deployment: DeploymentSpec) -> str:
@@ -141,6 +132,25 @@ def formats(deployment: DeploymentSpec) -> list[str]:
     return [*found, f"{pool.kv_dtype} KV"] if pool.kv_dtype != "bf16" else found
 
 
+_PER = {None: "", "worker": " per worker", "node": " per node", "cluster": " for the cluster"}
+
+
+def stores(pool: PoolSpec) -> list[str]:
+    """Each tier's store in words: ``["256 GiB ddr5 per worker", "3,500 GiB nvme-gen5 per node"]``."""
+    return [f"{tier.gib:,.6g} GiB {tier.medium}{_PER[tier.scope]}" for tier in pool.tiers]
+
+
+def mover_in_words(pool: PoolSpec) -> str:
+    """``HiCache write-through``, ``native offloading``, ``LMCache``."""
+    title = MOVER_TITLES[pool.mover]
+    return f"{title} {pool.movement.write_policy.replace('_', '-')}" if pool.mover == "hicache" else title
+
+
+def tiers_in_words(pool: PoolSpec) -> str:
+    """``256 GiB ddr5 per worker, 3,500 GiB nvme-gen5 per node, HiCache write-through``; "" without tiers."""
+    return ", ".join([*stores(pool), mover_in_words(pool)]) if pool.tiers else ""
+
+
 def describe(deployment: DeploymentSpec) -> str:
     """One line that tells deployments of a study apart."""
     pool = deployment.pool
@@ -148,5 +158,5 @@ def describe(deployment: DeploymentSpec) -> str:
     if pool.replicas > 1:
         parts.append(deployment.router.policy)
     if pool.tiers:
-        parts.append(f"{host_gib(pool):g} GiB host tier")
+        parts.append(tiers_in_words(pool))
     return " · ".join(parts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.alternatives import size_alternatives
-from hisearch.search.cache import search_cache
+from hisearch.search.cache import count_settings, search_cache
 from hisearch.search.deployments import on_engine, parameters_of
 from hisearch.search.ending import (
     UNTRIED_CACHE,
@@ -140,7 +140,7 @@ def _ending(
     course: _Course,
 ) -> Ending:
     """What the budget left out of a search, which limit it was, and what the search's own rules left out."""
-    settings = untried_settings(course.cache_settings.values(), ledger.trials)
+    settings = untried_settings(*count_settings(problem, course.cache_bases, ledger.trials))
     first, found = [], set[str]()
     if not _none_can_serve(ledger.trials):
         first.append(untried_candidates(execution.kept, ledger.trials))
@@ -180,8 +180,8 @@ def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
 class _Course:
     """The stages and what follows them, in rounds, and what of stage 3 they left out.
 
-    cache_begun: stage 3 simulated something. cache_ended: it never wanted for simulations. cache_settings: all that its
-    rounds could have proposed, each once.
+    cache_begun: stage 3 simulated something. cache_ended: it never wanted for simulations. cache_bases: what its
+    rounds could have varied.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class _Course:
         checkpoint: Callable[[Sequence[Trial]], None],
     ) -> None:
         self.cache_ended, self.cache_begun = True, False
-        self.cache_settings: dict[str, DeploymentSpec] = {}
+        self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
         self._begun = self._number = self._comparisons = 0
 
@@ -254,7 +254,7 @@ class _Course:
             done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS)
             self.cache_begun |= ledger.simulations > before
             self.cache_ended &= done.ended
-            self.cache_settings |= {deployment.model_dump_json(): deployment for deployment in done.settings}
+            self.cache_bases += done.bases
         descend(problem, ledger, until)
         self._end_stage()
 

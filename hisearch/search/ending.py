@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hisearch.search.execution import Candidate
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import BudgetSpec
 from hisearch.specs.wording import counted, listed
 
@@ -124,14 +123,13 @@ def dropped_candidates(kept: Sequence[Candidate], trials: Sequence[Trial]) -> st
     return f"{dropped:,} of {counted(len(kept), 'candidate')} of stage 1 after slices of the trace" if dropped else ""
 
 
-def untried_settings(settings: Collection[DeploymentSpec], trials: Sequence[Trial]) -> str:
+def untried_settings(wanted: int, tried: int) -> str:
     """``up to 40 of 120 settings of the cache tiers (stage 3)``: those that were not simulated on the whole trace.
 
     Some of them may not be buildable, which is not looked at; "" where all were simulated.
     """
-    wanted = {deployment.model_dump_json() for deployment in settings}
-    left = len(wanted - {trial.deployment.model_dump_json() for trial in trials if trial.slice_fraction == 1.0})
-    return f"up to {left:,} of {counted(len(wanted), 'setting')} of the cache tiers (stage 3)" if left else ""
+    left = wanted - tried
+    return f"up to {left:,} of {counted(wanted, 'setting')} of the cache tiers (stage 3)" if left else ""
 
 
 def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:

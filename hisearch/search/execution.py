@@ -25,7 +25,6 @@ from hisearch.search.problem import Problem
 from hisearch.specs.base import ENGINE_TITLES, DType
 from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.study import ExecutionSpace
-from hisearch.specs.tiers import TierSpec, worker_tiers
 from hisearch.specs.wording import counted, listed
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
@@ -188,7 +187,7 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                     chunk_tokens=chunk,
                     max_running_requests=running,
                     memory_fraction=starting_memory_fraction(cache),
-                    eviction="lru" if "lru" in cache.eviction else cache.eviction[0],
+                    eviction=problem.tier_choices(engine).starting_eviction,
                 )
                 pool = PoolSpec(
                     accelerator=accelerator,
@@ -217,11 +216,11 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
         except ValueError as error:
             refusals.refused(error)
             continue
-        tiers = _starting_tiers(problem, pool)
-        if tiers is None:
-            refusals.count("no host tier suits")
+        with_tiers = _with_starting_tiers(problem, pool)
+        if with_tiers is None:
+            refusals.count("no cache tiers suit")
             continue
-        fitting.append((pool.model_copy(update={"tiers": tiers}), tokens))
+        fitting.append((with_tiers, tokens))
     if not fitting:
         return []
     largest_pool = max(
@@ -232,13 +231,12 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
     return [_size(problem, pool, tokens, costs) for pool, tokens in fitting]
 
 
-def _starting_tiers(problem: Problem, pool: PoolSpec) -> list[TierSpec] | None:
-    """The host tier of stages 1 and 2: the smallest of the space that the worker can use; None where there is none."""
-    cache = problem.space.cache
-    for gib in sorted(cache.host_gib_per_worker):
-        tiers = worker_tiers(cache.host_medium, gib)
-        if not tiers or problem.planner.can_build(pool.model_copy(update={"tiers": tiers})):
-            return tiers
+def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
+    """A worker with the tiers of stages 1 and 2: the smallest of the space that it can use; None where none suit."""
+    for choice in problem.tier_choices(pool.engine.name).smallest_first():
+        with_tiers = pool.model_copy(update={"tiers": list(choice.tiers), "movement": choice.movement})
+        if not choice.tiers or problem.planner.can_build(with_tiers):
+            return with_tiers
     return None
 
 

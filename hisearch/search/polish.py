@@ -20,9 +20,9 @@ from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend, widest
+from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
-from hisearch.specs.tiers import worker_tiers
 
 #: What follows the three stages, as trials name it.
 STAGE = 4
@@ -111,14 +111,12 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
     low, high = cache.memory_fraction
     for step in (-MEMORY_STEP, MEMORY_STEP):
         yield _engine_setting("memory_fraction", min(max(round(pool.engine.memory_fraction + step, 6), low), high))
-    for eviction in cache.eviction if pool.tiers else ():
-        yield _engine_setting("eviction", eviction)
     for kv_dtype in execution.kv_dtypes:
         yield _setting("kv_dtype", kv_dtype)
     for weight_dtype in execution.weight_dtypes:
         yield _setting("weight_dtype", weight_dtype)
-    for gib in cache.host_gib_per_worker:
-        yield _setting("tiers", [tier.model_dump() for tier in worker_tiers(cache.host_medium, gib)])
+    for choice in problem.tier_choices(pool.engine.name).neighbours(pool):
+        yield _tiers(choice)
     accelerators = pool.replicas * pool.tensor_parallel
     for ranks in execution.tensor_parallel:
         if accelerators % ranks == 0 and accelerators // ranks <= execution.max_replicas:
@@ -135,6 +133,15 @@ def _engine_setting(name: str, value: float | str) -> Callable[[dict[str, Any]],
 def _setting(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(data: dict[str, Any]) -> None:
         data[name] = value
+
+    return change
+
+
+def _tiers(choice: TierChoice) -> Callable[[dict[str, Any]], None]:
+    def change(data: dict[str, Any]) -> None:
+        data["tiers"] = [tier.model_dump() for tier in choice.tiers]
+        data["movement"] = choice.movement.model_dump()
+        data["engine"] |= {"eviction": choice.eviction}
 
     return change
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.search.demand import Demand
+from hisearch.search.tier_choices import TierChoices
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.hardware import ScopeName
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.study import BudgetSpec, SearchSpaceSpec
 
@@ -23,7 +27,7 @@ class Planner(Protocol):
         """
 
     def can_build(self, pool: PoolSpec) -> bool:
-        """True where the worker fits its accelerator, and its host tier suits the engine."""
+        """True where the worker fits its accelerator, and its tiers suit the engine and the host."""
 
     def costs(self, pool: PoolSpec) -> CompiledCosts:
         """Step costs of one worker; tens of milliseconds where they are not yet known."""
@@ -41,6 +45,7 @@ class Problem:
     """The question.
 
     model, profile: names that the deployments carry. objectives: 2 to 4 names of ``hisearch.specs.study.Objective``.
+    scopes: of the space's media, by name.
     """
 
     model: str
@@ -51,6 +56,11 @@ class Problem:
     seed: int
     demand: Demand
     planner: Planner
+    scopes: Mapping[str, ScopeName] = field(default_factory=dict)
+
+    def tier_choices(self, engine: EngineName) -> TierChoices:
+        """What may be chosen of an engine's cache tiers."""
+        return TierChoices(self.space.cache, engine, self.scopes)
 
     @property
     def profile(self) -> str:

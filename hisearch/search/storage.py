@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from hisearch.search.deployments import OWN_WEIGHT_DTYPE, describe, starting_memory_fraction
 from hisearch.search.notices import quiet_optuna
 from hisearch.search.pareto import INFINITE_OBJECTIVE
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial, is_maximised
+from hisearch.specs.hardware import ScopeName
+from hisearch.specs.tiers import MOVERS
 
 if TYPE_CHECKING:
     import optuna
@@ -110,7 +112,6 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
     execution, routing, cache = problem.space.execution, problem.space.routing, problem.space.cache
     low, high = cache.memory_fraction
     start = starting_memory_fraction(cache)
-    hosts = sorted(set(cache.host_gib_per_worker))
     categories: dict[str, Sequence[str | int | float]] = {
         "accelerator": execution.accelerators,
         "engine": execution.engines,
@@ -123,11 +124,22 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
         "cache_threshold": routing.cache_threshold,
         "balance_abs_threshold": routing.balance_abs_threshold,
         "balance_rel_threshold": routing.balance_rel_threshold,
-        "host_gib_per_worker": hosts,
+        "mover": sorted({mover for engine in execution.engines for mover in MOVERS[engine]}),
+        "write_policy": ["write_through", *cache.movement.write_policy],
+        "prefetch": ["best_effort", *cache.movement.prefetch],
+        "prefetch_threshold_tokens": sorted({256, *cache.movement.prefetch_threshold_tokens}),
         "eviction": sorted({"lru", *cache.eviction}),
     }
+    for number, tier in enumerate(cache.tiers, 1):
+        categories |= {
+            f"tier_{number}_gib": sorted({0.0, *tier.sizes()}),
+            f"tier_{number}_medium": tier.media,
+            f"tier_{number}_scope": list(get_args(ScopeName)),
+            f"tier_{number}_eviction": sorted({"lru", *tier.eviction}),
+            f"tier_{number}_ttl_s": sorted({ttl_s for ttl_s in tier.ttl_s if ttl_s is not None}),
+        }
     found: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(tuple(dict.fromkeys(choices))) for name, choices in categories.items()
+        name: CategoricalDistribution(tuple(dict.fromkeys(choices))) for name, choices in categories.items() if choices
     }
     found["replicas"] = IntDistribution(1, execution.max_replicas)
     found["memory_fraction"] = FloatDistribution(min(low, start), max(high, start))

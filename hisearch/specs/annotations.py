@@ -91,5 +91,7 @@ def split_branches(annotation: Any, loc: Loc) -> tuple[KeyPath, tuple[str, ...],
 
 def _is_tag(part: str | int, option: Any) -> bool:
     """True where ``part`` is pydantic's name for a branch of a union: its type's, wrapped where it has validators."""
+    if typing.get_origin(option) is list:
+        return isinstance(part, str) and part.startswith("list[")
     name = getattr(option, "__name__", str(option))
     return part == name or (isinstance(part, str) and part.endswith(f", {name}]"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from hisearch.specs.document import Document, kind_of
 from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
-from hisearch.specs.tiers import worker_tiers
+from hisearch.specs.tiers import MOVERS, TierSpec
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
         for dtype in dtypes:
             if message := checks.dtype_problem(name, accelerator.spec, dtype):
                 warnings.append(study.space.problem("spec.execution.weight_dtypes", message))
-    warnings += _host_memory(study)
+    problems += _movers(study)
+    warnings += _tier_capacities(study)
     for chunk in execution.chunk_tokens:
         above = [limit for limit in execution.max_running_requests if limit > chunk]
         short = [ENGINE_TITLES[engine] for engine in execution.engines if engine != "sglang"]
@@ -102,18 +104,34 @@ def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
     return (found, []) if not usable else ([], found)
 
 
-def _host_memory(study: ResolvedStudy) -> list[Problem]:
-    """The largest host tier that does not fit, for each host and the smallest worker."""
+def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
+    """The largest size of each tier that does not fit, for each host and the smallest worker."""
     cache, degrees = study.space.spec.cache, study.space.spec.execution.tensor_parallel
-    found = []
     media = {name: document.spec for name, document in study.media.items()}
-    tiers = worker_tiers(cache.host_medium, max(cache.host_gib_per_worker))
-    for host_name, host in study.hosts.items():
-        found += [
-            study.space.problem("spec.cache.host_gib_per_worker", problem.message)
-            for problem in tier_checks.capacity_problems(tiers, min(degrees), media, host_name, host.spec)
+    found = []
+    for number, space in enumerate(cache.tiers):
+        largest = [
+            TierSpec(medium=name, gib=space.sizes()[-1], scope=scope)
+            for name in space.media
+            for scope in (*space.scope, *([] if space.scope else [None]))
+            if space.sizes()[-1] > 0
         ]
+        for tier, (host_name, host) in itertools.product(largest, study.hosts.items()):
+            found += [
+                study.space.problem(f"spec.cache.tiers.{number}.gib", problem.message)
+                for problem in tier_checks.capacity_problems([tier], min(degrees), media, host_name, host.spec)
+            ]
     return found
+
+
+def _movers(study: ResolvedStudy) -> list[Problem]:
+    """Movers that no engine of the space has."""
+    engines = study.space.spec.execution.engines
+    return [
+        study.space.problem(f"spec.cache.movement.movers.{index}", f"no engine of the space has {mover}")
+        for index, mover in enumerate(study.space.spec.cache.movement.movers)
+        if not any(mover in MOVERS[engine] for engine in engines)
+    ]
 
 
 def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:

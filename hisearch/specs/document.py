@@ -155,7 +155,7 @@ def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem
         keypath, tags, container = split_branches(envelope_model(kind), details["loc"])
         chosen = tags[-1] if tags else ""
         value = details["input"]
-        if chosen == "str" and isinstance(value, dict):
+        if _of_another_branch(details["type"], chosen, value):
             continue
         if chosen and chosen != "str" and details["type"] == "model_type":
             details = {**details, "type": "string_type"}  # noqa: PLW2901 - same value, said once for all branches
@@ -169,6 +169,13 @@ def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem
             found[keypath] = source.problem(keypath, text)
     line = {problem.key: problem.line or 0 for problem in found.values()}
     return sorted(found.values(), key=lambda problem: line[problem.key])
+
+
+def _of_another_branch(error: str, chosen: str, value: Any) -> bool:
+    """True where a section or a list was held against a branch of a union that is none."""
+    if isinstance(value, dict):
+        return chosen == "str" or (chosen == "list" and error == "list_type")
+    return bool(chosen) and isinstance(value, list) and error == "model_type"
 
 
 def _outer(loc: tuple[int | str, ...]) -> KeyPath:

@@ -105,7 +105,9 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     hardware = Hardware({}, {}, {})
     for index, name in enumerate(space.spec.execution.accelerators):
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
-    resolver.medium(hardware, space, "spec.cache.host_medium", space.spec.cache.host_medium)
+    for number, tier in enumerate(space.spec.cache.tiers):
+        for index, name in enumerate(tier.media):
+            resolver.medium(hardware, space, f"spec.cache.tiers.{number}.media.{index}", name)
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.deployment import EvictionName, RouterName
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.slo import SloSpec
+from hisearch.specs.tiers import MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
 
 #: Objectives. Latencies and cost are minimised, goodput is maximised.
@@ -61,19 +65,103 @@ class RoutingSpace(Strict):
     )
 
 
+#: Sizes that a range stands for: so many for each doubling, or so many steps; whole GiB from this size on.
+_SIZES_PER_DOUBLING = 2
+_EVEN_STEPS = 16
+_WHOLE_FROM_GIB = 16.0
+
+
+class GibRange(Strict):
+    """Sizes from low to high: two for every doubling, or 17 evenly spaced ones where log is false."""
+
+    low: Positive = Field(description="Smallest size.")
+    high: Positive = Field(description="Largest size.")
+    log: bool = Field(True, description="Steps of equal factors; else of equal size.")
+
+    @model_validator(mode="after")
+    def _check(self) -> GibRange:
+        if self.low >= self.high:
+            raise KeyedError(("high",), f"must be greater than low {self.low:g}, got {self.high:g}")
+        return self
+
+    def sizes(self) -> list[float]:
+        """Ascending; whole GiB between the bounds, but for small ones."""
+        steps = max(round(_SIZES_PER_DOUBLING * math.log2(self.high / self.low)), 1) if self.log else _EVEN_STEPS
+        shares = [step / steps for step in range(1, steps)]
+        if self.log:
+            between = [self.low * (self.high / self.low) ** share for share in shares]
+        else:
+            between = [self.low + (self.high - self.low) * share for share in shares]
+        rounded = [float(round(size)) if size >= _WHOLE_FROM_GIB else size for size in between]
+        return sorted({self.low, self.high, *(size for size in rounded if self.low < size < self.high)})
+
+
+class TierSpace(Strict):
+    """Choices of one tier. What an engine's mover does not have is left out for it."""
+
+    media: list[str] = Field(min_length=1, description="Names or paths of Media.")
+    gib: list[NonNegative] | GibRange = Field(
+        description="Sizes of one store, listed or as a range; 0 is neither this tier nor those behind it."
+    )
+    scope: list[ScopeName] = Field(
+        default_factory=list, description="Who shares a store, as a Tier's; empty: the medium's own scope."
+    )
+    eviction: list[TierEvictionName] = Field(default=["lru"], min_length=1, description="As a Tier's.")
+    ttl_s: list[Positive | None] = Field(
+        default=[None], min_length=1, description="As a Tier's, null for none; expired entries are reclaimed lazily."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> TierSpace:
+        if not self.sizes():
+            raise KeyedError(("gib",), "needs 1 or more entries, got 0")
+        return self
+
+    def sizes(self) -> list[float]:
+        """Ascending, each once."""
+        return self.gib.sizes() if isinstance(self.gib, GibRange) else sorted(set(self.gib))
+
+
+class MovementSpace(Strict):
+    """Choices of a Movement."""
+
+    movers: list[MoverName] = Field(
+        default_factory=list, description="Those that an engine has; its default where it has none of them."
+    )
+    write_policy: list[WritePolicyName] = Field(default=["write_through"], min_length=1, description="HiCache.")
+    prefetch: list[PrefetchName] = Field(
+        default=["best_effort"], min_length=1, description="HiCache with a storage tier."
+    )
+    prefetch_threshold_tokens: list[Count] = Field(
+        default=[256], min_length=1, description="HiCache with a storage tier."
+    )
+
+
+_TIERS = "write tiers: [{media: [ddr5], gib: [0, 128, 256]}]"
+
+
 class CacheSpace(Strict):
-    """Stage 3: memory for KV and the host tier."""
+    """Stage 3: memory for KV and the tiers below it."""
+
+    replaced: ClassVar[dict[str, str]] = {
+        "host_gib_per_worker": f"replaced by tiers; {_TIERS}",
+        "host_medium": f"replaced by the media of tiers; {_TIERS}",
+    }
 
     memory_fraction: tuple[Fraction, Fraction] = Field(
         (0.85, 0.92), description="Range, lower and upper bound, of an Engine's memory_fraction."
     )
-    host_gib_per_worker: list[NonNegative] = Field(
-        default=[0.0, 128.0, 256.0, 512.0], min_length=1, description="Sizes of the host tier; 0 is none."
-    )
-    host_medium: str = Field("ddr5", description="Name or path of the host tier's Medium.")
     eviction: list[EvictionName] = Field(
-        default=["lru", "lfu"], min_length=1, description="SGLang: as an Engine's eviction; vLLM has lru alone."
+        default=["lru", "lfu"],
+        min_length=1,
+        description="SGLang with tiers: as an Engine's eviction; without tiers, and in other engines, lru alone.",
     )
+    tiers: list[TierSpace] = Field(
+        default=[TierSpace(media=["ddr5"], gib=[0.0, 128.0, 256.0, 512.0])],
+        max_length=3,
+        description="Nearest first; by default {media: [ddr5], gib: [0, 128, 256, 512]}. Empty: no tiers.",
+    )
+    movement: MovementSpace = Field(MovementSpace(), description="How KV moves between them.")
 
     @model_validator(mode="after")
     def _check(self) -> CacheSpace:

@@ -137,11 +137,6 @@ _STORAGE_ALONE = tuple(name for name in _OWN["hicache"] if name.startswith("pref
 EVICTIONS: dict[MoverName, tuple[str, ...]] = {"offload": ("lru", "arc"), "lmcache": ("lru", "lfu", "fifo", "mru")}
 
 
-def worker_tiers(medium: str, gib: float) -> list[TierSpec]:
-    """One tier of each worker's own, evicting by lru; none of 0 GiB."""
-    return [TierSpec(medium=medium, gib=gib, scope="worker")] if gib > 0 else []
-
-
 def mover_of(engine: EngineName, movement: MovementSpec) -> MoverName:
     """The mover, with the engine's default filled in."""
     return movement.mover or MOVERS[engine][0]

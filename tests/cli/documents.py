@@ -29,7 +29,7 @@ spec:
       chunk_tokens: [2048]
       max_running_requests: [128]
       max_replicas: 4
-    cache: {{host_gib_per_worker: [0]}}
+    cache: {{tiers: []}}
   budget: {{simulations: 24, seconds: 300}}
 """
 

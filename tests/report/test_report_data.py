@@ -210,8 +210,8 @@ def test_parallel_leaves_out_settings_that_do_not_differ_or_repeat(build_input: 
     parallel = parallel_data(build_input())
     titles = [dimension.title for dimension in parallel.dimensions]
     assert titles[-3:] == ["TTFT p99 (s)", "Goodput (requests/s)", "Cost (USD/hour)"]
-    assert {"accelerator", "engine", "memory fraction", "host tier (GiB)"} <= set(titles)
-    assert not {"KV page (tokens)", "KV format", "host medium"} & set(titles)
+    assert {"accelerator", "engine", "memory fraction", "tier 1 (GiB)"} <= set(titles)
+    assert not {"KV page (tokens)", "KV format", "tier 1 medium", "tier 2 (GiB)"} & set(titles)
     lengths = {len(dimension.values) for dimension in parallel.dimensions}
     assert lengths == {len(parallel.statuses)}
     assert parallel.statuses[-1] == "highlighted"

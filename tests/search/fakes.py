@@ -13,19 +13,23 @@ from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.step_cost import law_costs
 from hisearch.score.terms import Check, RejectionCheck, TermCheck
 from hisearch.search.demand import Demand
-from hisearch.search.deployments import host_gib
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.slo import SloSpec, SloTerm
-from hisearch.specs.study import BudgetSpec, CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec
+from hisearch.specs.study import BudgetSpec, CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec, TierSpace
 
 #: Requests per second of one accelerator, and its price.
 SPEED = {"slow": 1.0, "fast": 4.0, "dear": 5.0}
 PRICE = {"slow": 1.0, "fast": 3.0, "dear": 9.0}
 TTFT_BOUND_S = 2.0
 OBJECTIVES = ("ttft_p99", "goodput", "usd_per_hour")
+
+
+def tier_gib(pool: PoolSpec) -> float:
+    """GiB of all tiers of a worker."""
+    return sum(tier.gib for tier in pool.tiers)
 
 
 class FakePlanner:
@@ -46,7 +50,7 @@ class FakePlanner:
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         pool = deployment.pool
-        memory = 0.001 * host_gib(pool) * pool.replicas
+        memory = 0.001 * tier_gib(pool) * pool.replicas
         return PRICE[pool.accelerator] * pool.tensor_parallel * pool.replicas + memory
 
 
@@ -74,7 +78,7 @@ class FakeEvaluator:
             self.calls[job.digest("")] += 1
         if pool.engine.name == self._fail:
             raise ValueError("this engine breaks")
-        hit_rate = min(0.5, 0.1 + 0.001 * host_gib(pool) + 0.2 * (pool.engine.memory_fraction - 0.85))
+        hit_rate = min(0.5, 0.1 + 0.001 * tier_gib(pool) + 0.2 * (pool.engine.memory_fraction - 0.85))
         if job.deployment.router.policy == "cache_aware":
             hit_rate += 0.1
         speed = SPEED[pool.accelerator] * pool.tensor_parallel**0.8 * pool.replicas / (1 - 0.5 * hit_rate)
@@ -128,7 +132,7 @@ def make_problem(
             max_accelerators=128,
         ),
         routing=RoutingSpace(balance_abs_threshold=[16], extra_replicas=[0, 1]),
-        cache=CacheSpace(host_gib_per_worker=[0.0, 64.0, 256.0]),
+        cache=CacheSpace(tiers=[TierSpace(media=["ddr5"], gib=[0.0, 64.0, 256.0])]),
     )
     slo = SloSpec(
         terms=[

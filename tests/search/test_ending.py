@@ -14,7 +14,7 @@ from hisearch.search.problem import Problem
 from hisearch.search.progress import PlainProgress
 from hisearch.specs.slo import SloSpec, SloTerm
 from hisearch.specs.study import BudgetSpec, CacheSpace
-from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial
+from tests.search.fakes import FakeEvaluator, make_problem
 
 
 class Listener:
@@ -44,7 +44,7 @@ def run(problem: Problem, listener: Listener | None = None) -> SearchOutcome:
 def small(simulations: int) -> Problem:
     """A problem whose space is exhausted by some hundreds of simulations."""
     problem = make_problem(simulations=simulations, requests=500, accelerators=("fast",))
-    cache = CacheSpace(host_gib_per_worker=[0.0], memory_fraction=(0.9, 0.9))
+    cache = CacheSpace(tiers=[], memory_fraction=(0.9, 0.9))
     return Problem(**{**vars(problem), "space": problem.space.model_copy(update={"cache": cache})})
 
 
@@ -85,10 +85,8 @@ def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_i
 
 
 def test_settings_of_the_cache_tiers_are_counted() -> None:
-    wanted = [make_deployment(replicas=n) for n in (1, 2, 3)]
-    trials = [make_trial(0, 1.0, 5.0, 4.0, replicas=2), make_trial(1, 1.0, 5.0, 4.0, replicas=3, slice_fraction=0.3)]
-    assert untried_settings([*wanted, wanted[0]], trials) == "up to 2 of 3 settings of the cache tiers (stage 3)"
-    assert untried_settings(wanted[1:2], trials) == ""
+    assert untried_settings(3, 1) == "up to 2 of 3 settings of the cache tiers (stage 3)"
+    assert untried_settings(1, 1) == ""
 
 
 def test_where_no_deployment_can_meet_the_slo_no_larger_budget_is_asked_for() -> None:

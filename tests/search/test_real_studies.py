@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hisearch.api.study import StudyResult, load_study
-from hisearch.search.deployments import host_gib
+from tests.search.fakes import tier_gib
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def run(folder: Path, execution: dict[str, Any], workload: dict[str, Any] | None
     """A small study of Llama-3.1-8B in ``folder``; ``parts``: the space's other sections, and ``slo``."""
     space = {"execution": {"tensor_parallel": [1], "engines": ["vllm"], **execution}}
     space |= {key: value for key, value in parts.items() if key in ("routing", "cache")}
-    space.setdefault("cache", {"host_gib_per_worker": [0]})
+    space.setdefault("cache", {"tiers": []})
     study = {
         "apiVersion": "hisearch/v1",
         "kind": "Study",
@@ -63,14 +63,16 @@ def test_workers_wider_than_their_host_are_left_out(tmp_path: Path) -> None:
 
 def test_the_smallest_host_tier_that_works_is_the_first(tmp_path: Path) -> None:
     result = run(
-        tmp_path, {"accelerators": ["h100-sxm"], "engines": ["sglang"]}, cache={"host_gib_per_worker": [32, 128]}
+        tmp_path,
+        {"accelerators": ["h100-sxm"], "engines": ["sglang"]},
+        cache={"tiers": [{"media": ["ddr5"], "gib": [32, 128]}]},
     )
-    assert {host_gib(trial.deployment.pool) for trial in result.trials} == {128}
+    assert {tier_gib(trial.deployment.pool) for trial in result.trials} == {128}
 
 
 def test_a_host_is_not_given_more_memory_than_it_has(tmp_path: Path) -> None:
-    result = run(tmp_path, {"accelerators": ["h100-sxm"]}, cache={"host_gib_per_worker": [0, 512]})
-    assert {host_gib(trial.deployment.pool) for trial in result.trials} == {0}
+    result = run(tmp_path, {"accelerators": ["h100-sxm"]}, cache={"tiers": [{"media": ["ddr5"], "gib": [0, 512]}]})
+    assert {tier_gib(trial.deployment.pool) for trial in result.trials} == {0}
 
 
 @pytest.mark.parametrize("output_tokens", [1, 2])

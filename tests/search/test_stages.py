@@ -7,7 +7,6 @@ import pytest
 from hisearch.latency.step_cost import decode_step_seconds, law_costs
 from hisearch.search.cache import bases, search_cache
 from hisearch.search.demand import measure_demand
-from hisearch.search.deployments import host_gib
 from hisearch.search.driver import NothingFitsError, search
 from hisearch.search.estimates import estimate, largest, prefill_seconds
 from hisearch.search.execution import group_count, search_execution
@@ -17,7 +16,7 @@ from hisearch.search.sizing import Sizing
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.slo import SloSpec, SloTerm
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem, make_trial
+from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem, make_trial, tier_gib
 
 
 @pytest.mark.parametrize(("guess", "needed", "most"), list(itertools.product([1, 3, 8, 20], [1, 2, 5, 13, 20], [20])))
@@ -240,6 +239,6 @@ def test_stage_3_stays_within_the_space_and_the_limit() -> None:
     for trial in stage_3:
         pool = trial.deployment.pool
         assert low <= pool.engine.memory_fraction <= high
-        assert host_gib(pool) in problem.space.cache.host_gib_per_worker
+        assert tier_gib(pool) in problem.space.cache.tiers[0].sizes()
         assert pool.engine.eviction == "lru" or pool.engine.name == "sglang"
-    assert len({host_gib(t.deployment.pool) for t in stage_3}) > 1
+    assert len({tier_gib(t.deployment.pool) for t in stage_3}) > 1

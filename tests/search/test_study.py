@@ -36,7 +36,7 @@ spec:
       chunk_tokens: [2048]
       max_running_requests: [128]
       max_replicas: 8
-    cache: {host_gib_per_worker: [0, 64]}
+    cache: {tiers: [{media: [ddr5], gib: [0, 64]}]}
   budget: {simulations: 40, seconds: 300}
 """
 

@@ -21,6 +21,10 @@ def _space(changes: str) -> str:
     return f"spec.space={{execution: {{accelerators: [h100-sxm], engines: [sglang, vllm], {changes}}}}}"
 
 
+def _cache(choices: str) -> str:
+    return f"spec.space={{execution: {{accelerators: [l40s], engines: [vllm]}}, cache: {{{choices}}}}}"
+
+
 def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
     checkup = load_any("studies/mine.yaml", [_space("tensor_parallel: [8]")])
     assert (checkup.kind, checkup.name, checkup.ok) == ("Study", "mine", True)
@@ -42,8 +46,12 @@ def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
         (["spec.model=gpt-oss-120b", _space("kv_dtypes: [bf16]")], "h100-sxm has no fp4 rate"),
         ([_space("chunk_tokens: [128]")], "128 is less than max_running_requests 256: left out for vLLM"),
         (
-            ["spec.space={execution: {accelerators: [l40s], engines: [vllm]}, cache: {host_gib_per_worker: [0, 256]}}"],
+            [_cache("tiers: [{media: [ddr5], gib: [0, 256]}]")],
             "8 workers of tensor_parallel 1 with 256 GiB each need 2048 GiB of host memory; l40s-8 has 1024 GiB",
+        ),
+        (
+            [_cache("tiers: [{media: [ddr5], gib: [64]}, {media: [nvme-gen4], gib: {low: 500, high: 20000}}]")],
+            "spec.space.cache.tiers.1.gib: 20000 GiB of the node need 20000 GiB of disk; l40s-8 has 14305.1 GiB",
         ),
     ],
 )
@@ -59,6 +67,10 @@ def test_what_a_study_is_unlikely_to_mean(project: Path, settings: list[str], wa
         (
             ["spec.space={execution: {accelerators: [h200], engines: [vllm]}, cache: {eviction: [lfu]}}"],
             "spec.space.cache.eviction: vLLM evicts by lru alone",
+        ),
+        (
+            [_cache("movement: {movers: [lmcache, hicache]}")],
+            "spec.space.cache.movement.movers.1: no engine of the space has hicache",
         ),
     ],
 )

@@ -106,7 +106,9 @@ def test_references_inside_a_space_are_placed_there(project: Path) -> None:
         "spaces/own.yaml:8: spec.execution.accelerators.2: no Accelerator named 'l40'; did you mean 'l40s'? known: "
     )
     write(project / "spaces/own.yaml", text.replace("ddr5", "ddr6").replace("name: quickstart", "name: own"))
-    assert ": spec.cache.host_medium: no Medium named 'ddr6'; did you mean 'ddr5'?" in refusal("mine", "spec.space=own")
+    assert ": spec.cache.tiers.0.media.0: no Medium named 'ddr6'; did you mean 'ddr5'?" in refusal(
+        "mine", "spec.space=own"
+    )
 
 
 def test_an_accelerators_host_is_placed_there(project: Path) -> None:

@@ -1,0 +1,218 @@
+"""What a search may choose of a worker's cache tiers, for each engine: one rule, asked by whoever makes the choice.
+
+``TierChoices.choose`` walks through the decisions in their order and asks for an option of each. Which decisions there
+are depends on the earlier ones: a size of 0 ends the tiers, prefetching needs a storage tier, and what an engine's
+mover lacks is not asked for. The sampler, the neighbours of a deployment and the warm start are different ways to
+answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployment import EvictionName, PoolSpec
+from hisearch.specs.hardware import ScopeName
+from hisearch.specs.study import CacheSpace, TierSpace
+from hisearch.specs.tiers import EVICTIONS, MOST_TIERS, MOVERS, MovementSpec, MoverName, TierSpec
+
+#: A decision's name and its options, at least one -> the option that is taken.
+Ask = Callable[[str, Sequence[Any]], Any]
+
+
+class NotOffered(ValueError):  # noqa: N818
+    """A pool's tiers are none of the space's."""
+
+
+@dataclass(frozen=True)
+class TierChoice:
+    """Tiers, their movement, and the eviction of device memory."""
+
+    tiers: tuple[TierSpec, ...]
+    movement: MovementSpec
+    eviction: EvictionName
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision: what it is about, what there was to choose from, and what was chosen."""
+
+    name: str
+    options: tuple[Any, ...]
+    value: Any
+
+    @property
+    def is_size(self) -> bool:
+        """True where options are ascending sizes, 0 for none."""
+        return self.name.endswith("_gib")
+
+    def others(self) -> list[Any]:
+        """Options beside the chosen one; of sizes the next ones, and none at all."""
+        if not self.is_size:
+            return [option for option in self.options if option != self.value]
+        at = self.options.index(self.value)
+        near = [self.options[step] for step in (at - 1, at + 1) if 0 <= step < len(self.options)]
+        none = [0.0] if self.options[0] == 0 and self.value != 0 and 0 not in near else []
+        return [*none, *near]
+
+
+@dataclass(frozen=True)
+class TierChoices:
+    """The choices that a space leaves one engine. scopes: of the media that have one of their own."""
+
+    space: CacheSpace
+    engine: EngineName
+    scopes: Mapping[str, ScopeName]
+
+    def choose(self, ask: Ask) -> TierChoice:
+        """Make every decision that there is."""
+        gib = ask("tier_1_gib", self.space.tiers[0].sizes()) if self.space.tiers else 0.0
+        if gib == 0:
+            # SGLang's lfu is lru then: it counts no hits without a host tier (0.5.9).
+            return TierChoice((), MovementSpec(), self.starting_eviction)
+        mover: MoverName = ask("mover", self._movers)
+        tiers = [self._tier(ask, 1, self.space.tiers[0], gib, mover)]
+        for number, tier in enumerate(self.space.tiers[1 : MOST_TIERS[mover]], 2):
+            gib = ask(f"tier_{number}_gib", tier.sizes())
+            if gib == 0:
+                break
+            tiers.append(self._tier(ask, number, tier, gib, mover))
+        movement = self._movement(ask, mover, len(tiers))
+        eviction: EvictionName = ask("eviction", self.space.eviction) if self.engine == "sglang" else "lru"
+        return TierChoice(tuple(tiers), movement, eviction)
+
+    @property
+    def _movers(self) -> list[MoverName]:
+        """Those of the space that the engine has, or its usual one."""
+        found = [mover for mover in self.space.movement.movers if mover in MOVERS[self.engine]]
+        return found or [MOVERS[self.engine][0]]
+
+    @property
+    def starting_eviction(self) -> EvictionName:
+        """What device memory evicts by where that is no choice."""
+        return "lru" if self.engine != "sglang" or "lru" in self.space.eviction else self.space.eviction[0]
+
+    def _tier(self, ask: Ask, number: int, tier: TierSpace, gib: float, mover: MoverName) -> TierSpec:
+        medium = ask(f"tier_{number}_medium", tier.media)
+        scope = ask(f"tier_{number}_scope", tier.scope) if tier.scope else self.scopes.get(medium)
+        known = ("lru",) if self.engine == "trtllm" else EVICTIONS.get(mover, tuple(tier.eviction))
+        evictions = [eviction for eviction in tier.eviction if eviction in known] or ["lru"]
+        return TierSpec(
+            medium=medium,
+            gib=gib,
+            scope=scope,
+            eviction=ask(f"tier_{number}_eviction", evictions),
+            ttl_s=ask(f"tier_{number}_ttl_s", tier.ttl_s),
+        )
+
+    def _movement(self, ask: Ask, mover: MoverName, tiers: int) -> MovementSpec:
+        space, settings = self.space.movement, dict[str, Any]()
+        if mover == "hicache":
+            settings["write_policy"] = ask("write_policy", space.write_policy)
+        if mover == "hicache" and tiers > 1:
+            settings["prefetch"] = ask("prefetch", space.prefetch)
+            settings["prefetch_threshold_tokens"] = ask("prefetch_threshold_tokens", space.prefetch_threshold_tokens)
+        named = mover if mover != MOVERS[self.engine][0] else None
+        return MovementSpec.model_validate({"mover": named, **settings})
+
+    def smallest_first(self) -> Iterator[TierChoice]:
+        """With every size of the nearest tier, ascending; the smallest further tiers; of all else the first option."""
+        for gib in self.space.tiers[0].sizes() if self.space.tiers else [0.0]:
+            yield self.choose(_first({"tier_1_gib": gib}))
+
+    def decisions_of(self, pool: PoolSpec) -> list[Decision]:
+        """The decisions that lead to a pool's tiers.
+
+        Raises:
+            NotOffered: none do.
+        """
+        known, made = tier_parameters(pool), list[Decision]()
+
+        def ask(name: str, options: Sequence[Any]) -> Any:
+            value = known.get(name, 0.0 if name.endswith("_gib") else None)
+            if value not in options:
+                raise NotOffered(f"{name} {value} is not among {list(options)}")
+            made.append(Decision(name, tuple(options), value))
+            return value
+
+        found = self.choose(ask)
+        if list(found.tiers) != pool.tiers or (pool.tiers and found.movement != _named(pool)):
+            raise NotOffered("the tiers differ in what is no choice")
+        return made
+
+    def neighbours(self, pool: PoolSpec) -> Iterator[TierChoice]:
+        """Choices that differ from a pool's in one decision, a size by one step or to 0; first options beyond it."""
+        try:
+            made = self.decisions_of(pool)
+        except NotOffered:
+            return
+        values = {decision.name: decision.value for decision in made}
+        for decision in made:
+            for option in decision.others():
+                yield self.choose(_first(values | {decision.name: option}))
+
+    def count(self) -> int:
+        """How many choices there are."""
+        total, without = 0, 0
+        for mover in self._movers:
+            product = 1
+            for number, tier in enumerate(self.space.tiers[: MOST_TIERS[mover]], 1):
+                sizes = tier.sizes()
+                if sizes[0] == 0 and number == 1:
+                    without = 1
+                elif sizes[0] == 0:
+                    total += product * self._settings(mover, number - 1)
+                product *= sum(size > 0 for size in sizes) * self._variants(tier, mover)
+            total += product * self._settings(mover, min(len(self.space.tiers), MOST_TIERS[mover]))
+        return total + without if self.space.tiers else 1
+
+    def _variants(self, tier: TierSpace, mover: MoverName) -> int:
+        """Choices of a tier of one size."""
+        known = ("lru",) if self.engine == "trtllm" else EVICTIONS.get(mover, tuple(tier.eviction))
+        evictions = sum(eviction in known for eviction in tier.eviction) or 1
+        return len(tier.media) * (len(tier.scope) or 1) * evictions * len(tier.ttl_s)
+
+    def _settings(self, mover: MoverName, tiers: int) -> int:
+        """Choices of movement and device eviction with so many tiers."""
+        space = self.space.movement
+        found = len(self.space.eviction) if self.engine == "sglang" else 1
+        if mover == "hicache":
+            found *= len(space.write_policy)
+        if mover == "hicache" and tiers > 1:
+            found *= len(space.prefetch) * len(space.prefetch_threshold_tokens)
+        return found
+
+
+def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
+    """The decisions behind a pool's tiers, by name; those that do not apply are left out."""
+    found: dict[str, Any] = {"tier_1_gib": 0.0} if not pool.tiers else {"mover": pool.mover}
+    for number, tier in enumerate(pool.tiers, 1):
+        found |= {f"tier_{number}_{name}": value for name, value in tier.model_dump().items() if name in _OF_A_TIER}
+    if pool.tiers and pool.mover == "hicache":
+        found["write_policy"] = pool.movement.write_policy
+        if len(pool.tiers) > 1:
+            found["prefetch"] = pool.movement.prefetch
+            found["prefetch_threshold_tokens"] = pool.movement.prefetch_threshold_tokens
+    if pool.engine.name == "sglang":
+        found["eviction"] = pool.engine.eviction
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_OF_A_TIER = ("gib", "medium", "scope", "eviction", "ttl_s")
+
+
+def _named(pool: PoolSpec) -> MovementSpec:
+    """A pool's movement, its mover named only where it is not the engine's usual one."""
+    usual = pool.mover == MOVERS[pool.engine.name][0]
+    return pool.movement.model_copy(update={"mover": None if usual else pool.mover})
+
+
+def _first(values: Mapping[str, Any]) -> Ask:
+    """Answers with known values, where they are options, and with first options."""
+
+    def ask(name: str, options: Sequence[Any]) -> Any:
+        return values[name] if name in values and values[name] in options else options[0]
+
+    return ask

@@ -1,0 +1,219 @@
+"""What may be chosen of cache tiers: every choice is a pool's, is found again, and is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+import pytest
+
+from hisearch.search.cache import count_settings, search_cache
+from hisearch.search.deployments import describe, parameters_of, tiers_in_words, with_cache
+from hisearch.search.execution import search_execution
+from hisearch.search.ledger import Ledger
+from hisearch.search.routing import search_routing
+from hisearch.search.tier_choices import NotOffered, TierChoice, TierChoices
+from hisearch.specs.base import EngineName
+from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.study import CacheSpace
+from hisearch.specs.tiers import MovementSpec
+from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial, tier_gib
+
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+DRAM = {"media": ["ddr5"], "gib": [0, 64, 256]}
+DISK = {"media": ["nvme-gen4", "nvme-gen5"], "gib": [0, 500, 4000], "ttl_s": [None, 3600]}
+SPACES: dict[str, dict[str, Any]] = {
+    "nothing": {"tiers": []},
+    "none": {"tiers": [{"media": ["ddr5"], "gib": [0]}]},
+    "usual": {},
+    "always": {"tiers": [{"media": ["ddr5"], "gib": {"low": 64, "high": 256}, "eviction": ["slru", "lru", "lfu"]}]},
+    "two": {"tiers": [DRAM, DISK]},
+    "movement": {
+        "tiers": [DRAM, DISK],
+        "movement": {
+            "write_policy": ["write_through", "write_back"],
+            "prefetch": ["best_effort", "timeout"],
+            "prefetch_threshold_tokens": [256, 1024],
+        },
+    },
+    "movers": {
+        "tiers": [DRAM, {**DISK, "scope": ["worker"]}, {"media": ["rdma-pool"], "gib": [1000]}],
+        "movement": {"movers": ["lmcache", "hicache", "offload"], "write_policy": ["write_back", "write_through"]},
+    },
+    "lmcache": {"tiers": [DRAM], "movement": {"movers": ["lmcache"]}},
+}
+CHOICES = [(space, engine) for space in SPACES for engine in ENGINES]
+
+
+def choices_of(space: str, engine: EngineName) -> TierChoices:
+    return TierChoices(CacheSpace.model_validate(SPACES[space]), engine, {"ddr5": "worker", "nvme-gen4": "node"})
+
+
+class Script:
+    """Answers with the options at given places, and with first ones beyond; remembers how many there were."""
+
+    def __init__(self, places: list[int]) -> None:
+        self.places, self.widths = places, list[int]()
+
+    def __call__(self, name: str, options: Sequence[Any]) -> Any:
+        if len(self.widths) == len(self.places):
+            self.places.append(0)
+        self.widths.append(len(options))
+        return options[self.places[len(self.widths) - 1]]
+
+
+def every(choices: TierChoices) -> Iterator[TierChoice]:
+    """All choices, by answering with every option in turn."""
+    places: list[int] = []
+    while True:
+        script = Script(places)
+        yield choices.choose(script)
+        while places and places[-1] + 1 == script.widths[len(places) - 1]:
+            places.pop()
+        if not places:
+            return
+        places[-1] += 1
+
+
+def pool_with(choice: TierChoice, engine: EngineName) -> PoolSpec:
+    return with_cache(make_deployment(engine=engine), memory_fraction=0.9, choice=choice).pool
+
+
+@pytest.mark.parametrize(("space", "engine"), CHOICES)
+def test_every_choice_is_a_pool_s_and_is_found_again(space: str, engine: EngineName) -> None:
+    choices = choices_of(space, engine)
+    found = list(every(choices))
+    pools = [pool_with(choice, engine) for choice in found]
+    assert len({pool.model_dump_json() for pool in pools}) == len(found) == choices.count()
+    for choice, pool in zip(found, pools, strict=True):
+        made = {decision.name: decision.value for decision in choices.decisions_of(pool)}
+        assert choices.choose(lambda name, options, made=made: made[name]) == choice
+
+
+@pytest.mark.parametrize(("space", "engine"), CHOICES)
+def test_neighbours_differ_in_one_decision(space: str, engine: EngineName) -> None:
+    choices = choices_of(space, engine)
+    for choice in list(every(choices))[::7]:
+        pool = pool_with(choice, engine)
+        ours = {decision.name: decision.value for decision in choices.decisions_of(pool)}
+        for other in choices.neighbours(pool):
+            theirs = {decision.name: decision.value for decision in choices.decisions_of(pool_with(other, engine))}
+            differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+            if "mover" not in differing:
+                assert len(differing) == 1, (ours, theirs)
+
+
+def test_sizes_move_by_one_step_or_to_none() -> None:
+    space = CacheSpace.model_validate({"tiers": [{"media": ["ddr5"], "gib": [0, 64, 128, 256, 512]}]})
+    choices = TierChoices(space, "vllm", {})
+
+    def beside(gib: float) -> list[float]:
+        at = pool_with(choices.choose(lambda name, options: gib if name == "tier_1_gib" else options[0]), "vllm")
+        return [sum(tier.gib for tier in other.tiers) for other in choices.neighbours(at)]
+
+    assert beside(256) == [0, 128, 512]
+    assert beside(64) == [0, 128]
+    assert beside(512) == [0, 256]
+    assert beside(0) == [64]
+
+
+def test_the_smallest_tiers_come_first() -> None:
+    found = choices_of("movement", "sglang").smallest_first()
+    assert [[tier.gib for tier in choice.tiers] for choice in found] == [[], [64], [256]]
+    found = choices_of("movers", "vllm").smallest_first()
+    assert [[tier.gib for tier in choice.tiers] for choice in found] == [[], [64], [256]]
+    assert [len(choice.tiers) for choice in choices_of("nothing", "vllm").smallest_first()] == [0]
+
+
+def test_an_engine_is_asked_for_what_it_has() -> None:
+    def asked(space: str, engine: EngineName) -> list[str]:
+        names: list[str] = []
+
+        def ask(name: str, options: Sequence[Any]) -> Any:
+            names.append(name)
+            return options[-1]
+
+        choices_of(space, engine).choose(ask)
+        return [name for name in names if not name.startswith("tier_")]
+
+    assert asked("movement", "sglang") == ["mover", "write_policy", "prefetch", "prefetch_threshold_tokens", "eviction"]
+    assert asked("movement", "vllm") == ["mover"]
+    assert asked("usual", "sglang") == ["mover", "write_policy", "eviction"]
+    assert asked("none", "sglang") == []
+    choice = choices_of("movement", "trtllm").choose(lambda name, options: options[-1])
+    assert [tier.gib for tier in choice.tiers] == [256]
+    assert choices_of("always", "vllm").choose(lambda name, options: options[-1]).tiers[0].eviction == "lru"
+
+
+def test_other_tiers_are_not_of_the_space() -> None:
+    choices = choices_of("two", "sglang")
+    tier = {"medium": "ddr5", "gib": 64, "scope": "worker"}
+    for fields in (
+        {"tiers": [{**tier, "gib": 65}]},
+        {"tiers": [{**tier, "medium": "cxl-dram"}]},
+        {"tiers": [{**tier, "scope": None}]},
+        {"tiers": [tier], "movement": {"write_policy": "write_back"}},
+        {"tiers": [tier], "movement": {"load_back_tokens": 20}},
+        {"tiers": [tier], "movement": {"mover": "lmcache"}},
+    ):
+        pool = PoolSpec.model_validate(make_deployment().pool.model_dump() | fields)
+        with pytest.raises(NotOffered):
+            choices.decisions_of(pool)
+        assert list(choices.neighbours(pool)) == []
+    named = PoolSpec.model_validate(
+        make_deployment().pool.model_dump() | {"tiers": [tier], "movement": {"mover": "hicache"}}
+    )
+    assert choices.decisions_of(named)
+
+
+def test_parameters_and_words_of_tiers() -> None:
+    choice = choices_of("movement", "sglang").choose(lambda name, options: options[-1])
+    deployment = with_cache(make_deployment(), memory_fraction=0.9, choice=choice)
+    parameters = parameters_of(deployment)
+    assert {name: value for name, value in parameters.items() if name.startswith("tier_")} == {
+        "tier_1_gib": 256, "tier_1_medium": "ddr5", "tier_1_scope": "worker", "tier_1_eviction": "lru",
+        "tier_2_gib": 4000, "tier_2_medium": "nvme-gen5", "tier_2_eviction": "lru", "tier_2_ttl_s": 3600,
+    }  # fmt: skip
+    assert (parameters["mover"], parameters["write_policy"], parameters["prefetch"]) == (
+        "hicache", "write_back", "timeout",
+    )  # fmt: skip
+    words = "256 GiB ddr5 per worker, 4,000 GiB nvme-gen5, HiCache write-back"
+    assert tiers_in_words(deployment.pool) == words
+    assert describe(deployment).endswith(f" · {words}")
+    without = make_deployment()
+    assert parameters_of(without)["tier_1_gib"] == 0
+    assert "mover" not in parameters_of(without)
+    assert tiers_in_words(without.pool) == ""
+
+
+def test_settings_are_counted_without_listing_them() -> None:
+    problem = make_problem()
+    low, high = problem.space.cache.memory_fraction
+    sglang, vllm = make_deployment(engine="sglang"), make_deployment(engine="vllm")
+    steps = round((high - low) * 100) + 1
+    # SGLang: none, or two sizes under lru or lfu; vLLM: three sizes.
+    assert count_settings(problem, [sglang, vllm, sglang], []) == (steps * 5 + steps * 3, 0)
+    tried = [make_trial(0, 1, 1, 1), make_trial(1, 1, 1, 1), make_trial(2, 1, 1, 1, slice_fraction=0.3, engine="vllm")]
+    assert count_settings(problem, [sglang], tried) == (steps * 5, 1)
+    assert count_settings(problem, [vllm], tried) == (steps * 3, 0)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_sampler_fills_several_tiers(engine: EngineName) -> None:
+    problem = make_problem(simulations=90)
+    cache = CacheSpace.model_validate(SPACES["movers"] | {"eviction": ["lru", "lfu"]})
+    execution = problem.space.execution.model_copy(update={"engines": [engine]})
+    space = problem.space.model_copy(update={"cache": cache, "execution": execution})
+    problem = type(problem)(**{**vars(problem), "space": space})
+    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
+    search_routing(problem, search_execution(problem, keep=4).kept, ledger, until=40)
+    before = ledger.simulations
+    search_cache(problem, ledger, until=90)
+    pools = [trial.deployment.pool for trial in ledger.trials[before:]]
+    assert {len(pool.tiers) for pool in pools} >= {0, 1, 3}
+    assert len({pool.mover for pool in pools if pool.tiers}) == 2
+    assert len({tier_gib(pool) for pool in pools}) > 3
+    choices = problem.tier_choices(engine)
+    for pool in pools:
+        assert choices.decisions_of(pool)
+        assert pool.movement == MovementSpec() or pool.tiers
