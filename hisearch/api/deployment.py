@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hisearch.api.tiers import tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score, evaluate
@@ -149,6 +150,7 @@ class SimulatedDeployment:
             "cost": {**asdict(self.cost), "usd_per_hour": self.cost.total},
             "memory": {**asdict(memory), "host_capacity_tokens": self.plan.host_capacity_tokens},
             "workers": self.workers(),
+            "tiers": tier_rows(self),
             "profile": {
                 "name": costs.profile,
                 "evidence": costs.evidence,

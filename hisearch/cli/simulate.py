@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,9 @@ def simulate(
     timeline_to_s: Annotated[
         float | None, typer.Option("--timeline-to-s", help="Of --timeline: leave out what begins later.")
     ] = None,
+    tier_values: Annotated[
+        bool, typer.Option("--tier-values", help="Say what one more GiB of each cache tier would be worth.")
+    ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -54,6 +58,7 @@ def simulate(
     """
     files = Files(requests, series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     from hisearch.api.deployment import simulate_deployment
+    from hisearch.api.tiers import tier_values as marginal_values
     from hisearch.api.workload import load_trace, parse_columns
     from hisearch.cli import output, simulate_view
     from hisearch.specs.resolve import load_deployment
@@ -72,9 +77,13 @@ def simulate(
         log=files.need_log,
     )
     files.write(simulated)
+    values = marginal_values(simulated) if tier_values else []
     if as_json:
-        output.print_json(simulated.to_dict())
+        found = simulated.to_dict()
+        output.print_json(found | {"tier_values": [asdict(value) for value in values]} if tier_values else found)
     else:
         simulate_view.show(simulated)
+        if tier_values:
+            simulate_view.show_tier_values(values)
     if not quiet:
         output.warn(simulated.warnings)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from hisearch.api.deployment import SimulatedDeployment
+from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
@@ -33,6 +35,9 @@ def show(simulated: SimulatedDeployment) -> None:
             output.say(note)
     output.heading("Figures")
     output.pairs(_figures(simulated))
+    if simulated.plan.tiers:
+        output.heading("Cache tiers")
+        _show_tiers(simulated)
     output.heading("Workers")
     _show_workers(simulated)
     costs = simulated.plan.costs
@@ -53,7 +58,8 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         f"{significant(metrics['output_tokens_per_s'])} output tokens/s, "
         f"{significant(metrics['total_tokens_per_s'])} tokens/s in all",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens"
-        + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else ""),
+        + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else "")
+        + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
         "preemptions": f"{significant(metrics['preemptions'])} per request",
         "utilisation": percent(metrics["utilisation"]),
         "simulated time": f"{significant(metrics['makespan_s'])} s",
@@ -68,6 +74,49 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         reached = "was reached" if simulated.result.horizon_reached else "was not reached"
         figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"
     return figures
+
+
+def _show_tiers(simulated: SimulatedDeployment) -> None:
+    rows = [
+        (
+            row["tier"],
+            f"{row['stores']} x {row['scope']}",
+            f"{row['capacity_gib']:,.0f}",
+            percent(row["peak_tokens"] / row["capacity_tokens"]),
+            percent(row["hit_rate"]),
+            f"{row['stored_bytes'] / 1e9:,.0f}" if "stored_bytes" in row else "",
+            f"{row['read_bytes'] / 1e9:,.0f}" if "read_bytes" in row else "",
+            f"{row['evicted_tokens']:,}",
+            percent(max(row["write_utilisation"], row["read_utilisation"])) if "read_utilisation" in row else "",
+            usd(row["usd_per_hour"]) if "usd_per_hour" in row else "",
+        )
+        for row in tier_rows(simulated)
+    ]
+    columns = ("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted tokens", "busiest link", "per hour")
+    output.table(columns, rows, numbers=range(2, 10))
+    wasted = simulated.result.wasted_fetch_tokens
+    if wasted:
+        output.say(f"{wasted:,} tokens were read from storage in vain: their request had started without them.")
+
+
+def show_tier_values(values: Sequence[TierValue]) -> None:
+    """What one more GiB of each tier is worth."""
+    output.heading("One more GiB")
+    rows = [
+        (
+            value.tier,
+            f"{value.added_gib:,.1f}",
+            percent(value.hit_rate_gained),
+            f"{value.ttft_p50_saved_s * 1000:,.1f}",
+            f"{value.ttft_p99_saved_s * 1000:,.1f}",
+            f"${value.usd_per_hour_saved_per_gib:.6f}",
+            f"${value.usd_per_gib_hour:.6f}",
+        )
+        for value in values
+    ]
+    columns = ("tier", "tried: GiB more", "hits gained", "TTFT p50 saved (ms)", "p99", "saves per GiB-hour", "costs")
+    output.table(columns, rows, numbers=range(1, 7))
+    output.say("Saved: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
 
 
 def _show_workers(simulated: SimulatedDeployment) -> None:

@@ -384,6 +384,7 @@ def load_back(sim, w, d, tokens):
         _enter_hbm(sim, w, e)
         e = sim.nodes[e].parent
     radix.lock(sim, w, d)
+    sim.workers[w].host_hit_tokens += tokens
     host = sim.hosts[w]
     host.loading_tokens += tokens
     sim.hosted[d].next_copy = host.loading

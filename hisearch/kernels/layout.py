@@ -202,7 +202,7 @@ LINK = np.dtype(
         ("busy_s", "f8"),
         ("tokens", "i8"),
         ("transfers", "i8"),
-    ],  # fmt: skip
+    ],
     align=True,
 )
 
@@ -431,6 +431,8 @@ STEP_LOG = np.dtype(
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("free_tokens", "i8"),  # once the batch was formed
         ("evictable_tokens", "i8"),
+        ("host_tokens", "i8"),  # held by the host tier, and by the worker's store behind it
+        ("storage_tokens", "i8"),
         ("first_entry", "i8"),  # its entries: consecutive ones of the log's entries
         ("first_lost", "i8"),
         ("entries", "i4"),

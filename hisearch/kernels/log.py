@@ -45,6 +45,11 @@ def entry(sim, r, computed, tokens):
 
 
 @kernel
+def _held(sim, v):
+    return (sim.trees[v].capacity_pages - sim.trees[v].free_pages) * sim.config.page_tokens
+
+
+@kernel
 def step(sim, w, kind, scheduled_s, start_s, end_s):
     """Close the step to which all entries and losses since the last one belong."""
     k = sim.counters[la.LOG_STEPS]
@@ -63,6 +68,12 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
     record.ratio = sim.workers[w].ratio
     record.free_tokens = sim.trees[w].free_pages * sim.config.page_tokens
     record.evictable_tokens = sim.trees[w].evictable_pages * sim.config.page_tokens
+    record.host_tokens = 0
+    record.storage_tokens = 0
+    if sim.config.hicache:
+        record.host_tokens = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
+        if sim.tiers.storage:
+            record.storage_tokens = _held(sim, sim.config.workers + w // sim.tiers.workers_per_store)
     record.first_entry = first
     record.entries = sim.counters[la.LOG_ENTRIES] - first
     record.first_lost = sim.counters[la.LOG_LOST_TAKEN]

@@ -10,11 +10,12 @@
 ``attainment``                share of all arrived requests that are good
 ``throughput_rps``            finished requests per second
 ``output_tokens_per_s``, ``total_tokens_per_s``   generated; prompt + generated, of finished requests
-``hit_rate``, ``host_hit_rate``  hit tokens (all tiers; host tier) / prompt tokens of admitted requests
+``hit_rate``, ``host_hit_rate``, ``storage_hit_rate``  hit tokens (all tiers; host tier; fetched into it from storage)
+                              / prompt tokens of admitted requests
 ``rejected_fraction``         rejected / arrived
 ``preemptions``               per finished request
 ``utilisation``               busy device time / (workers * makespan)
-``usd_per_hour``              accelerators, hosts' share, host-tier memory
+``usd_per_hour``              accelerators, hosts' share, cache tiers
 ``usd_per_million_tokens``    dollars per million tokens (prompt + generated) at the replayed load
 ``joules_per_token``          energy / (prompt + generated tokens)
 ``makespan_s``                first arrival to the last event of a worker (a step's start or end). That is the end

@@ -12,7 +12,7 @@ from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
-from hisearch.simulate import tier_arrays
+from hisearch.simulate import tier_arrays, tier_use
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
@@ -359,6 +359,8 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         events=int(sim.counters[la.EVENTS]),
         gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
+        stores=tier_use.store_uses(plan, sim),
+        links=tier_use.link_uses(sim),
     )
 
 

@@ -23,6 +23,10 @@ class Outcome(enum.IntEnum):
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
 
 
+#: Index of the storage tier, behind HBM and the host tier.
+STORAGE_TIER = 2
+
+
 @dataclass(frozen=True)
 class RequestTable:
     """Per request, arrays of length N in the trace's order; NaN or -1 where it did not happen.
@@ -131,11 +135,55 @@ class StepLog:
 
 
 @dataclass(frozen=True)
+class StoreUse:
+    """One store of a tier, or one worker's HBM.
+
+    Attributes:
+        tier: 0 for HBM, then as ``WorkerPlan.tiers`` from 1 on.
+        first_worker, workers: who shares it.
+        capacity_tokens: its size. peak_tokens: most that it held at once.
+        stored_tokens: written into it. read_tokens: read out of it. Both are 0 for HBM, which the steps read and write.
+        evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
+    """
+
+    tier: int
+    first_worker: int
+    workers: int
+    capacity_tokens: int
+    peak_tokens: int
+    stored_tokens: int
+    read_tokens: int
+    evicted_tokens: int
+    expired_tokens: int
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """One direction of a link, or of a store itself.
+
+    Attributes:
+        tier: that it leads to, as in ``StoreUse``. path: "medium" for what a store's own bandwidth allows, with the
+            worker's link to host memory for the host tier, "network" for a node's network.
+        index: of the worker, store or node. write: towards the tier.
+        busy_s: seconds in use. tokens, transfers: moved in all.
+    """
+
+    tier: int
+    path: str
+    index: int
+    write: bool
+    busy_s: float
+    tokens: int
+    transfers: int
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished simulation.
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
+    stores, links: what the tiers and the ways between them did.
     """
 
     requests: RequestTable
@@ -148,6 +196,8 @@ class Result:
     log: StepLog | None = None
     events: int = 0
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    stores: tuple[StoreUse, ...] = ()
+    links: tuple[LinkUse, ...] = ()
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
@@ -174,8 +224,20 @@ class Result:
     @property
     def hit_rate(self) -> float:
         """Hit tokens (all tiers) / prompt tokens of admitted requests."""
-        hits = int(self.requests.hit_tokens.sum() + self.requests.host_hit_tokens.sum())
-        return hits / self.prompt_tokens if self.prompt_tokens else 0.0
+        return sum(self.tier_hit_tokens) / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def tier_hit_tokens(self) -> tuple[int, int, int]:
+        """Prompt tokens found in HBM, in the host tier and in storage, at the first admission."""
+        requests = self.requests
+        columns = (requests.hit_tokens, requests.host_hit_tokens, requests.storage_hit_tokens)
+        return tuple(int(column.sum()) for column in columns)  # type: ignore[return-value]  # three
+
+    @property
+    def wasted_fetch_tokens(self) -> int:
+        """Tokens read from storage that no request was admitted with: fetches that came too late or in vain."""
+        read = sum(store.read_tokens for store in self.stores if store.tier == STORAGE_TIER)
+        return max(read - self.tier_hit_tokens[2], 0)
 
     def series(self, interval_s: float | None = None) -> pd.DataFrame:
         """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.

@@ -9,6 +9,8 @@ Definitions, for a worker at time t, once all that happens at t has happened
     decode_tokens   tokens computed one at a time, to make the next one
     batch_tokens    prefill_tokens + decode_tokens
     preempted       requests that lost their KV while the batch was formed
+    host_tokens     tokens that the host tier holds; 0 without one
+    storage_tokens  tokens that the worker's store behind it holds, which others may share
 
 At a horizon the log ends with the last step whose launch had been recorded: vLLM's and SGLang's runs of decode steps
 enter it as they end, so that the steps of one that the horizon cuts are missing.
@@ -164,6 +166,8 @@ def step_series(result: Result) -> pd.DataFrame:
             "decode_tokens": decode,
             "batch_tokens": prefill + decode,
             "preempted": steps["lost"],
+            "host_tokens": steps["host_tokens"],
+            "storage_tokens": steps["storage_tokens"],
         }
     )
     running, waiting = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
@@ -212,6 +216,8 @@ def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
             "running": running,
             "waiting": at_worker.waiting(at_s),
             "kv_tokens_used": np.where(running > 0, np.append(0, used[mine])[newest], 0),
+            "host_tokens": np.append(0, steps["host_tokens"][mine])[newest],
+            "storage_tokens": np.append(0, steps["storage_tokens"][mine])[newest],
             **{name: np.diff(np.append(0, np.cumsum(v))[ended], prepend=0) for name, v in totals.items()},
             "busy_s": np.diff(_busy_s(steps["start_s"][mine], steps["end_s"][mine], at_s), prepend=0.0),
         }

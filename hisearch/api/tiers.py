@@ -1,0 +1,143 @@
+"""What each tier of a simulated deployment did, what it costs, and what one more GiB of it would be worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hisearch.simulate.engine import simulate
+from hisearch.simulate.result import STORAGE_TIER, LinkUse, Result, StoreUse
+from hisearch.simulate.tier_plan import TierPlan
+
+if TYPE_CHECKING:
+    from hisearch.api.deployment import SimulatedDeployment
+
+_GIB = float(2**30)
+
+#: Share by which a tier is enlarged to see what more of it is worth.
+VALUE_STEP = 0.1
+
+
+def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
+    """A row for HBM and each tier below it; see docs/cli.md for the keys. Empty where there is HBM alone."""
+    plan, result = simulated.plan, simulated.result
+    if not plan.tiers:
+        return []
+    prompt = result.prompt_tokens
+    hits = result.tier_hit_tokens
+    hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * simulated.resolved.deployment.pool.tensor_parallel
+    rows = []
+    for index in range(1 + len(plan.tiers)):
+        tier = plan.tiers[index - 1] if index else None
+        stores = [store for store in result.stores if store.tier == index]
+        per_token = tier.bytes_per_token if tier else hbm_bytes
+        row: dict[str, Any] = {
+            "tier": tier.medium if tier else "hbm",
+            "scope": tier.scope if tier else "worker",
+            "stores": len(stores),
+            "capacity_tokens": _sum(stores, "capacity_tokens"),
+            "capacity_gib": _sum(stores, "capacity_tokens") * per_token / _GIB,
+            "peak_tokens": _sum(stores, "peak_tokens"),
+            "hit_tokens": hits[index] if index < len(hits) else 0,
+            "evicted_tokens": _sum(stores, "evicted_tokens"),
+            "expired_tokens": _sum(stores, "expired_tokens"),
+        }
+        row["hit_rate"] = row["hit_tokens"] / prompt if prompt else 0.0
+        if tier:
+            row |= _traffic(result, index, stores, tier)
+            row["usd_per_hour"] = simulated.cost.tiers[index - 1].usd_per_hour
+        rows.append(row)
+    return rows
+
+
+def _traffic(result: Result, index: int, stores: Sequence[StoreUse], tier: TierPlan) -> dict[str, Any]:
+    """Bytes in and out of a tier, what of them was in vain, and how busy its links were."""
+    links = [link for link in result.links if link.tier == index]
+    return {
+        "stored_bytes": _sum(stores, "stored_tokens") * tier.bytes_per_token,
+        "read_bytes": _sum(stores, "read_tokens") * tier.bytes_per_token,
+        "wasted_fetch_tokens": result.wasted_fetch_tokens if index == STORAGE_TIER else 0,
+        "write_utilisation": _utilisation(result, [link for link in links if link.write]),
+        "read_utilisation": _utilisation(result, [link for link in links if not link.write]),
+        "energy_j": (_sum(stores, "stored_tokens") + _sum(stores, "read_tokens")) * tier.energy_j_per_token,
+    }
+
+
+def _sum(stores: Sequence[StoreUse], name: str) -> int:
+    return sum(getattr(store, name) for store in stores)
+
+
+def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
+    """Busy share of the busiest of the links, of the simulated time."""
+    if not links or result.makespan_s == 0:
+        return 0.0
+    return max(link.busy_s for link in links) / result.makespan_s
+
+
+@dataclass(frozen=True)
+class TierValue:
+    """What one more GiB of a tier would be worth, by a second simulation with ``VALUE_STEP`` more of it.
+
+    Attributes:
+        tier: name of the medium.
+        added_gib: in all stores together.
+        hit_rate_gained: over all tiers.
+        busy_s_saved: device time of all workers.
+        usd_per_hour_saved_per_gib: the share of accelerators' and hosts' price that this time is of the simulated time.
+        usd_per_gib_hour: price.
+        ttft_p50_saved_s, ttft_p99_saved_s: of finished requests.
+    """
+
+    tier: str
+    added_gib: float
+    hit_rate_gained: float
+    busy_s_saved: float
+    usd_per_hour_saved_per_gib: float
+    usd_per_gib_hour: float
+    ttft_p50_saved_s: float
+    ttft_p99_saved_s: float
+
+
+def tier_values(simulated: SimulatedDeployment) -> list[TierValue]:
+    """The marginal value of each tier below HBM, one more simulation for each."""
+    return [_tier_value(simulated, index) for index in range(len(simulated.plan.tiers))]
+
+
+def _tier_value(simulated: SimulatedDeployment, index: int) -> TierValue:
+    plan, result = simulated.plan, simulated.result
+    tier, cost = plan.tiers[index], simulated.cost.tiers[index]
+    pages = tier.capacity_tokens // tier.page_tokens
+    more = replace(tier, capacity_tokens=(pages + max(int(pages * VALUE_STEP), 1)) * tier.page_tokens)
+    tiers = (*plan.tiers[:index], more, *plan.tiers[index + 1 :])
+    spec = simulated.resolved.deployment
+    enlarged = simulate(
+        replace(plan, tiers=tiers),
+        simulated.trace,
+        replicas=spec.pool.replicas,
+        router=spec.router,
+        seed=simulated.seed,
+        horizon_s=simulated.horizon_s,
+        load=simulated.load,
+    )
+    added_gib = (more.capacity_tokens - tier.capacity_tokens) * tier.bytes_per_token * cost.stores / _GIB
+    saved_s = float(result.workers.busy_s.sum() - enlarged.workers.busy_s.sum())
+    device_s = result.makespan_s * len(result.workers.busy_s)
+    machines_usd = simulated.cost.accelerator_usd_per_hour + simulated.cost.host_usd_per_hour
+    saved_usd = machines_usd * saved_s / device_s if device_s > 0 else 0.0
+    return TierValue(
+        tier.medium,
+        added_gib,
+        enlarged.hit_rate - result.hit_rate,
+        saved_s,
+        saved_usd / added_gib,
+        cost.usd_per_hour / (cost.gib * cost.stores),
+        *(_ttft(result, percent) - _ttft(enlarged, percent) for percent in (50, 99)),
+    )
+
+
+def _ttft(result: Result, percent: int) -> float:
+    finished = result.requests.finished
+    return float(np.percentile(result.requests.ttft_s[finished], percent)) if finished.any() else 0.0

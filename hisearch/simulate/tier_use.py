@@ -1,0 +1,59 @@
+"""What the tiers and the links between them did in a simulation."""
+
+from __future__ import annotations
+
+import math
+
+from hisearch.kernels import layout as la
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.result import LinkUse, StoreUse
+from hisearch.simulate.tier_arrays import storage_of, workers_sharing
+
+
+def store_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[StoreUse, ...]:
+    """All stores, HBM first."""
+    workers, page = int(sim.config.workers), int(sim.config.page_tokens)
+    rows = [_store(sim, 0, w, w, 1, int(sim.workers[w].peak_pages), page) for w in range(workers)]
+    if not sim.config.host_pages:
+        return tuple(rows)
+    pools = len(sim.trees) - workers
+    rows += [_store(sim, 1, pools + w, w, 1, int(sim.trees[pools + w].peak_pages), page) for w in range(workers)]
+    if (storage := storage_of(plan)) is not None:
+        sharing = workers_sharing(storage, plan, workers)
+        for k in range(math.ceil(workers / sharing)):
+            peak = int(sim.trees[workers + k].peak_pages)
+            rows.append(_store(sim, 2, workers + k, k * sharing, min(sharing, workers - k * sharing), peak, page))
+    return tuple(rows)
+
+
+def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak_pages: int, page: int) -> StoreUse:
+    tree = sim.trees[v]
+    return StoreUse(
+        tier,
+        first_worker,
+        workers,
+        int(tree.capacity_pages) * page,
+        peak_pages * page,
+        int(tree.stored_tokens),
+        int(tree.read_tokens),
+        int(tree.evicted_tokens),
+        int(tree.expired_tokens),
+    )
+
+
+def link_uses(sim: la.Sim) -> tuple[LinkUse, ...]:
+    """All links, in the order of ``layout.Sim``."""
+    if not sim.config.hicache:
+        return ()
+    workers = int(sim.config.workers)
+    stores = math.ceil(workers / int(sim.tiers.workers_per_store)) if sim.tiers.storage else 0
+    rows = []
+    for k, link in enumerate(sim.links):
+        tier, path, index = 1, "medium", k // 2
+        if k >= 2 * workers + 2 * stores:
+            tier, path, index = 2, "network", k // 2 - workers - stores
+        elif k >= 2 * workers:
+            tier, index = 2, k // 2 - workers
+        busy_s, tokens, transfers = float(link.busy_s), int(link.tokens), int(link.transfers)
+        rows.append(LinkUse(tier, path, index, k % 2 == 0, busy_s, tokens, transfers))
+    return tuple(rows)
