@@ -8,6 +8,16 @@ from typing import Any
 
 import jinja2
 
+from hisearch.export.cache_tiers import (
+    hicache_gb_per_rank,
+    is_moved_by,
+    of_replica,
+    on_other_engine,
+    variables,
+)
+from hisearch.export.cache_tiers import (
+    notes as notes_on_tiers,
+)
 from hisearch.export.files import DEPLOYMENT, README, TRTLLM_OPTIONS, write_export
 from hisearch.export.flags import (
     ENGINE_VERSIONS,
@@ -15,7 +25,6 @@ from hisearch.export.flags import (
     ExportError,
     Launch,
     engine_flags,
-    hicache_gb_per_rank,
     loading,
     needs_checkpoint,
     other_engine,
@@ -25,6 +34,7 @@ from hisearch.export.placement import SERVICE_PORTS, place
 from hisearch.export.standing import Standing
 from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
+from hisearch.search.deployments import tiers_in_words
 from hisearch.specs.base import API_VERSION, ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -85,7 +95,8 @@ def export_deployment(
     if engine == "trtllm":
         files[TRTLLM_OPTIONS] = options_text(launch)
     other, notes = other_engine(launch.pool.engine)
-    other_launch = launch._replace(pool=launch.pool.model_copy(update={"engine": other}))
+    other_pool, tier_notes = on_other_engine(launch.pool, other)
+    other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
     try:
         files[f"alternatives/{other.name}/run.sh"] = _script(
             deployment, other_launch, accelerators_per_host, standing, simulated=False
@@ -140,6 +151,8 @@ def _script(
         flags=engine_flags(launch),
         options=Path(TRTLLM_OPTIONS).name if engine == "trtllm" else None,
         placements=placements,
+        variables=variables(launch.pool, launch.model),
+        of_replica={p.replica: of_replica(launch.pool, p.replica) for p in placements},
         hosts=sorted({p.host for p in placements}),
         router=router_flags(deployment.router),
         service_port=SERVICE_PORTS[engine],
@@ -197,6 +210,8 @@ def _readme(
         checkpoint=needs_checkpoint(launch),
         loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),
+        tiers=tiers_in_words(launch.pool) if launch.pool.engine.prefix_caching else "",
+        tier_notes=notes_on_tiers(launch.pool),
         service_port=SERVICE_PORTS[engine],
         other=other,
         other_title=ENGINE_TITLES[other],
@@ -207,7 +222,7 @@ def _readme(
 def _host_tier_note(launch: Launch) -> str | None:
     """SGLang refuses a host pool that does not exceed the device pool (``memory_pool_host.py``, 0.5.9)."""
     pool = launch.pool
-    if pool.engine.name != "sglang" or not pool.engine.prefix_caching or not pool.tiers:
+    if not is_moved_by(pool, "hicache"):
         return None
     size_gb = hicache_gb_per_rank(pool)
     host_tokens = int(size_gb * 1e9 / kv_bytes_per_token_per_rank(launch.model, pool.tensor_parallel, pool.kv_dtype))
@@ -216,7 +231,7 @@ def _host_tier_note(launch: Launch) -> str | None:
     return (
         f"SGLang starts only if the host pool holds more tokens than the device pool. Here {size_gb} GB per rank hold "
         f"about {host_tokens:,} tokens and the device pool {launch.kv_capacity_tokens:,}: enlarge --hicache-size, or "
-        "leave the host tier out."
+        "leave the tiers out."
     )
 
 

@@ -10,6 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hisearch.export.cache_tiers import (
+    has_tiers,
+    hicache_gb_per_rank,
+    is_moved_by,
+    offloading_backend,
+    offloading_settings,
+    storage_backend,
+    storage_settings,
+    storage_tier,
+)
 from hisearch.latency.loading import FullLoad, full_load
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, PoolSpec, RouterSpec
@@ -20,8 +30,6 @@ from hisearch.specs.model import ModelSpec
 ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}
 ROUTER_VERSION = "0.3.2"
 
-_BYTES_PER_GIB = 2**30
-_BYTES_PER_GB = 10**9
 _HALF_OR_FULL = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -111,15 +119,6 @@ def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
     return value
 
 
-def hicache_gb_per_rank(pool: PoolSpec) -> int:
-    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each tensor-parallel rank, rounded down."""
-    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
-
-
-def _has_host_tier(launch: Launch) -> bool:
-    return launch.pool.engine.prefix_caching and bool(launch.pool.tiers)
-
-
 def _by_priority(launch: Launch) -> bool:
     return launch.pool.engine.schedule == "priority"
 
@@ -143,9 +142,13 @@ SGLANG: Table = (
     ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
     ("--radix-eviction-policy", lambda c: c.pool.engine.eviction),
     ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
-    ("--enable-hierarchical-cache", lambda c: True if _has_host_tier(c) else None),
-    ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if _has_host_tier(c) else None),
-    ("--hicache-write-policy", lambda c: "write_through" if _has_host_tier(c) else None),
+    ("--enable-hierarchical-cache", lambda c: True if is_moved_by(c.pool, "hicache") else None),
+    ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if is_moved_by(c.pool, "hicache") else None),
+    ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if is_moved_by(c.pool, "hicache") else None),
+    ("--hicache-storage-backend", lambda c: storage_backend(c.pool)),
+    ("--hicache-storage-prefetch-policy", lambda c: c.pool.movement.prefetch if storage_tier(c.pool) else None),
+    ("--hicache-storage-backend-extra-config", lambda c: storage_settings(c.pool)),
+    ("--enable-lmcache", lambda c: True if is_moved_by(c.pool, "lmcache") else None),
 )
 
 VLLM: Table = (
@@ -166,8 +169,9 @@ VLLM: Table = (
     ("--no-scheduler-reserve-full-isl", lambda c: None if c.pool.engine.reserve_full_prompt else True),
     ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
     ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
-    ("--kv-offloading-backend", lambda c: "native" if _has_host_tier(c) else None),
-    ("--kv-offloading-size", lambda c: f"{c.pool.tiers[0].gib:g}" if _has_host_tier(c) else None),
+    ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
+    ("--kv-offloading-size", lambda c: f"{c.pool.tiers[0].gib:g}" if has_tiers(c.pool) else None),
+    ("--kv-transfer-config", lambda c: offloading_settings(c.pool)),
 )
 
 TRTLLM: Table = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hisearch.export.cache_tiers import has_tiers
 from hisearch.export.flags import Launch, dtype
 from hisearch.specs.yaml_nodes import dump_yaml
 
@@ -29,7 +30,7 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         "tokens_per_block": engine.page_size,
         "dtype": "fp8" if pool.kv_dtype == "fp8" else "auto",
     }
-    if engine.prefix_caching and pool.tiers:
+    if has_tiers(pool):
         cache["host_cache_size"] = int(pool.tiers[0].gib * _BYTES_PER_GIB / pool.tensor_parallel)
     return {
         "dtype": dtype(launch),

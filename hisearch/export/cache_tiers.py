@@ -1,0 +1,210 @@
+"""Cache tiers as engines are told of them: flags, environment, and what no setting says.
+
+Names and values were read in the sources of SGLang 0.5.9 (``server_args.py``, ``hiradix_cache.py``,
+``hicache_storage.py``, Mooncake's and LMCache's READMEs beside them), vLLM 0.19 (``config/vllm.py``,
+``v1/kv_offload``) and LMCache (``v1/config.py``, whose keys the environment takes as ``LMCACHE_…``).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.tiers import EVICTIONS, MOVERS, MovementSpec, TierSpec, mover_title
+
+_BYTES_PER_GIB = 2**30
+_BYTES_PER_GB = 10**9
+
+
+class Variable(NamedTuple):
+    """A variable of the launch script's environment; value: None where the reader has to give it."""
+
+    name: str
+    meaning: str
+    value: str | None = None
+
+
+def has_tiers(pool: PoolSpec) -> bool:
+    """True where there is KV below device memory; without a prefix cache nothing is kept there."""
+    return pool.engine.prefix_caching and bool(pool.tiers)
+
+
+def is_moved_by(pool: PoolSpec, mover: str) -> bool:
+    """True where there are tiers, and ``mover`` fills them."""
+    return has_tiers(pool) and pool.mover == mover
+
+
+def hicache_gb_per_rank(pool: PoolSpec) -> int:
+    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each tensor-parallel rank, rounded down."""
+    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
+
+
+def storage_tier(pool: PoolSpec) -> TierSpec | None:
+    """HiCache's tier behind host memory."""
+    return pool.tiers[1] if is_moved_by(pool, "hicache") and len(pool.tiers) > 1 else None
+
+
+def storage_backend(pool: PoolSpec) -> str | None:
+    """SGLang's ``--hicache-storage-backend``: files on a disk of the node, Mooncake's store for the cluster."""
+    tier = storage_tier(pool)
+    return None if tier is None else "mooncake" if tier.scope == "cluster" else "file"
+
+
+def storage_settings(pool: PoolSpec) -> str | None:
+    """SGLang's ``--hicache-storage-backend-extra-config``."""
+    movement = pool.movement
+    settings = {
+        "prefetch_threshold": movement.prefetch_threshold_tokens,
+        "prefetch_timeout_base": movement.prefetch_timeout_base_s,
+        "prefetch_timeout_per_ki_token": movement.prefetch_timeout_s_per_ki_token,
+    }
+    return json.dumps(settings) if storage_tier(pool) is not None else None
+
+
+def offloading_backend(pool: PoolSpec) -> str | None:
+    """VLLM's ``--kv-offloading-backend``."""
+    return None if not has_tiers(pool) else "lmcache" if pool.mover == "lmcache" else "native"
+
+
+def offloading_settings(pool: PoolSpec) -> str | None:
+    """VLLM's ``--kv-transfer-config``, where the offloading connector is told more than its size."""
+    settings: dict[str, Any] = {}
+    if is_moved_by(pool, "offload"):
+        if pool.tiers[0].eviction != "lru":
+            settings["eviction_policy"] = pool.tiers[0].eviction
+        if pool.movement.store_threshold > 0:
+            settings["store_threshold"] = pool.movement.store_threshold
+    if not settings:
+        return None
+    connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+    return json.dumps(connector | {"kv_connector_extra_config": settings})
+
+
+def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
+    """What the script takes from its environment, with a value where one is known."""
+    if is_moved_by(pool, "lmcache"):
+        return _lmcache_variables(pool, model)
+    tier, backend = storage_tier(pool), storage_backend(pool)
+    if tier is None:
+        return []
+    if backend == "file":
+        return [Variable("KV_DIR", f"folder on {tier.medium} for KV")]
+    return [
+        Variable("MOONCAKE_MASTER", "address of the Mooncake master, host:port"),
+        Variable("MOONCAKE_PROTOCOL", "rdma or tcp", "rdma"),
+        Variable("MOONCAKE_GLOBAL_SEGMENT_SIZE", "what each replica adds to the store; 0: stores run apart", "0"),
+    ]
+
+
+def of_replica(pool: PoolSpec, replica: int) -> list[tuple[str, str]]:
+    """Variables of one replica, as shell text between double quotes."""
+    if storage_backend(pool) == "file":
+        own = f"/replica-{replica}" if pool.tiers[1].scope == "worker" else ""
+        return [("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", f"$KV_DIR{own}")]
+    if _lmcache_disk(pool) is not None:
+        return [("LMCACHE_LOCAL_DISK", f"file://$KV_DIR/replica-{replica}/")]
+    return []
+
+
+def _lmcache_variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
+    """Sizes are GiB of each rank, which has an LMCache of its own; under MLA the first rank alone stores."""
+    ranks, nearest, movement = pool.tensor_parallel, pool.tiers[0], pool.movement
+    found = [
+        Variable("LMCACHE_CHUNK_SIZE", "tokens", str(movement.chunk_tokens)),
+        Variable("LMCACHE_LOCAL_CPU", "keep KV in host memory", "True"),
+        Variable("LMCACHE_MAX_LOCAL_CPU_SIZE", "GiB of host memory of each rank", f"{nearest.gib / ranks:g}"),
+        Variable("LMCACHE_CACHE_POLICY", "eviction", nearest.eviction.upper()),
+        Variable("LMCACHE_SAVE_DECODE_CACHE", "store the KV of outputs", str(movement.save_decode)),
+    ]
+    if model.mla is not None and ranks > 1:
+        extra = {"save_only_first_rank": True, "first_rank_max_local_cpu_size": nearest.gib}
+        found.append(Variable("LMCACHE_EXTRA_CONFIG", "all ranks have the same KV", json.dumps(extra)))
+    if pool.engine.name == "sglang":
+        found += [
+            Variable("LMCACHE_USE_EXPERIMENTAL", "as SGLang's guide says", "True"),
+            Variable("LMCACHE_USE_LAYERWISE", "as SGLang's guide says", "True"),
+        ]
+    disk = _lmcache_disk(pool)
+    if disk is not None:
+        storing = 1 if model.mla is not None else ranks
+        found += [
+            Variable("KV_DIR", f"folder on {disk.medium} for KV"),
+            Variable("LMCACHE_MAX_LOCAL_DISK_SIZE", "GiB of disk of each rank", f"{disk.gib / storing:g}"),
+        ]
+    if len(pool.tiers) > 1 and pool.tiers[-1].scope != "worker":
+        found.append(Variable("LMCACHE_REMOTE_URL", f"URL of the shared store on {pool.tiers[-1].medium}"))
+    return found
+
+
+def _lmcache_disk(pool: PoolSpec) -> TierSpec | None:
+    """LMCache's tier on a disk of the worker's own."""
+    if is_moved_by(pool, "lmcache") and len(pool.tiers) > 1 and pool.tiers[1].scope == "worker":
+        return pool.tiers[1]
+    return None
+
+
+def notes(pool: PoolSpec) -> list[str]:
+    """What of the tiers no setting of the engine says, as sentences."""
+    if not has_tiers(pool):
+        return []
+    engine, movement, found = pool.engine, pool.movement, list[str]()
+    title = mover_title(engine.name, pool.mover)
+    if pool.mover == "hicache" and pool.tiers[0].eviction != engine.eviction:
+        found.append(
+            f"SGLang evicts its host tier by --radix-eviction-policy ({engine.eviction}); the simulated policy is "
+            f"{pool.tiers[0].eviction}."
+        )
+    if pool.mover == "hicache" and movement.load_back_tokens != MovementSpec().load_back_tokens:
+        found.append(
+            f"SGLang loads back from {MovementSpec().load_back_tokens} tokens on, which no flag changes; simulated "
+            f"with {movement.load_back_tokens}."
+        )
+    for tier in pool.tiers:
+        if tier.ttl_s is not None:
+            found.append(
+                f"{title} lets nothing expire; {tier.medium} was simulated with a time to live of {tier.ttl_s:g} s."
+            )
+    found += _store_notes(pool)
+    if offloading_settings(pool) is not None and movement.store_threshold > 0:
+        found.append(
+            "vLLM counts look-ups of the last 64,000 blocks (max_tracker_size); store_threshold works on these."
+        )
+    return found
+
+
+def _store_notes(pool: PoolSpec) -> list[str]:
+    """Sizes and eviction of stores that the engine does not manage."""
+    tier, backend = storage_tier(pool), storage_backend(pool)
+    if tier is not None and backend == "file":
+        return [
+            f"SGLang's file backend neither limits its folder nor evicts: keep it within {tier.gib:,.6g} GiB by "
+            f"{tier.eviction} yourself."
+        ]
+    if tier is not None:
+        return [
+            f"Size and eviction of the shared store are set at the Mooncake services: {tier.gib:,.6g} GiB in all, "
+            f"{tier.eviction}."
+        ]
+    last = pool.tiers[-1]
+    if pool.mover == "lmcache" and len(pool.tiers) > 1 and last.scope != "worker":
+        return [f"Size and eviction of the shared store are set at its server: {last.gib:,.6g} GiB, {last.eviction}."]
+    return []
+
+
+def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:
+    """The pool on another engine with the nearest tiers that its mover has, and in words what was not carried over."""
+    if not pool.tiers or (pool.mover == "lmcache" and "lmcache" in MOVERS[other.name]):
+        return pool.model_copy(update={"engine": other}), []
+    moved = pool.model_copy(update={"engine": other, "movement": MovementSpec()})
+    title, found = mover_title(other.name, moved.mover), list[str]()
+    nearest = pool.tiers[0]
+    if len(pool.tiers) > 1:
+        found.append(f"Tiers behind host memory are left out: {title} was given {nearest.medium} alone.")
+    if nearest.eviction not in EVICTIONS.get(moved.mover, ("lru",)):
+        found.append(f"Host memory evicts by lru; the simulated policy is {nearest.eviction}.")
+        nearest = nearest.model_copy(update={"eviction": "lru"})
+    changed = (name for name, value in MovementSpec() if value != getattr(pool.movement, name) and name != "mover")
+    found += [f"{name} {getattr(pool.movement, name)} has no counterpart and is left out." for name in changed]
+    return moved.model_copy(update={"tiers": [nearest]}), found
