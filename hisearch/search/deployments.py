@@ -76,14 +76,19 @@ def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: Ti
     return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
 
 
-def on_engine(deployment: DeploymentSpec, engine: EngineName) -> DeploymentSpec:
-    """The same deployment on another engine, with its own page size and mover, and lru where it knows nothing else.
+def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
+    """The same deployment on another engine, with its own mover, and lru where it knows nothing else.
+
+    Args:
+        deployment: what to change.
+        engine: the other engine.
+        page_tokens: its page size; its default where None.
 
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.
     """
     data = deployment.pool.model_dump()
-    data["engine"] |= {"name": engine, "page_tokens": None}
+    data["engine"] |= {"name": engine, "page_tokens": page_tokens}
     data["movement"] = {}
     if engine != "sglang":
         data["engine"]["eviction"] = "lru"

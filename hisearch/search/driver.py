@@ -293,9 +293,12 @@ def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
     if best is None:
         return
     jobs = []
-    for engine in problem.space.execution.engines:
+    execution, ours = problem.space.execution, best.trial.deployment
+    for engine in execution.engines:
+        if engine == ours.pool.engine.name:
+            continue
         try:
-            deployment = on_engine(best.trial.deployment, engine)
+            deployment = on_engine(ours, engine, execution.sglang_page_tokens if engine == "sglang" else None)
         except ValueError:  # the engine refuses these settings: there is no like to compare with
             continue
         jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))

@@ -41,6 +41,9 @@ class ExecutionSpace(Strict):
     kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1, description="Formats of the KV cache.")
     chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1, description="Token budgets of a step.")
     max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
+    sglang_page_tokens: Count = Field(
+        1, description="Tokens per KV page under SGLang; tiers move whole pages, of 64 tokens as a rule."
+    )
     max_replicas: Count = Field(32, description="Most workers of a deployment.")
     max_accelerators: Count = Field(64, description="Most accelerators of a deployment.")
 
