@@ -23,7 +23,10 @@ from hisearch.api.bench.machine import machine
 TARGET = Path(__file__).resolve().parent / "performance.md"
 
 #: What the page asks of a benchmark: most seconds (median), most bytes.
-GOALS_S = {"coder-6h": 0.10, "coder-6h-vllm": 0.10, "million": 5.0, "million-vllm": 5.0, "import": 0.3, "compile": 60.0}
+GOALS_S = {
+    "coder-6h": 0.10, "coder-6h-vllm": 0.10, "coder-6h-tiers": 0.25, "million": 5.0, "million-vllm": 5.0, "import": 0.3,
+    "compile": 60.0,
+}  # fmt: skip
 GOALS_MIB = {"coder-6h": 300, "coder-6h-vllm": 300, "million": 2048, "million-vllm": 2048}
 
 Row = dict[str, Any]

@@ -9,8 +9,8 @@ import typer
 
 from hisearch.cli import options
 
-#: The benchmark that takes ``--trace``.
-_OWN_TRACE = "mooncake-conversation"
+#: Benchmarks that take ``--trace``.
+_OWN_TRACES = ("mooncake-conversation", "weka-agents")
 
 
 def bench(
@@ -18,7 +18,7 @@ def bench(
         list[str] | None, typer.Argument(metavar="[NAME]…", help="Benchmarks; all that are at hand where absent.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each.")] = 7,
-    trace: Annotated[str | None, typer.Option(help="Trace file of mooncake-conversation.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Trace file of mooncake-conversation, or of weka-agents where that is named.")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -35,8 +35,9 @@ def bench(
     for name in names or ():
         if name not in known:
             raise typer.BadParameter(f"no benchmark '{name}'; known: {', '.join(known)}", param_hint="NAME")
-    if trace is not None and names and _OWN_TRACE not in names:
-        raise typer.BadParameter(f"goes with {_OWN_TRACE}", param_hint="--trace")
+    own = [name for name in names or _OWN_TRACES[:1] if name in _OWN_TRACES]
+    if trace is not None and len(own) != 1:
+        raise typer.BadParameter(f"goes with one of {', '.join(_OWN_TRACES)}", param_hint="--trace")
     chosen = names or benchmarks.default_names(trace)
     if not quiet and any(name in benchmarks.CASES or name in benchmarks.COMPARISONS for name in chosen):
         output.note_compilation()
@@ -44,7 +45,7 @@ def bench(
     for name in chosen:
         if not quiet:
             output.note(f"{name}, {'once' if name == benchmarks.COMPILE else f'{repeat} times'}")
-        own_trace = trace if name == _OWN_TRACE else None
+        own_trace = trace if name in own else None
         found.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:
         output.print_json({"benchmarks": found, "machine": machine()})

@@ -55,13 +55,18 @@ NSGA_FROM = 500
 _INFINITE_VIOLATION = 1e6
 
 
-def bases(trials: Sequence[Trial], objectives: Sequence[str]) -> list[Trial]:
-    """Deployments to vary, best first, each hardware and router setting once."""
+def bases(trials: Sequence[Trial], objectives: Sequence[str], *, tiers: bool = False) -> list[Trial]:
+    """Deployments to vary, best first, each hardware and router setting once.
+
+    ``tiers``: the space has cache tiers to offer. A cheaper deployment that drowns in prompts computed again may then
+    be saved by them, however widely it misses without.
+    """
     comparable = [trial for trial in trials if trial.comparable]
     feasible = sorted((t for t in comparable if t.feasible), key=lambda t: (t.metrics["usd_per_hour"], t.number))
     cheapest_usd = feasible[0].metrics["usd_per_hour"] if feasible else math.inf
     missed = sorted((trial for trial in comparable if not trial.feasible), key=miss_order)
-    narrow = [t for t in missed if t.metrics["usd_per_hour"] < cheapest_usd and miss_order(t)[0] <= NARROW_MISS]
+    cheaper = [trial for trial in missed if trial.metrics["usd_per_hour"] < cheapest_usd]
+    narrow = cheaper if tiers else [trial for trial in cheaper if miss_order(trial)[0] <= NARROW_MISS]
     if not feasible:
         return (narrow or missed)[: FRONT_BASES + MISSED_BASES]
     by_price = sorted(front(feasible, objectives), key=lambda t: (t.metrics["usd_per_hour"], t.number))
@@ -79,7 +84,7 @@ class CacheSearch:
 
 def search_cache(problem: Problem, ledger: Ledger, until: int) -> CacheSearch:
     """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed."""
-    found = bases(ledger.trials, problem.objectives)
+    found = bases(ledger.trials, problem.objectives, tiers=bool(problem.space.cache.tiers))
     if not found or not has_choices(problem):
         return CacheSearch(ended=True)
     varied = tuple(trial.deployment for trial in found)

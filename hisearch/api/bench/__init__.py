@@ -73,7 +73,9 @@ def default_names(trace: str | None = None) -> list[str]:
     Args:
         trace: the trace file of ``mooncake-conversation``.
     """
-    absent = {name for name, case in CASES.items() if not (case.shipped or trace or _at_hand(case))}
+    absent = {name for name, case in CASES.items() if not (case.shipped or _at_hand(case))}
+    if trace:
+        absent.discard("mooncake-conversation")
     if not enough_cores():
         absent.add(THREADS)
     return [name for name in names() if name not in absent | {COMPILE}]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.tiers import MovementSpec, TierSpec
 
 if TYPE_CHECKING:
     from hisearch.simulate.plan import WorkerPlan
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from hisearch.traces.compiled import CompiledTrace
 
 
+_TIER_PAGE_TOKENS = 64
+
+
 @dataclass(frozen=True)
 class Case:
     """A workload on a deployment.
 
     replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
-    no download. afresh: the trace is made in the benchmark's own process, so that its memory counts.
+    no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement: as
+    a pool's; with tiers SGLang's pages have 64 tokens.
     """
 
     workload: str
@@ -35,17 +40,35 @@ class Case:
     weight_dtype: DType | None = None
     shipped: bool = True
     afresh: bool = False
+    tiers: tuple[TierSpec, ...] = ()
+    movement: MovementSpec = MovementSpec()
 
     @property
     def deployment(self) -> str:
         """In a few words: ``4 x (2 x h100-sxm), sglang, cache_aware``."""
         one = f"{self.tensor_parallel} x {self.accelerator}"
         workers = f"{self.replicas} x ({one})" if self.replicas > 1 else one
-        return ", ".join([workers, self.engine, *([self.router] if self.replicas > 1 else [])])
+        tiers = " + ".join(tier.medium for tier in self.tiers)
+        return ", ".join([workers, self.engine, *([self.router] if self.replicas > 1 else []), *([tiers] if tiers else [])])
 
 
 def _coder(engine: EngineName) -> Case:
     return Case("coder-6h", "qwen3-coder-480b-a35b", "h200", engine, 8, weight_dtype="fp8")
+
+
+def _coder_tiers() -> Case:
+    """Three tiers: HBM, DRAM written through, and NVMe from which requests fetch what they miss."""
+    tiers = (TierSpec(medium="ddr5", gib=1024), TierSpec(medium="nvme-gen5", gib=7000, scope="node"))
+    return replace(_coder("sglang"), tiers=tiers, movement=MovementSpec(prefetch="timeout"))
+
+
+def _agents() -> Case:
+    """Eight nodes with DRAM, and one pool of remote DRAM that they share."""
+    tiers = (TierSpec(medium="ddr5", gib=1024), TierSpec(medium="rdma-pool", gib=16000, scope="cluster"))
+    return Case(
+        "weka-agents", "qwen3-coder-480b-a35b", "h200", "sglang", 8, 8, "cache_aware", weight_dtype="fp8",
+        shipped=False, tiers=tiers, movement=MovementSpec(prefetch="timeout"),
+    )  # fmt: skip
 
 
 def _million(engine: EngineName) -> Case:
@@ -58,6 +81,8 @@ CASES: dict[str, Case] = {
     "chat-multiturn": Case("chat-multiturn", "qwen3-32b", "h100-sxm", "sglang", 2, 4, "cache_aware"),
     "coder-6h": _coder("sglang"),
     "coder-6h-vllm": _coder("vllm"),
+    "coder-6h-tiers": _coder_tiers(),
+    "weka-agents": _agents(),
     "million": _million("sglang"),
     "million-vllm": _million("vllm"),
 }
@@ -71,20 +96,26 @@ def plan_of(case: Case, catalogue: Catalogue) -> WorkerPlan:
     """
     from hisearch.simulate import plan_worker
 
-    engine = EngineSpec(name=case.engine, chunk_tokens=8192, max_running_requests=256, memory_fraction=0.9)
+    page = _TIER_PAGE_TOKENS if case.tiers and case.engine == "sglang" else None
+    engine = EngineSpec(
+        name=case.engine, chunk_tokens=8192, max_running_requests=256, memory_fraction=0.9, page_tokens=page
+    )
+    accelerator = catalogue.get("Accelerator", case.accelerator).spec
     pool = PoolSpec(
         accelerator=case.accelerator,
         engine=engine,
         tensor_parallel=case.tensor_parallel,
         replicas=case.replicas,
         weight_dtype=case.weight_dtype,
+        tiers=list(case.tiers),
+        movement=case.movement,
     )
     return plan_worker(
         pool,
         model=catalogue.get("Model", case.model).spec,
-        accelerator=catalogue.get("Accelerator", case.accelerator).spec,
-        host=None,
-        media={},
+        accelerator=accelerator,
+        host=catalogue.get("Host", accelerator.host).spec if accelerator.host else None,
+        media={tier.medium: catalogue.get("Medium", tier.medium).spec for tier in case.tiers},
         profile=catalogue.get("LatencyProfile", "roofline").spec,
     )
 
