@@ -18,7 +18,9 @@ def bench(
         list[str] | None, typer.Argument(metavar="[NAME]…", help="Benchmarks; all that are at hand where absent.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each.")] = 7,
-    trace: Annotated[str | None, typer.Option(help="Trace file of mooncake-conversation, or of weka-agents where that is named.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Trace file of mooncake-conversation, or of weka-agents where that is named.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

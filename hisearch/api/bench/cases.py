@@ -49,7 +49,9 @@ class Case:
         one = f"{self.tensor_parallel} x {self.accelerator}"
         workers = f"{self.replicas} x ({one})" if self.replicas > 1 else one
         tiers = " + ".join(tier.medium for tier in self.tiers)
-        return ", ".join([workers, self.engine, *([self.router] if self.replicas > 1 else []), *([tiers] if tiers else [])])
+        return ", ".join(
+            [workers, self.engine, *([self.router] if self.replicas > 1 else []), *([tiers] if tiers else [])]
+        )
 
 
 def _coder(engine: EngineName) -> Case:
