@@ -117,6 +117,7 @@ def draw(figure: go.Figure, path: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    """Simulate and draw both."""
     trace = load_trace("coding-agent")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hisearch.specs.catalogue import Catalogue
@@ -26,8 +26,8 @@ class Case:
     """A workload on a deployment.
 
     replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
-    no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement: as
-    a pool's; with tiers SGLang's pages have 64 tokens.
+    no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement:
+    as a pool's; with tiers SGLang's pages have 64 tokens.
     """
 
     workload: str
@@ -41,7 +41,7 @@ class Case:
     shipped: bool = True
     afresh: bool = False
     tiers: tuple[TierSpec, ...] = ()
-    movement: MovementSpec = MovementSpec()
+    movement: MovementSpec = field(default_factory=MovementSpec)
 
     @property
     def deployment(self) -> str:
