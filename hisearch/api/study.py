@@ -149,9 +149,11 @@ class Study:
             NothingFitsError: no deployment of the space can be built.
         """
         from hisearch.search.simulation import Simulation
+        from hisearch.simulate.engine import prepare
 
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
+        prepare(self.resolved.space.spec.execution.engines)
         started = time.monotonic()
         folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
         world = self.world()

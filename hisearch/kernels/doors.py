@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Collection
 from typing import Any
 
 from llvmlite import ir
@@ -18,7 +22,7 @@ from numba.extending import intrinsic, overload
 
 from hisearch.kernels import layout as la
 from hisearch.kernels.handle import HandleType
-from hisearch.kernels.jit import OPTIONS
+from hisearch.kernels.jit import OPTIONS, is_compiled
 
 #: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
 #: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has
@@ -41,6 +45,19 @@ def _compiled(engine: int) -> Any:
 def address(engine: int) -> int:
     """Where the door of ``engine`` is, for ``knock``; compiles it where that has not been done yet."""
     return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
+
+
+def prepare(engines: Collection[int]) -> None:
+    """Compile what of ``engines`` is not in the on-disk cache, side by side: all but one in processes of their own."""
+    missing = [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(_MODULES[engine])]
+    elsewhere = missing[1:] if (os.cpu_count() or 1) > 1 else []
+    command = "import sys; from hisearch.kernels import doors; doors.address(int(sys.argv[1]))"
+    helpers = [subprocess.Popen([sys.executable, "-c", command, str(engine)]) for engine in elsewhere]
+    if missing:
+        address(missing[0])
+    for helper in helpers:
+        # Should it have failed, this process compiles that engine when it comes to it, and says what is wrong.
+        helper.wait()
 
 
 def knock(address: int, sim: Any, errand: int, w: int, r: int, now: float) -> int:

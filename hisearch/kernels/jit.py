@@ -84,6 +84,6 @@ def _widened(arg: Any) -> Any:
     return _types.int64 if narrow else plain
 
 
-def is_compiled() -> bool:
-    """True where this version's event loop is in the on-disk cache, and so an engine, which is compiled before it."""
-    return any(CACHE_FOLDER.rglob("cluster.run-*.nbi"))
+def is_compiled(module: str | None = None) -> bool:
+    """True where this version of the engine in ``module`` is in the on-disk cache; None: of the event loop."""
+    return any(CACHE_FOLDER.rglob("cluster.run-*.nbi" if module is None else f"{module}.door-*.nbi"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -230,6 +231,13 @@ def _allocate(
         log_entries=np.empty(8 * log_room, la.ENTRY_LOG).view(np.recarray),
         log_lost=np.empty(log_room, np.int32),
     )
+
+
+def prepare(engines: Iterable[str]) -> None:
+    """Compile the kernels of these engines now, side by side, where that has not been done yet."""
+    from hisearch.kernels import doors
+
+    doors.prepare([_ENGINES[name] for name in engines])
 
 
 def simulate(

@@ -24,8 +24,11 @@ from hisearch.specs.catalogue import Catalogue
 #: Runs that warm up before any is timed.
 WARM_UP = 1
 
-#: What ``compile`` times. One simulation will do: the event loop is compiled for both engines and all routers at once.
-_FIRST_SIMULATION = "from hisearch.api.bench import simulation_of; simulation_of('chat-multiturn', limit=100)()"
+#: What ``compile`` times: all engines, as a study of all of them would, and a first simulation.
+_FIRST_SIMULATION = (
+    "from hisearch.api.bench import simulation_of; from hisearch.simulate.engine import prepare; "
+    "prepare(['sglang', 'vllm', 'trtllm']); simulation_of('chat-multiturn', limit=100)()"
+)
 
 #: The workload that ``million-trace`` makes.
 _TRACE_WORKLOAD = "million"
