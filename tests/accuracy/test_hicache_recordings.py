@@ -1,4 +1,7 @@
-"""The restatement against recordings of SGLang's own scheduler with HiCache's host and storage tiers: every step."""
+"""Recordings of SGLang's own scheduler with HiCache's host and storage tiers, to the last step and the last fetch.
+
+The restatement and the kernels are each held against them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hisearch.kernels import layout as la
+from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.recording import read_recording
+from hisearch.validate.replay import compiled_trace, recorded_run, restated_run, worker_plan
 from hisearch.validate.replay import recorded_law as law_of
-from hisearch.validate.replay import recorded_run, restated_run
 from hisearch.validate.restatement import sglang
 from hisearch.validate.restatement.recording import Recording, Step
 from hisearch.validate.restatement.sglang_state import SglangConfig
+from tests.accuracy import test_sglang_recordings as without_tiers
 from tests.reference.recorded import load_recording, recorded_law, recorded_requests, shared_directory
 
 HOST_CASES = ["hicache_selective", "hicache_write_back", "hicache_write_through"]
@@ -21,6 +29,7 @@ STORAGE_CASES = ["storage_best_effort", "storage_slow_copies", "storage_timeout"
 CASES = [*HOST_CASES, *STORAGE_CASES]
 #: Recorded times are rounded to 1e-9 s.
 TOLERANCE_S = 1.001e-9
+EVENTS = {"revoked": la.REVOKED, "reading": la.READING, "read": la.READ}
 
 
 def recorded_path(name: str) -> Path:
@@ -98,3 +107,79 @@ def test_another_prefetch_policy_does_not_reproduce_timeout() -> None:
     config = replace(config, hicache=replace(config.hicache, storage=storage))
     with pytest.raises(AssertionError, match="step"):
         assert_equal_steps(restated(document, config), document)
+
+
+# ---- the kernels -----------------------------------------------------------------------------------------------------
+
+
+def kernel_plan(path: Path) -> tuple[WorkerPlan, CompiledTrace]:
+    recording = read_recording(path)
+    return worker_plan(recording, law_of(recording)), compiled_trace(recording)
+
+
+def assert_equal_load_backs(document: dict[str, Any], result: Result) -> None:
+    """A step with a load-back ends with the later of the two, the step by the recordings' law and the load-back."""
+    assert result.log is not None
+    for k, recorded in enumerate(document["steps"]):
+        chunks = [(new, computed) for _, computed, new in recorded["batch"]]
+        end_s = recorded["start_s"] + recorded_law(chunks, [], 0)
+        if "load_back" in recorded:
+            end_s = max(end_s, recorded["load_back"][1])
+        assert result.log.steps["end_s"][k] == pytest.approx(end_s, rel=0, abs=2 * TOLERANCE_S), f"step {k}"
+    loaded = sum(recorded["load_back"][0] for recorded in document["steps"] if "load_back" in recorded)
+    # What was retracted and loaded back again counts once.
+    assert 0 < result.workers.host_hit_tokens.sum() <= loaded
+
+
+def fetches(result: Result, trace: CompiledTrace) -> list[list[Any]]:
+    assert result.log is not None
+    rows = result.log.fetches
+    return [[trace.request_ids[row["request"]], int(row["event"]), int(row["tokens"])] for row in rows]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_reproduce_every_step_of_the_engine(name: str) -> None:
+    path = recorded_path(name)
+    document = load_recording(path)
+    worker, trace = kernel_plan(path)
+    result = simulate(worker, trace, log=True)
+    without_tiers.assert_equal_steps(document, trace, result)
+    assert_equal_load_backs(document, result)
+    table = result.requests
+    for key in ("first_token_s", "finish_s"):
+        recorded = [document[key][request] for request in trace.request_ids]
+        np.testing.assert_allclose(getattr(table, key), recorded, rtol=0, atol=TOLERANCE_S)
+    reused = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
+    assert reused.tolist() == [document["reused_tokens"][request] for request in trace.request_ids]
+    assert bool(table.storage_hit_tokens.any()) == (name in STORAGE_CASES)
+
+
+@pytest.mark.parametrize("name", STORAGE_CASES)
+def test_kernels_reproduce_every_prefetch_from_storage(name: str) -> None:
+    path = recorded_path(name)
+    document = load_recording(path)
+    worker, trace = kernel_plan(path)
+    result = simulate(worker, trace, log=True)
+    assert fetches(result, trace) == [
+        [request, EVENTS[event], tokens] for _, request, event, tokens in document["storage_log"]
+    ]
+    assert result.log is not None
+    times = [entry[0] for entry in document["storage_log"]]
+    assert result.log.fetches["at_s"] == pytest.approx(times, rel=0, abs=TOLERANCE_S)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_without_a_log_come_to_the_same(name: str) -> None:
+    worker, trace = kernel_plan(recorded_path(name))
+    logged, unlogged = simulate(worker, trace, log=True), simulate(worker, trace)
+    for column in logged.requests.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(unlogged.requests, column), getattr(logged.requests, column))
+
+
+def test_kernels_do_not_reproduce_timeout_by_another_prefetch_policy() -> None:
+    path = recorded_path("storage_timeout")
+    worker, trace = kernel_plan(path)
+    assert worker.movement is not None
+    other = replace(worker, movement=replace(worker.movement, prefetch="wait_complete"))
+    with pytest.raises(AssertionError, match="step"):
+        without_tiers.assert_equal_steps(load_recording(path), trace, simulate(other, trace, log=True))

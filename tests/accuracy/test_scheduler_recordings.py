@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.recording import SglangSettings, read_recording
 from hisearch.validate.scheduler import validate_recording
 from tests.reference.recorded import shared_directory
 
@@ -20,11 +19,6 @@ def recordings(engine: str) -> list[Any]:
     return sorted((shared / "validation" / f"{engine}_scheduler").glob("*.json.gz"))
 
 
-def without_host_tier(path: Path | None) -> bool:
-    settings = read_recording(path).settings if path is not None else None
-    return not (isinstance(settings, SglangSettings) and settings.hicache is not None)
-
-
 ALL = [*recordings("vllm"), *recordings("sglang")]
 
 
@@ -34,8 +28,6 @@ def name(path: Path | None) -> str:
 
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_every_step_of_the_engine_is_reproduced(path: Path) -> None:
-    if not without_host_tier(path):
-        pytest.skip("HiCache's host tier is not validated yet")
     case = validate_recording(path)
     assert case.first_difference is None
     assert (case.equal_steps, case.simulated_steps) == (case.steps, case.steps)

@@ -79,7 +79,7 @@ def test_l1_horizon_cuts_a_run_and_changes_nothing_before(system: System, share:
 def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
     result = system.simulate()
     table, done = result.requests, result.requests.finished
-    hits = table.hit_tokens + table.host_hit_tokens
+    hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
     assert (hits >= 0).all()
     assert (hits < table.input_tokens).all()
     assert (hits[~done] == 0).all()
@@ -88,7 +88,9 @@ def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
     if result.workers.preemptions.sum() == 0:
         assert result.workers.prefill_tokens.sum() == missing
         assert 0 <= result.workers.decode_tokens.sum() - decoded <= late_decodes(system, result)
-        assert result.workers.host_hit_tokens.sum() == table.host_hit_tokens.sum()
+        # SGLang may load back for a request that it then does not admit.
+        loaded = int(result.workers.host_hit_tokens.sum() - table.host_hit_tokens.sum())
+        assert loaded >= 0 if system.engine.name == "sglang" else loaded == 0
 
 
 @examples(60)

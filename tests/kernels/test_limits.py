@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import simulate
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from tests.kernels.systems import (
@@ -256,6 +257,11 @@ def test_l4_load_back_takes_latency_and_bandwidth(name: str) -> None:
     filler = one_request(tokens + 30, 1).arrays
     arrays = _with_filler(arrays, filler)
     worker = plan(engine, tokens + 60, host_tokens=AMPLE, host_latency_s=2.0, host_s_per_token=0.01)
+    if name == "sglang":
+        # Copies to the host take time of their own there, for which the filler would have to wait.
+        tier = TierPlan("host", "worker", AMPLE, page)
+        movement = MovementPlan("hicache", host_read=TransferLaw(2.0, 0.01))
+        worker = replace(worker, host_capacity_tokens=0, tiers=(tier,), movement=movement)
     table = simulate(worker, compiled(arrays)).requests
     assert table.finished.all()
     loaded = int(table.host_hit_tokens[2])

@@ -94,22 +94,31 @@ def _maker(config: vllm.VllmConfig | SglangConfig) -> Callable[[], Worker]:
     return lambda: CheckedSglang(config, recorded_law)
 
 
-def _entries(outcome: ClusterOutcome) -> dict[object, list[tuple[Step, BatchEntry]]]:
+def _entries(outcome: ClusterOutcome) -> dict[object, list[tuple[Step, BatchEntry, bool]]]:
+    """By request: its steps, its share of each, and whether it has lost its KV since the one before."""
     entries = defaultdict(list)
     for worker in outcome.workers:
+        lost: set[object] = set()
         for step in worker.steps:
+            lost.update(step.preempted)
             for entry in step.batch:
-                entries[entry.id].append((step, entry))
+                entries[entry.id].append((step, entry, entry.id in lost))
+                lost.discard(entry.id)
     return entries
 
 
-def _assert_tokens(trace: TraceArrays, index: int, steps: list[tuple[Step, BatchEntry]], hit_tokens: int) -> None:
-    """L2: every attempt covers the known tokens without a gap, and each sampled token counts once."""
+def _assert_tokens(
+    trace: TraceArrays, index: int, steps: list[tuple[Step, BatchEntry, bool]], hit_tokens: int
+) -> None:
+    """L2: every attempt covers the known tokens without a gap, and each sampled token counts once.
+
+    One that starts again may find more than it had computed itself: another request has the same prompt.
+    """
     known = int(trace.input_tokens[index])
     assert steps[0][1].computed == hit_tokens < known
     computed = hit_tokens
-    for _, entry in steps:
-        restarted = entry.computed < computed
+    for _, entry, lost in steps:
+        restarted = lost or entry.computed < computed
         assert entry.computed == computed or restarted
         computed = entry.computed + entry.new
         assert computed <= known
@@ -137,7 +146,7 @@ def _assert_laws(trace: TraceArrays, outcome: ClusterOutcome) -> None:
         assert request.outcome == FINISHED
         steps = entries[index]
         assert request.scheduled_s == steps[0][0].scheduled_s >= request.arrival_s  # L4
-        sampled = [step.end_s for step, entry in steps if entry.samples]
+        sampled = [step.end_s for step, entry, _ in steps if entry.samples]
         assert (request.first_token_s, request.finish_s) == (sampled[0], sampled[-1])
         _assert_tokens(trace, index, steps, request.hit_tokens)
     for worker in outcome.workers:

@@ -32,6 +32,7 @@ def random_result(
         worker=rng.integers(0, workers, count).astype(np.int32),
         hit_tokens=np.where(open_ended, 0, rng.integers(0, 10, count)),
         host_hit_tokens=np.where(open_ended, 0, rng.integers(0, 5, count)),
+        storage_hit_tokens=np.where(open_ended, 0, rng.integers(0, 4, count)),
         preemptions=rng.integers(0, 2, count).astype(np.int32),
         outcome=outcome,
         input_tokens=rng.integers(20, 500, count),

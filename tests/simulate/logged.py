@@ -42,7 +42,7 @@ def step_log(steps: Sequence[LoggedStep], lost_between: Sequence[tuple[int, int]
         record["first_lost"], record["lost"] = len(lost), len(step.lost)
         entries += [(computed, tokens, request) for request, computed, tokens in step.batch]
         lost += step.lost
-    return StepLog(records, np.array(entries, la.ENTRY_LOG), np.array(lost, np.int32))
+    return StepLog(records, np.array(entries, la.ENTRY_LOG), np.array(lost, np.int32), np.zeros(0, la.FETCH_LOG))
 
 
 def logged_result(
@@ -59,7 +59,7 @@ def logged_result(
     table: dict[str, Any] = {
         "arrival_s": np.zeros(count),
         **{name: np.full(count, np.nan) for name in ("scheduled_s", "first_token_s", "finish_s")},
-        **{name: np.zeros(count, np.int64) for name in ("hit_tokens", "host_hit_tokens")},
+        **{name: np.zeros(count, np.int64) for name in ("hit_tokens", "host_hit_tokens", "storage_hit_tokens")},
         **{name: np.zeros(count, np.int32) for name in ("worker", "preemptions")},
         "outcome": np.full(count, Outcome.FINISHED, np.int32),
         "input_tokens": np.asarray(input_tokens, np.int64),

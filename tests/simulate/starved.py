@@ -12,7 +12,7 @@ import numpy as np
 
 from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
-from hisearch.simulate import engine
+from hisearch.simulate import engine, tier_arrays
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels.systems import System
 
@@ -29,6 +29,7 @@ def starve(name: str, host_tokens: int) -> int:
     spec = EngineSpec.model_validate({"name": name, "page_tokens": 4, "max_running_requests": 8, "chunk_tokens": 64})
     system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
     config = engine._config(system.plan, 2, system.router, math.inf)
+    tiers = tier_arrays.tier_record(system.plan, 2)
     room = 0
     while True:
         room += 1
@@ -37,7 +38,7 @@ def starve(name: str, host_tokens: int) -> int:
         guarded = np.zeros(nodes + _GUARDS, la.NODE).view(np.recarray)
         guarded["begin"][nodes:] = _MARK
         arrays = {field: getattr(sim, field) for field in la.Sim.FIELDS}
-        sim = la.Sim(**{**arrays, "nodes": guarded[:nodes], "config": config})
+        sim = la.Sim(**{**arrays, "nodes": guarded[:nodes], "config": config, "tiers": tiers})
         print(name, host_tokens, room, file=sys.stderr, flush=True)
         cluster.run(sim)
         assert (guarded["begin"][nodes:] == _MARK).all()

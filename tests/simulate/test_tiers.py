@@ -213,17 +213,36 @@ def test_a_medium_must_be_known() -> None:
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
-        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900}]}, "tiers.1"),
-        ({"tiers": [{**DRAM, "eviction": "slru"}]}, "tiers.0.eviction"),
-        ({"tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
+        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "tlru"}]}, "tiers.1.eviction"),
+        (
+            {"engine": "vllm", "tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], "movement": {"mover": "lmcache"}},
+            "tiers.1",
+        ),
+        ({"engine": "vllm", "tiers": [{**DRAM, "eviction": "arc"}]}, "tiers.0.eviction"),
+        ({"engine": "vllm", "tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
         ({"movement": {"mover": "lmcache"}}, "movement.mover"),
-        ({"movement": {"write_policy": "write_back"}}, "movement.write_policy"),
         ({"engine": "vllm", "movement": {"store_threshold": 2}}, "movement.store_threshold"),
     ],
 )
 def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(TierRefused, match=f"pool main: {key}: not simulated yet"):
         worker(pool(**fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"movement": {"write_policy": "write_back", "load_back_tokens": 1}},
+        {"tiers": [{**DRAM, "eviction": "slru"}]},
+        {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "ttl_s": 60, "reclaim": "pressure"}]},
+        {"tiers": [DRAM, {"medium": "rdma-pool", "gib": 900, "eviction": "lfu"}], "movement": {"prefetch": "timeout"}},
+    ],
+)
+def test_hicache_is_simulated_whole(fields: dict[str, Any]) -> None:
+    plan = worker(pool(**fields))
+    assert len(plan.tiers) == len(fields.get("tiers", [DRAM]))
+    assert plan.movement is not None
+    assert plan.movement.mover == "hicache"
 
 
 def test_the_nearest_tier_is_what_the_kernels_read() -> None:

@@ -23,6 +23,14 @@ SGLANG: dict[str, Any] = {
     "max_total_tokens": 400, "disable_overlap_schedule": True, "block_ids_size": BLOCK,
 }  # fmt: skip
 
+HICACHE: dict[str, Any] = {
+    "hicache_ratio": 2.0, "hicache_write_policy": "write_through",
+    "d2h_base_s": 1e-4, "d2h_per_token_s": 4e-6, "h2d_base_s": 1e-4, "h2d_per_token_s": 4e-6,
+}  # fmt: skip
+STORAGE: dict[str, Any] = {
+    "query_s": 0.002, "read_base_s": 1e-4, "read_per_token_s": 4e-6, "write_base_s": 1e-4, "write_per_token_s": 4e-6,
+}  # fmt: skip
+
 #: Settings under which requests wait, lose their KV and find prefixes.
 CASES: dict[str, dict[str, Any]] = {
     "vllm": VLLM,
@@ -31,6 +39,9 @@ CASES: dict[str, dict[str, Any]] = {
     "vllm_no_prefix": VLLM | {"prefix": False, "scheduler_reserve_full_isl": False, "max_model_len": 500},
     "sglang": SGLANG | {"schedule_conservativeness": 0.1},
     "sglang_overlap": SGLANG | {"disable_overlap_schedule": False},
+    "sglang_host": SGLANG | {"max_total_tokens": 200, "hicache": HICACHE},
+    "sglang_storage": SGLANG
+    | {"max_total_tokens": 200, "hicache": HICACHE | {"prefetch_threshold": 8, "storage": STORAGE}},
     "sglang_no_radix": SGLANG | {"disable_radix_cache": True, "enable_mixed_chunk": True},
 }
 

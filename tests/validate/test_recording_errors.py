@@ -10,7 +10,7 @@ import pytest
 
 from hisearch.validate.recording import RecordingError, read_recording
 from hisearch.validate.scheduler import validate_recording
-from tests.validate.recordings import Made
+from tests.validate.recordings import HICACHE, Made
 
 
 def _config(**changes: Any) -> Callable[[dict[str, Any]], None]:
@@ -65,8 +65,10 @@ def _put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
         ("vllm", _put([["r001", 0]], "steps", 5, "batch"), "steps.5.batch.0.2: required, and missing"),
         ("vllm", _put([["nobody", 0, 1]], "steps", 5, "batch"), "steps.5.batch: 'nobody' is none of the requests"),
         ("vllm", _put([["r001", 0, 1]] * 2, "steps", 5, "batch"), "steps.5.batch: names a request twice"),
-        ("sglang", _config(hicache={"hicache_ratio": 2.0}), "config.hicache: HiCache's host tier cannot be validated"),
-        ("sglang", _config(hicache={"storage": {}}), "config.hicache: HiCache's host tier and its storage tier"),
+        ("sglang", _config(hicache={"hicache_ratio": 2.0}), "config: hicache.hicache_write_policy: required, and missing"),
+        ("sglang", _config(hicache=HICACHE | {"hicache_ratio": -1}), "config: hicache.hicache_ratio: expected a finite"),
+        ("sglang", _config(hicache=HICACHE | {"storage": {}}), "config: hicache.storage.query_s: required, and missing"),
+        ("sglang", _config(hicache=HICACHE | {"prefetch": 1}), "config: hicache.prefetch: not restated"),
         ("sglang", _config(radix_eviction_policy="belady"), "config.radix_eviction_policy: cannot be replayed"),
         ("sglang", _drop("config", "disable_overlap_schedule"), "config.disable_overlap_schedule: required"),
     ],

@@ -293,7 +293,7 @@ def test_one_bad_file_ends_nothing(recordings: Callable[[str], Made], tmp_path: 
     assert [case.ok for case in cases] == [False, False, False, True]
     assert ["absent.json: no such file" in (cases[0].error or ""), cases[3].error] == [True, None]
     assert "expected a file, found a folder" in (cases[1].error or "")
-    assert "config.hicache" in (cases[2].error or "")
+    assert "config: hicache.hicache_ratio: required, and missing" in (cases[2].error or "")
     assert (cases[2].steps, cases[2].equal_steps, cases[2].first_difference) == (None, 0, None)
 
 

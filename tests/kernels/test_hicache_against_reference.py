@@ -1,0 +1,102 @@
+"""HiCache in the kernels against the slow restatement, on random workers: steps, times, pools, losses, fetches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hisearch.kernels import layout as la
+from hisearch.latency.step_cost import step_seconds
+from hisearch.simulate import Outcome, Result
+from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.validate.restatement import sglang
+from hisearch.validate.restatement.recording import Recording
+from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
+from hisearch.validate.restatement.splitmix import SplitMix64
+from tests.kernels.systems import LAW, SHUFFLE_STREAMS, examples
+from tests.kernels.tier_systems import TieredSystem, stores, tiered
+
+EVENTS = {la.REVOKED: "revoked", la.READING: "reading", la.READ: "read"}
+
+
+def cost(chunks: Any, decodes: Any, sampling: int) -> float:
+    """A recorded decode's context leaves the token itself out."""
+    return step_seconds(LAW, chunks, [context + 1 for context in decodes], sampling)
+
+
+def restated(system: TieredSystem) -> Recording | None:
+    """The reference's run of those requests that the engine accepts; None where it runs out of memory or gets stuck."""
+    config = system.reference_config(SplitMix64(system.seed ^ SHUFFLE_STREAMS).next())
+    worker = sglang.SglangWorker(config, cost)
+    requests = [request for request in system.reference_requests() if worker.rejection(request) is None]
+    try:
+        return sglang.drive(worker, requests)
+    except (OutOfMemoryError, RuntimeError):
+        return None
+
+
+def simulated(system: TieredSystem) -> Result | None:
+    """The kernels' run; None likewise."""
+    try:
+        return system.simulate(log=True)
+    except EngineOutOfMemory:
+        return None
+
+
+def assert_same_steps(result: Result, recording: Recording, *, scheduled: bool) -> None:
+    """``scheduled``: when the batches were formed as well."""
+    log = result.log
+    assert log is not None
+    for k, (step, expected) in enumerate(zip(log.steps, recording.steps, strict=False)):
+        batch = [(int(e["request"]), int(e["computed"]), int(e["tokens"])) for e in log.batch(k)]
+        assert batch == [(entry.id, entry.computed, entry.new) for entry in expected.batch], f"step {k}"
+        assert (float(step["start_s"]), float(step["end_s"])) == (expected.start_s, expected.end_s), f"step {k}"
+        assert not scheduled or float(step["scheduled_s"]) == expected.scheduled_s, f"step {k}"
+        assert (int(step["free_tokens"]), int(step["evictable_tokens"])) == expected.pool, f"step {k}"
+        assert log.lost_in(k).tolist() == expected.preempted, f"step {k}"
+    assert len(log) == len(recording.steps)
+
+
+def assert_same_requests(result: Result, recording: Recording) -> None:
+    table = result.requests
+    finished = [r for r in range(len(table.outcome)) if table.outcome[r] == Outcome.FINISHED]
+    assert finished == sorted(recording.finish_s)
+    reused = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
+    assert {r: int(reused[r]) for r in finished} == recording.reused_tokens
+    assert {r: float(table.first_token_s[r]) for r in finished} == recording.first_token_s
+    assert {r: float(table.finish_s[r]) for r in finished} == recording.finish_s
+
+
+def assert_same_fetches(result: Result, recording: Recording) -> None:
+    """Up to the last finish, after which the reference does not look any more."""
+    assert result.log is not None
+    last = max(recording.finish_s.values(), default=0.0)
+    rows = result.log.fetches
+    simulated = sorted((float(at), int(r), EVENTS[int(event)], int(tokens)) for at, tokens, r, event in rows.tolist())
+    expected = sorted(recording.storage_log)
+    assert [row for row in simulated if row[0] <= last] == [row for row in expected if row[0] <= last]
+
+
+def may_wait_while_forming(system: TieredSystem) -> bool:
+    """write_back with overlap: a pass that waits for copies of what it evicts ends later than it began.
+
+    The kernels date its batch to its end, the reference to its beginning; and which pass looks up in storage what
+    arrives in between is not recorded, so that the two may place a look-up a pass apart.
+    """
+    return system.movement.write_policy == "write_back" and system.engine.overlap
+
+
+@examples(200)
+@given(system=tiered(st.none() | stores(), open_loop=True))
+def test_hicache_equals_its_reference(system: TieredSystem) -> None:
+    recording, result = restated(system), simulated(system)
+    assert (recording is None) == (result is None)
+    assume(recording is not None and result is not None)
+    assert recording is not None
+    assert result is not None
+    assert_same_steps(result, recording, scheduled=not may_wait_while_forming(system))
+    assert_same_requests(result, recording)
+    if system.storage is None or not may_wait_while_forming(system):
+        assert_same_fetches(result, recording)
