@@ -5,6 +5,10 @@
     lfu       hits, then last access    slru  fewer than two hits, then the others, by last access
     priority  highest priority value among the requests that inserted it, lowest first, then last access
 
+    clock     creation, but what was used since goes to the end of the line instead, once for each round (``store``)
+    tlru      what a next prompt's first token can do without, then the others, by last access
+    gdsf      lowest value: what was evicted last, plus uses times the cost of computing a token again, then last access
+
 The first in that order goes first; ties by age where the policy keeps the older, else by youth. Source: the strategies
 of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the queue is
 ordered, the engine evicts the lowest first.
@@ -22,10 +26,18 @@ PROTECTED_HITS = 2
 
 
 @kernel
+def spare_from(sim, d):
+    """tlru: token from which run ``d`` may go, the rest of its sequences' prompts being cached."""
+    return sim.hosted[d].reach + sim.tiers.turn_tokens - sim.tiers.tail_tokens
+
+
+@kernel
 def _segment(sim, policy, d):
     """What comes before the last access in the policy's order."""
     if policy == la.LFU:
         return sim.nodes[d].hits
+    if policy == la.TLRU:
+        return np.int64(sim.nodes[d].end - sim.config.page_tokens < spare_from(sim, d))
     if policy == la.SLRU:
         return np.int64(sim.nodes[d].hits >= PROTECTED_HITS)
     return np.int64(sim.standings[d].priority)
@@ -38,10 +50,16 @@ def _otherwise_before(sim, policy, a, b):
     nb = sim.nodes[b]
     if policy == la.MRU:
         return na.tick > nb.tick or (na.tick == nb.tick and na.serial > nb.serial)
-    if policy == la.FIFO:
+    if policy == la.FIFO or policy == la.CLOCK:
         return na.serial < nb.serial
     if policy == la.FILO:
         return na.serial > nb.serial
+    if policy == la.GDSF:
+        va = sim.hosted[a].value
+        vb = sim.hosted[b].value
+        if va != vb:
+            return va < vb
+        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
     ka = _segment(sim, policy, a)
     kb = _segment(sim, policy, b)
     if ka != kb:

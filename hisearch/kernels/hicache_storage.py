@@ -177,6 +177,8 @@ def _answer(sim, w, f, now):
         host.revoked_tail = f
         return
     store.touch(sim, v, fetch.static, fetch.begin, fetch.begin + found, now)
+    if sim.trees[v].eviction == la.TLRU:
+        store.reach(sim, v, fetch.static, fetch.begin + fetch.wanted)
     fetch.found = found
     host.released_pages += (fetch.wanted - found) // page
     _log(sim, f, now, la.READING, found)

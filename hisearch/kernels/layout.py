@@ -20,6 +20,8 @@ from hisearch.kernels.handle import Array, Handle, Record
 VLLM, SGLANG, TRTLLM = 0, 1, 2
 RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
+# Of stores alone.
+CLOCK, TLRU, GDSF = 7, 8, 9
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
@@ -137,6 +139,8 @@ STANDING = np.dtype(
 HOSTED = np.dtype(
     [
         ("at_s", "f8"),  # end of the copy that holds it; in a store: its last use
+        ("value", "f8"),  # in a store under gdsf: what it is worth
+        ("reach", "i8"),  # in a store under tlru: end of the longest sequence that used it
         ("write_begin", "i8"),  # where what is written of it to storage begins
         ("written", "i8"),  # and how far that has come
         ("where", "i4"),  # IN_HBM | ON_HOST
@@ -228,6 +232,7 @@ TREE = np.dtype(
         ("read_tokens", "i8"),  # read out of it
         ("peak_pages", "i8"),
         ("eviction", "i8"),
+        ("worth", "f8"),  # gdsf: the greatest value evicted so far
         ("tick", "i8"),  # radix: accesses so far
         ("serial", "i8"),  # radix: nodes made so far
         ("head", "i4"),  # free queue
@@ -413,6 +418,8 @@ TIERS = np.dtype(
         ("reclaim", "i8"),
         ("store_pages", "i8"),
         ("store_eviction", "i8"),
+        ("tail_tokens", "i8"),  # tlru: uncached tokens that a prompt may have
+        ("turn_tokens", "i8"),  # tlru: new tokens that its next turn is expected to bring
         ("query_s", "f8"),
         ("timeout_base_s", "f8"),
         ("timeout_s_per_ki_token", "f8"),

@@ -4,6 +4,10 @@ What it holds of a trace-tree node is a list of runs of whole pages, in order of
 can be held without the one before it. A run's last use is that of its newest part. Room is made by trimming runs from
 their ends, in the order of the store's policy; of runs used together, the deepest first.
 
+tlru (Zhang et al. 2025): of a sequence of L tokens, pages from L + turn_tokens - tail_tokens on may go first: its next
+prompt would still have no more than tail_tokens to compute. gdsf: a token at depth d costs 1 + d / ``ATTENTION_TOKENS``
+to compute again.
+
 With a time to live, a run expires so long after its last use: it is not found any more (reclaim lazy drops it when it
 is looked up, periodic at set times, pressure when room is wanted, before anything else).
 """
@@ -13,6 +17,9 @@ from __future__ import annotations
 from hisearch.kernels import eviction, tree
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
+
+#: Depth at which attention makes a token cost twice as much as at the start: Qwen3-32B in bf16 on one H100, by roofline.
+ATTENTION_TOKENS = 23_000
 
 
 @kernel
@@ -38,12 +45,35 @@ def _expired(sim, d, now):
 
 
 @kernel
+def _value(sim, v, d):
+    """What run ``d`` is worth under gdsf."""
+    node = sim.nodes[d]
+    depth = 0.5 * (node.begin + node.end)
+    sim.hosted[d].value = sim.trees[v].worth + (node.hits + 1) * (1.0 + depth / ATTENTION_TOKENS)
+
+
+@kernel
+def reach(sim, v, static, end):
+    """A sequence of ``end`` tokens on the path to ``static`` uses what is held of it (tlru)."""
+    s = static
+    while s > 0:
+        d = sim.cover[v, s]
+        while d >= 0:
+            if sim.nodes[d].begin < end and sim.hosted[d].reach < end:
+                sim.hosted[d].reach = end
+                eviction.sift(sim, v, sim.nodes[d].heap_slot)
+            d = sim.nodes[d].next
+        s = sim.trace.parent[s]
+
+
+@kernel
 def _use(sim, v, d, now):
     """Run ``d`` is used now."""
     node = sim.nodes[d]
     node.tick = sim.trees[v].tick
     node.hits += 1
     sim.hosted[d].at_s = now
+    _value(sim, v, d)
     if node.heap_slot >= 0:
         eviction.sift(sim, v, node.heap_slot)
 
@@ -175,14 +205,27 @@ def _make_room(sim, v, pages, now):
             sim.hosted[d].below = spared
             spared = d
             continue
+        if cache.eviction == la.CLOCK and node.hits > 0:
+            node.hits = 0
+            node.serial = cache.serial
+            cache.serial += 1
+            eviction.sift(sim, v, 0)
+            continue
         here = _pages(sim, node.end - node.begin)
         wanted = pages - cache.free_pages
+        if cache.eviction == la.GDSF:
+            cache.worth = max(cache.worth, sim.hosted[d].value)
+        elif cache.eviction == la.TLRU:
+            spare = _pages(sim, node.end - max(eviction.spare_from(sim, d), node.begin))
+            if 0 < spare < here:
+                wanted = min(wanted, spare)
         cache.evicted_tokens += min(here, wanted) * sim.config.page_tokens
         if here <= wanted:
             _remove(sim, v, d)
         else:
             node.end -= wanted * sim.config.page_tokens
             cache.free_pages += wanted
+            eviction.sift(sim, v, 0)
     while spared >= 0:
         eviction.enter(sim, v, spared)
         spared = sim.hosted[spared].below
@@ -210,6 +253,8 @@ def _new_run(sim, v, s, before, after, begin, end, now):
     if after >= 0:
         sim.nodes[after].prev = d
     sim.hosted[d].at_s = now
+    sim.hosted[d].reach = end
+    _value(sim, v, d)
     eviction.enter(sim, v, d)
 
 
@@ -270,6 +315,8 @@ def put(sim, v, static, begin, end, now):
             break
         s = sim.trace.parent[s]
     cache.peak_pages = max(cache.peak_pages, cache.capacity_pages - cache.free_pages)
+    if cache.eviction == la.TLRU:
+        reach(sim, v, static, end)
 
 
 @kernel

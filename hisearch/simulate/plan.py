@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 #: Eviction policies of a store behind HiCache that are simulated.
-STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru")
+STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru", "clock", "tlru", "gdsf")
 
 #: A window that no request exceeds.
 NO_WINDOW = 2**62

@@ -16,7 +16,7 @@ _FETCH_POLICIES = {"best_effort": la.BEST_EFFORT, "wait_complete": la.WAIT_COMPL
 _RECLAIMS = {"lazy": la.LAZY, "periodic": la.PERIODIC, "pressure": la.PRESSURE}
 EVICTIONS = {
     "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
-    "priority": la.BY_PRIORITY,
+    "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF,
 }  # fmt: skip
 
 #: Share of what the host pool has beyond HBM that a worker's fetches may occupy together (HiCache).
@@ -68,6 +68,8 @@ def tier_record(plan: WorkerPlan, workers: int) -> Any:
     record["reclaim_period_s"] = storage.reclaim_period_s
     record["store_pages"] = storage.capacity_tokens // storage.page_tokens
     record["store_eviction"] = EVICTIONS[storage.eviction]
+    record["tail_tokens"] = storage.tail_tokens
+    record["turn_tokens"] = storage.turn_tokens
     return record
 
 

@@ -27,6 +27,7 @@ class TierPlan:
         ttl_s: time to live after the last use; infinite where nothing expires.
         reclaim: "lazy", "periodic" or "pressure": when what has expired is dropped.
         reclaim_period_s: of "periodic".
+        tail_tokens, turn_tokens: of "tlru", see ``kernels.store``.
         read, write: the medium itself, shared by all in its scope.
         query_s: time to learn what a store has.
         bytes_per_token: over all ranks that store something.
@@ -42,6 +43,8 @@ class TierPlan:
     ttl_s: float = math.inf
     reclaim: str = "lazy"
     reclaim_period_s: float = 60.0
+    tail_tokens: int = 8192
+    turn_tokens: int = 1024
     read: TransferLaw = TransferLaw()
     write: TransferLaw = TransferLaw()
     query_s: float = 0.0

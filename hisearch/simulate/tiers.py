@@ -142,6 +142,8 @@ def _tier_plan(
         ttl_s=math.inf if tier.ttl_s is None else tier.ttl_s,
         reclaim=tier.reclaim,
         reclaim_period_s=tier.reclaim_period_s,
+        tail_tokens=tier.tail_tokens,
+        turn_tokens=tier.turn_tokens,
         read=read,
         write=write,
         query_s=medium.latency_s,

@@ -67,11 +67,18 @@ class TierSpec(Strict):
         "reclaim_period_s; pressure, before anything else is evicted. Only with ttl_s.",
     )
     reclaim_period_s: Positive = Field(60.0, description="Time between two sweeps of periodic reclamation.")
+    tail_tokens: Count = Field(
+        8192, description="tlru: tokens that a prompt may have to compute; what lies beyond may be evicted first."
+    )
+    turn_tokens: Count = Field(1024, description="tlru: new tokens that a session's next turn is expected to bring.")
 
     @model_validator(mode="after")
     def _check(self) -> TierSpec:
         if self.ttl_s is None and self.reclaim != "lazy":
             raise KeyedError(("reclaim",), f"{self.reclaim} needs ttl_s: without it nothing expires")
+        for name in ("tail_tokens", "turn_tokens"):
+            if self.eviction != "tlru" and getattr(self, name) != TierSpec.model_fields[name].default:
+                raise KeyedError((name,), "needs eviction: tlru")
         if self.reclaim != "periodic" and self.reclaim_period_s != TierSpec.model_fields["reclaim_period_s"].default:
             raise KeyedError(("reclaim_period_s",), "needs reclaim: periodic")
         return self
