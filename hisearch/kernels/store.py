@@ -18,7 +18,7 @@ from hisearch.kernels import eviction, tree
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
-#: Depth at which attention makes a token cost twice as much as at the start: Qwen3-32B in bf16 on one H100, by roofline.
+#: Depth at which attention makes a token cost twice that of the first: Qwen3-32B in bf16 on one H100, by roofline.
 ATTENTION_TOKENS = 23_000
 
 
