@@ -26,6 +26,14 @@ def launch(sim, w, now, seconds):
     end = start + seconds
     if worker.load_back_s > end:
         end = worker.load_back_s
+    queue(sim, w, start, end)
+    return end
+
+
+@kernel
+def queue(sim, w, start, end):
+    """The step just formed runs from ``start`` to ``end``."""
+    worker = sim.workers[w]
     worker.newest_start_s = start
     worker.newest_end_s = end
     if worker.outstanding == 0:
@@ -33,7 +41,6 @@ def launch(sim, w, now, seconds):
         worker.oldest_end_s = end
     worker.outstanding += 1
     worker.launched += 1
-    return end
 
 
 @kernel

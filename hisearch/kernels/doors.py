@@ -29,7 +29,10 @@ from hisearch.kernels.jit import OPTIONS, is_compiled
 #: done a part of its job.
 RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE = 0, 1, 2, 3, 4, 5
 
-_MODULES = {la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm"}
+_MODULES = {
+    la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",
+    la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache",
+}  # fmt: skip
 
 #: door(sim, errand, w, r, now) -> int
 _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)

@@ -14,10 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.handle import Array, Handle, Record
 
 # Engines and routers, as kernels know them.
 VLLM, SGLANG, TRTLLM = 0, 1, 2
+# Doors of vLLM with tiers (see ``doors``); its engine is VLLM.
+VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
@@ -43,8 +46,8 @@ WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4,
 NEVER = 2**62
 FOREVER_S = 1e300
 
-# What a request does in the prompt batch of a step.
-PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE = 0, 1, 2
+# What a request does in the prompt batch of a step; DECODED: it was decoding when it was preempted (vLLM).
+PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE, DECODED = 0, 1, 2, 3
 
 #: State and outcome of a request.
 REQUEST = np.dtype(
@@ -302,6 +305,7 @@ WORKER = np.dtype(
         ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
+        ("lost_head", "i4"),  # vLLM: requests preempted in the newest pass, by prev_aside
         ("ended_prompts_new", "i4"),  # TensorRT-LLM: prompts that the newest, the older outstanding step ends
         ("ended_prompts_old", "i4"),
         ("waiting_head", "i4"),
@@ -331,7 +335,9 @@ FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP 
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS, PASSES = 8, 9, 10, 11, 12, 13, 14, 15
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES, SWEPT = 16, 17, 18, 19, 20
-COUNTERS = 21
+# FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT: as for nodes.
+FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 21, 22, 23, 24, 25
+COUNTERS = 26
 
 # Values of counters[FAULT], any of which voids the run.
 # STUCK: requests preempt each other for ever, and none makes a token.
@@ -502,6 +508,11 @@ class Sim(Handle):
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading, then of each
         node's network, out and in.
+    offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
+        connectors (W,), notes (2 W,), transfers; stores (S,) with run_rows (S, 3 LISTS), run_cover (S, M): deepest run
+        in each trace-tree node, and runs; ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and
+        buckets (L, a power of two); block_base (M,): key of the first block in each trace-tree node; path (2, blocks of
+        the longest path): scratch; writes (stores, chunks of host memory): rings.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -537,6 +548,22 @@ class Sim(Handle):
         "server_heap": Array("i4", 1),
         "links": Array(LINK, 1),
         "log_fetches": Array(FETCH_LOG, 1),
+        "offloading": Record(tl.OFFLOADING),
+        "offloaded": Array(tl.OFFLOADED, 1),
+        "connectors": Array(tl.CONNECTOR, 1),
+        "notes": Array(tl.NOTES, 1),
+        "transfers": Array(tl.TRANSFER, 1),
+        "stores": Array(tl.STORE, 1),
+        "runs": Array(tl.RUN, 1),
+        "run_rows": Array("i8", 2),
+        "run_cover": Array("i4", 2),
+        "ledgers": Array(tl.LEDGER, 1),
+        "ledger_rows": Array("i4", 2),
+        "blocks": Array(tl.BLOCK, 2),
+        "buckets": Array("i4", 2),
+        "block_base": Array("i8", 1),
+        "path": Array("i8", 2),
+        "writes": Array(tl.WRITE, 2),
         "cover": Array("i4", 2),
         "ways": Array("i4", 2),
         "residue": Array("i8", 2),

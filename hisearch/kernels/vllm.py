@@ -15,45 +15,53 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
-def form(sim, w, now):
-    """Form the next batch at ``now``, launch it and set the worker's next event."""
+def begin_pass(sim, w):
+    """Schedule the running requests. Returns (budget left, preempted)."""
     worker = sim.workers[w]
     log.forget_lost(sim)
     worker.batch_size = 0
-    budget, preempted = scheduler.serve_running(sim, w)
+    worker.lost_head = -1
+    return scheduler.serve_running(sim, w)
+
+
+@kernel
+def form(sim, w, now):
+    """Form the next batch at ``now``, launch it and set the worker's next event."""
+    worker = sim.workers[w]
+    budget, preempted = begin_pass(sim, w)
     if not preempted:
         while budget > 0 and worker.waiting > 0 and worker.running < sim.config.max_running:
             tokens = scheduler.admit(sim, w, now, budget)
             if tokens == 0:
                 break
             budget -= tokens
-    _note_peak(sim, w)
+    note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        _sit_down(sim, w)
+        sit_down(sim, w)
         if preempted and worker.outstanding == 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return
-    limit = 1
-    if not preempted and worker.draining == 0 and worker.outstanding == sim.config.overlap:
-        limit = _coast_limit(sim, w)
+    limit = coast_limit(sim, w, preempted)
     if limit > 1:
         worker.coast_s = now
         device.plan_coast(sim, w, now, limit)
     else:
-        _launch(sim, w, now)
+        launch(sim, w, now, now)
 
 
 @kernel
-def _coast_limit(sim, w):
+def coast_limit(sim, w, preempted):
     """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
 
     Nobody is admitted meanwhile: the free pages only become fewer, and the hits of the first waiting request never make
     up for it.
     """
     worker = sim.workers[w]
+    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap:
+        return 1
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0 or worker.rested > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
@@ -61,22 +69,37 @@ def _coast_limit(sim, w):
 
 
 @kernel
-def _note_peak(sim, w):
+def note_peak(sim, w):
+    """Requests hold as many pages as they do now."""
     worker = sim.workers[w]
     worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
 
 
 @kernel
-def _launch(sim, w, now):
-    """Launch the batch just formed as a single step."""
+def price(sim, w):
+    """Seconds that the batch just formed computes; its energy is spent."""
     worker = sim.workers[w]
     batch = sim.batch[w]
-    seconds = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
     worker.energy_j += batch_cost(
         sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
     )
-    before = worker.newest_end_s
-    end = device.launch(sim, w, now, seconds)
+    return batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
+
+
+@kernel
+def launch(sim, w, now, ready_s):
+    """Launch the batch formed at ``now`` as a single step, which begins at ``ready_s`` at the earliest."""
+    before = sim.workers[w].newest_end_s
+    device.launch(sim, w, ready_s, price(sim, w))
+    account(sim, w, now, before)
+
+
+@kernel
+def account(sim, w, now, before):
+    """Account for the step just launched, formed at ``now``, the one before it having ended at ``before``."""
+    worker = sim.workers[w]
+    batch = sim.batch[w]
+    end = worker.newest_end_s
     gaps.add(sim, end - before, worker.decoding - worker.rested)
     if worker.rested > 0:
         _count_rested(sim, w, end)
@@ -92,7 +115,7 @@ def _launch(sim, w, now):
     _drain(sim, w)
     for k in range(worker.batch_size):
         _account_chunk(sim, w, batch[k], end)
-    _sit_down(sim, w)
+    sit_down(sim, w)
     device.await_next(sim, w, now, True)
 
 
@@ -160,7 +183,7 @@ def _await_end(sim, w, r):
 
 
 @kernel
-def _sit_down(sim, w):
+def sit_down(sim, w):
     """Decodes that the step left out take part in the next one again."""
     worker = sim.workers[w]
     r = worker.sitting_head
@@ -177,8 +200,8 @@ def _sit_down(sim, w):
 
 
 @kernel
-def complete(sim, w, now):
-    """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
+def take_in(sim, w):
+    """The oldest outstanding step, or a coast, has ended. Returns the first of the requests that end with it, or -1."""
     worker = sim.workers[w]
     if worker.phase == la.COASTING:
         steps = worker.coast_steps
@@ -187,27 +210,27 @@ def complete(sim, w, now):
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
         queue.take(sim, w, lists.pages_over(sim, w, 1, steps - 1))
-        _note_peak(sim, w)
+        note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
-        if not sim.config.overlap:
-            _end_requests(sim, w, worker.endings_new, now)
-            worker.endings_new = -1
-        return
-    device.retire(sim, w)
-    if worker.outstanding > 0:
-        r = worker.endings_old
-        worker.endings_old = -1
+        if sim.config.overlap:
+            return -1
     else:
-        r = worker.endings_new
-        worker.endings_new = -1
-    _end_requests(sim, w, r, now)
+        device.retire(sim, w)
+        if worker.outstanding > 0:
+            r = worker.endings_old
+            worker.endings_old = -1
+            return r
+    r = worker.endings_new
+    worker.endings_new = -1
+    return r
 
 
 @kernel
-def _end_requests(sim, w, r, now):
-    """End ``r`` and all behind it in its list of endings."""
+def complete(sim, w, now):
+    """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
     worker = sim.workers[w]
+    r = take_in(sim, w)
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
@@ -222,9 +245,8 @@ def _end_requests(sim, w, r, now):
 
 
 @kernel
-def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be admitted in it."""
-    worker = sim.workers[w]
+def enqueue(sim, w, r):
+    """Request ``r`` is new and waits."""
     sim.requests[r].node = w
     sim.requests[r].strand = -1
     sim.requests[r].mark = -1
@@ -232,6 +254,13 @@ def receive(sim, w, r, now):
         lists.wait_by_urgency(sim, w, r)
     else:
         lists.wait_last(sim, w, r)
+
+
+@kernel
+def receive(sim, w, r, now):
+    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be admitted in it."""
+    worker = sim.workers[w]
+    enqueue(sim, w, r)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -285,6 +314,4 @@ def door(sim, errand, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
-        if sim.config.host_pages > 0:
-            queue.reset(sim, sim.config.workers + w, sim.config.host_pages)
     return 0

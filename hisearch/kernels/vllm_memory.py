@@ -199,8 +199,6 @@ def release(sim, w, r, allocated, findable):
     own = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
     queue.push_empty(sim, w, own)
     queue.unlock(sim, w, request.node, request.strand)
-    if sim.config.host_pages > 0:
-        queue.store(sim, sim.config.workers + w, lists.path_end(sim, r), tree.floor_page(sim, findable))
     request.node = w
     request.strand = -1
     request.locked_tokens = 0
@@ -242,6 +240,7 @@ def preempt(sim, w, r):
         lists.leave_decode(sim, w, r)
         request.sampled_step = newest
         request.waits = waits
+        request.part = la.DECODED
         allocated = request.computed
         if scheduled:
             allocated += 1
@@ -264,6 +263,8 @@ def preempt(sim, w, r):
         request.state = la.WAITING
     request.computed = 0
     request.mark = -1
+    request.prev_aside = worker.lost_head
+    worker.lost_head = r
     request.preemptions += 1
     worker.preemptions += 1
     worker.futile += 1

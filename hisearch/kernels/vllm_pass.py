@@ -33,14 +33,14 @@ def _pages_for(sim, r, tokens):
 
 
 @kernel
-def _schedule_chunk(sim, w, r, tokens):
-    """Put ``tokens`` more of ``r``'s known tokens into the batch; the pages are there.
+def _schedule_chunk(sim, w, r, tokens, pages):
+    """Put ``tokens`` more of ``r``'s known tokens into the batch, for which it takes ``pages`` pages; they are there.
 
     A resumed request of which all but its newest output token is cached decodes at once, among the prompts.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    queue.take(sim, w, _pages_for(sim, r, tokens))
+    queue.take(sim, w, pages)
     memory.publish(sim, w, r, request.computed + tokens)
     request.chunk = tokens
     request.mark = worker.launched + 1
@@ -85,7 +85,7 @@ def _serve_all(sim, w):
     r = worker.prompts_head
     while r >= 0 and left > 0:
         share = min(_cut(sim, _missing(sim, r)), left)
-        _schedule_chunk(sim, w, r, share)
+        _schedule_chunk(sim, w, r, share, _pages_for(sim, r, share))
         left -= share
         r = sim.requests[r].next_aside
     return left
@@ -145,7 +145,7 @@ def _serve_in_order(sim, w):
             request.mark = serial
             queue.take(sim, w, needed)
         else:
-            _schedule_chunk(sim, w, r, share)
+            _schedule_chunk(sim, w, r, share, needed)
         budget -= share
         r = request.next
         while passed_over > 0 and r >= 0:
@@ -190,49 +190,72 @@ def serve_running(sim, w):
 
 
 @kernel
-def _on_host(sim, w, static, found, limit):
-    """Tokens of the path to ``static`` that the host tier holds beyond the ``found`` ones, at most up to ``limit``."""
-    if sim.config.host_pages == 0:
-        return 0
-    on_host, _ = tree.match(sim, sim.config.workers + w, static, limit)
-    return max(on_host - found, 0)
+def look_up(sim, w, r):
+    """What is cached of the waiting request ``r``: (path, most tokens that a look-up may find, tokens found, node)."""
+    static = lists.path_end(sim, r)
+    limit = 0
+    if sim.config.prefix_caching:
+        limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
+        if sim.config.shared_outputs:
+            memory.reveal(sim, w, static)
+    found, d = tree.match(sim, w, static, limit)
+    return static, limit, found, d
+
+
+@kernel
+def fits(sim, w, found, d, held, tokens):
+    """Whether there are pages for ``tokens`` tokens in all, of which ``found`` are cached, or ``held`` pages held."""
+    needed = lists.pages(sim, tokens) - held - found // sim.config.page_tokens
+    return needed + queue.queued_pages(sim, w, d, found) + sim.config.watermark_pages <= sim.trees[w].free_pages
+
+
+@kernel
+def hold(sim, w, r, static, limit, cached):
+    """Hold what is found of ``r``, and pages for all its ``cached`` tokens, which count as computed."""
+    request = sim.requests[r]
+    found, request.node, request.strand = queue.hold(sim, w, static, limit)
+    request.locked_tokens = found
+    request.computed = cached
+    if cached > found:
+        queue.take(sim, w, lists.pages(sim, cached) - found // sim.config.page_tokens)
+
+
+@kernel
+def share_of(sim, r, cached, budget):
+    """Tokens of ``r`` behind its ``cached`` ones that a step computes, 0 where the budget does not do."""
+    share = _cut(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
+    if share > budget:
+        return budget if sim.config.chunked_prefill else 0
+    return share
+
+
+@kernel
+def has_room(sim, w, r, found, d, held, tokens):
+    """Whether admission finds room for ``r``: for all its known tokens, or for the ``tokens`` that it needs now."""
+    if sim.config.reserve_full_prompt:
+        tokens = sim.trace.input_tokens[r] + sim.requests[r].generated
+    return fits(sim, w, found, d, held, tokens)
+
+
+@kernel
+def run(sim, w, r, share, held):
+    """Let ``r``, in no list any more, run with ``share`` tokens; it holds ``held`` pages."""
+    lists.run_last(sim, w, r)
+    lists.number(sim, w, r)
+    sim.requests[r].state = la.ADMITTED
+    _schedule_chunk(sim, w, r, share, lists.pages(sim, sim.requests[r].computed + share) - held)
 
 
 @kernel
 def admit(sim, w, now, budget):
     """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
-    worker = sim.workers[w]
-    r = worker.waiting_head
-    request = sim.requests[r]
-    page = sim.config.page_tokens
-    known = sim.trace.input_tokens[r] + request.generated
-    static = lists.path_end(sim, r)
-    limit = 0
-    if sim.config.prefix_caching:
-        limit = tree.floor_page(sim, known - 1)
-        if sim.config.shared_outputs:
-            memory.reveal(sim, w, static)
-    found, d = tree.match(sim, w, static, limit)
-    loaded = _on_host(sim, w, static, found, limit)
-    share = _cut(sim, known - found - loaded)
-    if not sim.config.chunked_prefill and share > budget:
-        return 0
-    admitted = known if sim.config.reserve_full_prompt else found + loaded + min(share, budget)
-    needed = lists.pages(sim, admitted) - found // page + queue.queued_pages(sim, w, d, found)
-    if needed + sim.config.watermark_pages > sim.trees[w].free_pages:
+    r = sim.workers[w].waiting_head
+    static, limit, found, d = look_up(sim, w, r)
+    share = share_of(sim, r, found, budget)
+    if share == 0 or not has_room(sim, w, r, found, d, 0, found + share):
         return 0
     lists.stop_waiting(sim, w, r)
-    lists.run_last(sim, w, r)
-    lists.number(sim, w, r)
-    request.state = la.ADMITTED
-    found, request.node, request.strand = queue.hold(sim, w, static, limit)
-    request.locked_tokens = found
-    request.computed = found + loaded
-    if loaded > 0:
-        queue.take(sim, w, loaded // page)
-        memory.publish(sim, w, r, found + loaded)
-        lists.load_back(sim, w, now, loaded)
-    lists.note_scheduled(sim, r, now, found, loaded)
-    tokens = min(share, budget)
-    _schedule_chunk(sim, w, r, tokens)
-    return tokens
+    hold(sim, w, r, static, limit, found)
+    lists.note_scheduled(sim, r, now, found, 0)
+    run(sim, w, r, share, lists.pages(sim, found))
+    return share

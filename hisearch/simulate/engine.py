@@ -13,7 +13,7 @@ from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
-from hisearch.simulate import tier_arrays, tier_use
+from hisearch.simulate import offload_arrays, tier_arrays, tier_use
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
@@ -97,12 +97,12 @@ def _config(
     return _record(
         la.CONFIG,
         engine=_ENGINES[engine.name],
-        door=doors.address(_ENGINES[engine.name]),
+        door=doors.address(offload_arrays.door_of(plan, _ENGINES[engine.name])),
         router=_ROUTERS[router.policy],
         workers=replicas,
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
-        host_pages=(plan.tiers[0].capacity_tokens if plan.tiers else plan.host_capacity_tokens) // page,
+        host_pages=_host_pages(plan),
         hicache=plan.movement is not None and plan.movement.mover == "hicache",
         prefix_caching=engine.prefix_caching,
         max_running=engine.max_running_requests,
@@ -131,6 +131,13 @@ def _config(
         host_latency_s=plan.host_latency_s,
         host_s_per_token=plan.host_s_per_token,
     )
+
+
+def _host_pages(plan: WorkerPlan) -> int:
+    """Pages of the first tier, where it is kept as pages are kept in HBM."""
+    if plan.engine.name == "vllm":
+        return 0
+    return (plan.tiers[0].capacity_tokens if plan.tiers else plan.host_capacity_tokens) // plan.engine.page_size
 
 
 def _costs(costs: StepCosts) -> la.Costs:
@@ -202,6 +209,7 @@ def _allocate(
         server_heap=np.empty(3 * workers, np.int32),
         links=tier_arrays.link_array(plan, workers),
         log_fetches=_records(log_room, la.FETCH_LOG),
+        **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),
         ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),
@@ -303,19 +311,25 @@ def simulate(
         else:
             break
     if not horizon_reached and (sim.requests["outcome"] == la.IN_FLIGHT).any():
+        if offload_arrays.mover_of(plan) == "offload":
+            raise EngineStuck(
+                f"{plan.engine.name} would come to a halt at {end_s:.3f} s: requests that have been loaded from host "
+                f"memory hold pages that others wait for; {plan.kv_capacity_tokens} KV tokens are too few"
+            )
         raise AssertionError("the simulation ended with requests in flight")
     return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
 
 
 def _with_movement(plan: WorkerPlan) -> WorkerPlan:
-    """A plan that only says how large its host tier is, with HiCache's defaults."""
-    if plan.movement is not None or plan.host_capacity_tokens == 0 or plan.engine.name != "sglang":
+    """A plan that only says how large its host tier is, with its engine's own mover."""
+    mover = {"sglang": "hicache", "vllm": "offload"}.get(plan.engine.name)
+    if plan.movement is not None or plan.host_capacity_tokens == 0 or mover is None:
         return plan
-    if not plan.engine.prefix_caching:
+    if mover == "hicache" and not plan.engine.prefix_caching:
         return replace(plan, host_capacity_tokens=0)
     law = TransferLaw(plan.host_latency_s, plan.host_s_per_token)
     tier = TierPlan("host", "worker", plan.host_capacity_tokens, plan.engine.page_size)
-    movement = MovementPlan("hicache", host_read=law, host_write=law)
+    movement = MovementPlan(mover, host_read=law, host_write=law)
     return replace(plan, host_capacity_tokens=0, tiers=(tier,), movement=movement)
 
 
@@ -368,7 +382,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
         stores=tier_use.store_uses(plan, sim),
-        links=tier_use.link_uses(sim),
+        links=tier_use.link_uses(plan, sim),
     )
 
 

@@ -15,7 +15,7 @@ from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.tier_checks import TierProblem
-from hisearch.specs.tiers import MOVERS, MovementSpec
+from hisearch.specs.tiers import MOVERS
 
 __all__ = [
     "NO_WINDOW",
@@ -133,29 +133,40 @@ def plan_worker(
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
     """Refuse what the kernels do not know yet.
 
-    HiCache is simulated whole, its storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each
-    worker's own, under lru.
+    HiCache, vLLM's offloading connector, and LMCache under vLLM with DRAM and a disk are simulated whole, HiCache's
+    storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each worker's own, under lru.
 
     Raises:
         TierRefused: with the key.
     """
-    key = ""
-    usual = MovementSpec(mover=pool.movement.mover)
-    if pool.mover == "hicache":
-        if len(pool.tiers) > 1 and pool.tiers[1].eviction not in STORE_EVICTIONS:
-            key = "tiers.1.eviction"
-    elif len(tiers.plans) > 1:
-        key = "tiers.1"
-    elif tiers.plans and tiers.plans[0].scope != "worker":
-        key = "tiers.0.scope"
-    elif tiers.plans and tiers.plans[0].eviction != "lru":
-        key = "tiers.0.eviction"
-    elif tiers.plans and pool.tiers[0].ttl_s is not None:
-        key = "tiers.0.ttl_s"
-    elif tiers.plans and pool.mover != MOVERS[pool.engine.name][0]:
-        key = "movement.mover"
-    elif tiers.plans and pool.movement != usual:
-        names = (name for name in MovementSpec.model_fields if getattr(pool.movement, name) != getattr(usual, name))
-        key = f"movement.{next(names)}"
-    if key:
+    key = _not_simulated(pool, tiers)
+    if tiers.plans and key:
         raise TierRefused(pool.name, TierProblem(key, "not simulated yet"))
+
+
+def _not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
+    """The first key that is not simulated, or nothing."""
+    if pool.mover == "hicache":
+        storage = pool.tiers[1:]
+        return "tiers.1.eviction" if storage and storage[0].eviction not in STORE_EVICTIONS else ""
+    for index, tier in enumerate(pool.tiers):
+        if tier.ttl_s is not None:
+            return f"tiers.{index}.ttl_s"
+    if pool.engine.name == "vllm" and pool.mover == "offload":
+        return ""
+    if pool.engine.name == "vllm" and pool.mover == "lmcache":
+        return _lmcache_not_simulated(pool, tiers)
+    if len(pool.tiers) > 1:
+        return "tiers.1"
+    return "" if pool.mover == MOVERS[pool.engine.name][0] else "movement.mover"
+
+
+def _lmcache_not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
+    if len(pool.tiers) > 2:
+        return "tiers.2"
+    for index, (tier, plan) in enumerate(zip(pool.tiers, tiers.plans, strict=True)):
+        if tier.eviction != "lru":
+            return f"tiers.{index}.eviction"
+        if plan.scope != tiers.plans[0].scope:
+            return f"tiers.{index}.scope"
+    return ""

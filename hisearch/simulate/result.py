@@ -235,7 +235,12 @@ class Result:
 
     @property
     def wasted_fetch_tokens(self) -> int:
-        """Tokens read from storage that no request was admitted with: fetches that came too late or in vain."""
+        """Tokens read from storage that no request was admitted with: fetches that came too late or in vain.
+
+        Of HiCache, which fetches before it knows. (LMCache's hits on disk count as the host tier's.)
+        """
+        if not self.requests.storage_hit_tokens.any():
+            return 0
         read = sum(store.read_tokens for store in self.stores if store.tier == STORAGE_TIER)
         return max(read - self.tier_hit_tokens[2], 0)
 

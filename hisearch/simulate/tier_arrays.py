@@ -90,6 +90,8 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
     storage = storage_of(plan)
+    if movement.mover == "lmcache" and len(plan.tiers) > 1:
+        laws += [plan.tiers[1].write, plan.tiers[1].read] * math.ceil(workers / workers_sharing(host, plan, workers))
     if storage is not None:
         laws += [storage.write, storage.read] * store_count(plan, workers)
         if _networked(storage, movement):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hisearch.kernels import layout as la
+from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import LinkUse, StoreUse
 from hisearch.simulate.tier_arrays import storage_of, workers_sharing
@@ -14,6 +15,8 @@ def store_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[StoreUse, ...]:
     """All stores, HBM first."""
     workers, page = int(sim.config.workers), int(sim.config.page_tokens)
     rows = [_store(sim, 0, w, w, 1, int(sim.workers[w].peak_pages), page) for w in range(workers)]
+    if mover_of(plan):
+        return (*rows, *_connector_stores(plan, sim))
     if not sim.config.host_pages:
         return tuple(rows)
     pools = len(sim.trees) - workers
@@ -41,12 +44,33 @@ def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak
     )
 
 
-def link_uses(sim: la.Sim) -> tuple[LinkUse, ...]:
+def _connector_stores(plan: WorkerPlan, sim: la.Sim) -> list[StoreUse]:
+    """The stores of vLLM's offloading connector, or LMCache's host memory and disks."""
+    workers, sharing, block = (
+        int(value) for value in (sim.config.workers, sim.offloading.workers_per_store, sim.offloading.block_tokens)
+    )
+    stores = int(sim.offloading.stores)
+    lmcache = mover_of(plan) == "lmcache"
+    rows = []
+    for tier in range(1, 1 + len(plan.tiers)):
+        for k in range(stores):
+            book = sim.ledgers[(tier - 1) * stores + k] if lmcache else sim.stores[k]
+            mine = range(k * sharing, min((k + 1) * sharing, workers))
+            links = [2 * w + 1 for w in mine] if tier == 1 else [2 * workers + 2 * k + 1]
+            read = sum(int(sim.links[link].tokens) for link in links)
+            sizes = (int(book.capacity) * block, int(book.peak) * block, int(book.stored) * block)
+            rows.append(StoreUse(tier, mine.start, len(mine), *sizes, read, int(book.evicted) * block, 0))
+    return rows
+
+
+def link_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[LinkUse, ...]:
     """All links, in the order of ``layout.Sim``."""
-    if not sim.config.hicache:
+    if not sim.config.hicache and not mover_of(plan):
         return ()
     workers = int(sim.config.workers)
     stores = math.ceil(workers / int(sim.tiers.workers_per_store)) if sim.tiers.storage else 0
+    if sim.offloading.disk:
+        stores = int(sim.offloading.stores)
     rows = []
     for k, link in enumerate(sim.links):
         tier, path, index = 1, "medium", k // 2

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from hisearch.validate.restatement import sglang, vllm
+from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.restatement.splitmix import SplitMix64
+from hisearch.validate.restatement.transfers import CopyLaw
 from tests.reference import trtllm
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
@@ -116,6 +118,9 @@ class System:
     host_tokens: int = 0
     rugged: bool = False
     ignore_eos: bool = False
+    offload: vllm_offload.OffloadConfig | None = None
+    lmcache: lmcache.LmcacheConfig | None = None
+    sharing: int = 1
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +134,10 @@ class System:
     @property
     def plan(self) -> WorkerPlan:
         """One worker."""
-        return plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, ignore_eos=self.ignore_eos)
+        bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, ignore_eos=self.ignore_eos)
+        if self.lmcache is not None:
+            return with_lmcache(bare, self.lmcache, self.sharing)
+        return bare if self.offload is None else offloading(bare, self.offload, self.sharing)
 
     def simulate(self, **options: Any) -> Result:
         """Run the kernels."""
@@ -147,9 +155,20 @@ class System:
         )
         # Workers are made in order, each with a stream of its own for random schedules.
         streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
-        return Cluster(self.trace.arrays, lambda: self._reference_worker(streams.next()), self.workers, router).run()
+        stores = self._reference_stores()
+        made = (self._reference_worker(streams.next(), store) for store in stores)
+        return Cluster(self.trace.arrays, lambda: next(made), self.workers, router).run()
 
-    def _reference_worker(self, stream: int) -> Worker:
+    def _reference_stores(self) -> list[Any]:
+        """Each worker's host memory."""
+        shared: list[Any] = [None] * self.workers
+        if self.offload is not None:
+            shared = [self.offload.new_store(self.engine.page_size) for _ in range(self.workers)]
+        if self.lmcache is not None:
+            shared = [self.lmcache.new_store() for _ in range(self.workers)]
+        return [shared[w // self.sharing] for w in range(self.workers)]
+
+    def _reference_worker(self, stream: int, store: Any) -> Worker:
         seconds = self.costs.seconds
 
         def cost(chunks: Any, decodes: Any, sampling: int) -> float:
@@ -157,12 +176,54 @@ class System:
             return step_seconds(seconds, chunks, [context + 1 for context in decodes], sampling)
 
         if self.engine.name == "vllm":
-            return _DeclaredVllm(vllm_config(self.engine, self.capacity_tokens), cost)
+            config = vllm_config(self.engine, self.capacity_tokens)
+            if self.offload is not None:
+                return _DeclaredOffload(config, self.offload, cost, store)
+            if self.lmcache is not None:
+                return _DeclaredLmcache(config, self.lmcache, cost, store)
+            return _DeclaredVllm(config, cost)
         if self.engine.name == "trtllm":
             return trtllm.TrtllmWorker(trtllm_config(self.engine, self.capacity_tokens), cost)
         return sglang.SglangWorker(
             sglang_config(self.engine, self.capacity_tokens, ignore_eos=self.ignore_eos, seed=stream), cost
         )
+
+
+def offloading(bare: WorkerPlan, offload: vllm_offload.OffloadConfig, sharing: int) -> WorkerPlan:
+    """The plan with host memory that vLLM's connector uses, shared by so many workers."""
+    size = offload.block_tokens(bare.engine.page_size)
+    scope = "worker" if sharing == 1 else "node"
+    tier = TierPlan("host", scope, offload.capacity_tokens // size * size, size, offload.eviction)
+    movement = MovementPlan(
+        "offload",
+        store_threshold=offload.store_threshold,
+        host_read=transfer_law(offload.to_device),
+        host_write=transfer_law(offload.to_host),
+    )
+    return replace(bare, tiers=(tier,), movement=movement, workers_per_node=sharing)
+
+
+def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig, sharing: int) -> WorkerPlan:
+    """The plan with LMCache's tiers, shared by so many workers."""
+    size = settings.chunk_tokens
+    scope = "worker" if sharing == 1 else "node"
+    host = TierPlan("host", scope, settings.host_tokens // size * size, size)
+    write, read = transfer_law(settings.disk_write), transfer_law(settings.disk_read)
+    disk = TierPlan("disk", scope, settings.disk_tokens // size * size, size, write=write, read=read)
+    movement = MovementPlan(
+        "lmcache",
+        chunk_tokens=size,
+        save_decode=settings.save_decode,
+        host_read=transfer_law(settings.to_device),
+        host_write=transfer_law(settings.to_host),
+    )
+    tiers = (host, disk) if disk.capacity_tokens else (host,)
+    return replace(bare, tiers=tiers, movement=movement, workers_per_node=sharing)
+
+
+def transfer_law(law: CopyLaw) -> TransferLaw:
+    """The same law, as a plan has it."""
+    return TransferLaw(law.base_s, law.per_token_s)
 
 
 def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
@@ -219,6 +280,20 @@ def trtllm_config(engine: EngineSpec, capacity_tokens: int) -> trtllm.TrtllmConf
 
 class _DeclaredVllm(vllm.VllmWorker):
     """Rejects by the declared output limit, all that a simulation may know (L5); recordings are never rejected."""
+
+    def rejection(self, request: Request) -> str | None:
+        return super().rejection(replace(request, output_tokens=request.max_output_tokens))
+
+
+class _DeclaredOffload(vllm_offload.OffloadWorker):
+    """Likewise, with host memory."""
+
+    def rejection(self, request: Request) -> str | None:
+        return super().rejection(replace(request, output_tokens=request.max_output_tokens))
+
+
+class _DeclaredLmcache(lmcache.LmcacheWorker):
+    """Likewise, with LMCache."""
 
     def rejection(self, request: Request) -> str | None:
         return super().rejection(replace(request, output_tokens=request.max_output_tokens))
@@ -287,6 +362,47 @@ def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
         overlap=st.booleans(),
         chunked_prefill=st.sampled_from([True, True, True, False]),
         capacity_policy=st.sampled_from(["guaranteed_no_evict", "max_utilization"]),
+    )
+
+
+#: From transfers that take no time to such that hardly end before the run does.
+COPY_LAWS = st.builds(CopyLaw, st.sampled_from([0.0, 1e-4, 0.003]), st.sampled_from([0.0, 4e-6, 1e-4, 1e-3]))
+
+
+def lmcache_systems() -> st.SearchStrategy[System]:
+    """Deployments of vLLM with LMCache."""
+    settings = st.builds(
+        lmcache.LmcacheConfig,
+        host_tokens=st.sampled_from([64, 300, 1000, 4000, 100_000]),
+        to_host=COPY_LAWS,
+        to_device=COPY_LAWS,
+        disk_tokens=st.sampled_from([0, 0, 100, 1000, 100_000]),
+        disk_write=COPY_LAWS,
+        disk_read=COPY_LAWS,
+        chunk_tokens=st.sampled_from([16, 32]),
+        save_decode=st.booleans(),
+    )
+    return st.builds(
+        replace, systems(vllm_engines(), repeats=True), lmcache=settings, sharing=st.sampled_from([1, 1, 1, 2])
+    )
+
+
+def offload_systems() -> st.SearchStrategy[System]:
+    """Deployments of vLLM with its offloading connector."""
+    offload = st.builds(
+        vllm_offload.OffloadConfig,
+        capacity_tokens=st.sampled_from([64, 300, 1000, 4000, 100_000]),
+        to_host=COPY_LAWS,
+        to_device=COPY_LAWS,
+        block_size_factor=st.sampled_from([1, 1, 1, 2, 4]),
+        eviction=st.sampled_from(["lru", "lru", "arc"]),
+        store_threshold=st.sampled_from([0, 0, 2, 3]),
+    )
+    return st.builds(
+        replace,
+        systems(vllm_engines(), repeats=True),
+        offload=offload,
+        sharing=st.sampled_from([1, 1, 1, 2]),
     )
 
 

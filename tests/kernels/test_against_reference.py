@@ -18,6 +18,8 @@ from tests.kernels.systems import (
     System,
     crowded,
     examples,
+    lmcache_systems,
+    offload_systems,
     sglang_engines,
     systems,
     trtllm_engines,
@@ -41,9 +43,10 @@ def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
 
 def _simulated_rows(result: Result) -> list[tuple[float, ...]]:
     table = result.requests
+    hits = table.hit_tokens + table.host_hit_tokens
     columns = (
         table.outcome, table.worker, table.arrival_s, table.scheduled_s,
-        table.first_token_s, table.finish_s, table.hit_tokens, table.preemptions,
+        table.first_token_s, table.finish_s, hits, table.preemptions,
     )  # fmt: skip
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -127,6 +130,18 @@ def test_sglang_equals_its_reference(system: System) -> None:
 @examples(500)
 @given(system=systems(trtllm_engines(), repeats=True))
 def test_trtllm_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
+@examples(500)
+@given(system=offload_systems())
+def test_offloading_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
+@examples(500)
+@given(system=lmcache_systems())
+def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 

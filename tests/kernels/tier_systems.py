@@ -19,7 +19,6 @@ from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.kernels.systems import System, routers, sglang_config
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
-from tests.reference.random_traces import random_trace as random_arrays
 
 #: Policies that a store evicts by.
 STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru")
@@ -64,9 +63,7 @@ class TieredSystem(System):
         if self.storage is not None:
             pages = max(self.storage.capacity_tokens // page, 1)
             tiers.append(replace(self.storage, capacity_tokens=pages * page, page_tokens=page))
-        return replace(
-            worker, tiers=tuple(tiers), movement=self.movement, workers_per_node=self.workers_per_node
-        )
+        return replace(worker, tiers=tuple(tiers), movement=self.movement, workers_per_node=self.workers_per_node)
 
     def reference_config(self, stream: int) -> SglangConfig:
         """The reference's settings; it has one worker with an unlimited store of its own."""

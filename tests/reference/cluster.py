@@ -6,7 +6,8 @@ next end. So a pass at t sees every arrival at or before t, and a dispatch at t 
 
 A worker with asynchronous scheduling (``most_outstanding`` 2) forms a batch while the one before it runs. If the batch
 just launched is the only outstanding one, its next pass follows at once, at the same time; else, or where no batch was
-formed, the next pass comes when the oldest outstanding one has ended and its results are processed.
+formed, the next pass comes when the oldest outstanding one has ended and its results are processed. A worker without
+any looks again when it says so (``look_again_s``), or when a request arrives before.
 
 A request that can never fit is rejected when it arrives, before it reaches the router: it uses no turn and no random
 number and leaves no belief. Its follow-up arrives ``think_s`` after the rejection.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request, Step
+from hisearch.validate.restatement.vllm import StuckError
 
 from .router import Router, RouterConfig
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 FINISHED = 1
 TOO_LARGE = 2
 
-_ARRIVAL, _STEP_END, _PASS = range(3)
+_ARRIVAL, _STEP_END, _LOOK, _PASS = range(4)
 
 
 class Worker(Protocol):
@@ -121,6 +123,8 @@ class Cluster:
         self.tallies = [WorkerOutcome() for _ in range(workers)]
         # Whether a pass or the end of a step is among the events; only an arrival wakes a worker without either.
         self.awake = [False] * workers
+        # When a worker that is not awake looks again by itself.
+        self.naps: list[float | None] = [None] * workers
         self.ends: list[deque[float]] = [deque() for _ in range(workers)]
         self.events: list[tuple[float, int, int]] = []
         self.follow_ups: dict[int, list[int]] = {}
@@ -139,8 +143,12 @@ class Cluster:
                 self._arrive(index, now)
             elif kind == _STEP_END:
                 self._end_step(index, now)
-            else:
+            elif kind == _PASS:
                 self._form(index, now)
+            elif self.naps[index] == now:
+                self._wake(index, now)
+        if not all(outcome.outcome for outcome in self.outcomes.values()):
+            raise StuckError("requests wait for what never comes")
         for engine, tally in zip(self.engines, self.tallies, strict=True):
             tally.evicted_tokens = engine.evicted_tokens
         finishes = [outcome.finish_s for outcome in self.outcomes.values() if outcome.finish_s is not None]
@@ -172,6 +180,10 @@ class Cluster:
             tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
         if not ends:
             self.awake[worker] = False
+            # Only workers that move KV about between steps have reason to.
+            look_again_s = self.naps[worker] = getattr(engine, "look_again_s", None)
+            if look_again_s is not None:
+                heapq.heappush(self.events, (look_again_s, _LOOK, worker))
         elif step is None or len(ends) == engine.most_outstanding:
             heapq.heappush(self.events, (ends[0], _STEP_END, worker))
         else:
@@ -197,6 +209,7 @@ class Cluster:
     def _wake(self, worker: int, now: float) -> None:
         if not self.awake[worker]:
             self.awake[worker] = True
+            self.naps[worker] = None
             heapq.heappush(self.events, (now, _PASS, worker))
 
     def _plan_follow_ups(self, index: int, now: float) -> None:

@@ -107,9 +107,7 @@ def _entries(outcome: ClusterOutcome) -> dict[object, list[tuple[Step, BatchEntr
     return entries
 
 
-def _assert_tokens(
-    trace: TraceArrays, index: int, steps: list[tuple[Step, BatchEntry, bool]], hit_tokens: int
-) -> None:
+def _assert_tokens(trace: TraceArrays, index: int, steps: list[tuple[Step, BatchEntry, bool]], hit_tokens: int) -> None:
     """L2: every attempt covers the known tokens without a gap, and each sampled token counts once.
 
     One that starts again may find more than it had computed itself: another request has the same prompt.

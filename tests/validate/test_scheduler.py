@@ -222,7 +222,7 @@ def _driven(made: Made, folder: Path, steps: int) -> tuple[VllmWorker, float]:
     ]  # fmt: skip
     now, formed = 0.0, 0
     while True:
-        if not worker.has_unfinished:
+        if not worker.has_work:
             now = max(now, pending[0].arrival_s)
         while pending and pending[0].arrival_s <= now:
             worker.receive(pending.pop(0))

@@ -9,12 +9,13 @@ only).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from hisearch.validate.restatement.content import page
 from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
 from hisearch.validate.restatement.vllm_pool import BlockPool
+from hisearch.validate.restatement.vllm_state import LiveRequest, Outstanding
 
 #: Preemptions without a token in between, per request that may run, after which none will ever get on.
 FUTILE_PREEMPTIONS = 1000
@@ -60,47 +61,6 @@ class VllmConfig:
         return cls(**{key: value for key, value in config.items() if key != "max_model_len"})
 
 
-@dataclass(eq=False)
-class LiveRequest:
-    """A request that the engine has and has not finished.
-
-    Attributes:
-        blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
-    """
-
-    request: Request
-    generated: int = 0
-    computed: int = 0
-    in_flight: int = 0
-    blocks: list[int] = field(default_factory=list)
-    hashed: int = 0
-    preemptions: int = 0
-
-    @property
-    def known(self) -> int:
-        """Prompt and generated tokens."""
-        return self.request.input_tokens + self.generated
-
-    @property
-    def waits_for_last_token(self) -> bool:
-        """Its last output token is being made: nothing is left to schedule."""
-        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
-
-    @property
-    def urgency(self) -> tuple[int, float, Any]:
-        """Order of the waiting queue under the priority policy."""
-        return (self.request.priority, self.request.arrival_s, self.request.id)
-
-
-@dataclass
-class _Outstanding:
-    """A batch on (or queued for) the device and the requests it makes a token for, in batch order."""
-
-    step: Step
-    live: list[LiveRequest]
-    sampled: list[LiveRequest]
-
-
 class VllmWorker:
     """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
 
@@ -109,6 +69,7 @@ class VllmWorker:
         outstanding: formed batches whose results are not processed, oldest first (synchronous: at most one).
         first_scheduled_s, reused_tokens: by request id, at the first admission.
         preemptions: by request id, only those that had one.
+        look_again_s: where the newest pass formed no batch and none is outstanding, when to try again, if ever.
     """
 
     def __init__(self, config: VllmConfig, cost: Cost) -> None:
@@ -117,13 +78,14 @@ class VllmWorker:
         self.pool = BlockPool(config.num_blocks)
         self.waiting: list[LiveRequest] = []
         self.running: list[LiveRequest] = []
-        self.outstanding: list[_Outstanding] = []
+        self.outstanding: list[Outstanding] = []
         self.first_scheduled_s: dict[Any, float] = {}
         self.first_token_s: dict[Any, float] = {}
         self.finish_s: dict[Any, float] = {}
         self.reused_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
         self.device_free_s = 0.0
+        self.look_again_s: float | None = None
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
@@ -149,8 +111,8 @@ class VllmWorker:
         return self.pool.evicted_blocks * self.config.block_size
 
     @property
-    def has_unfinished(self) -> bool:
-        """Whether requests wait or run."""
+    def has_work(self) -> bool:
+        """Whether there is reason for a pass: requests wait or run."""
         return bool(self.waiting or self.running)
 
     def rejection(self, request: Request) -> str | None:
@@ -184,20 +146,26 @@ class VllmWorker:
             self._schedule(now)
             if self._shares or not self._preempted or self.outstanding:
                 break
-        if not self._shares:
-            return None
+        return self._launch(now) if self._shares else None
+
+    def _launch(self, now: float) -> Step:
+        """Queue the batch just formed on the device."""
         batch = [self._entry(live, share) for live, share in self._shares.items()]
         sampled = [live for live, entry in zip(self._shares, batch, strict=True) if entry.samples]
-        start_s = max(now, self.device_free_s)
-        end_s = start_s + step_seconds(self.cost, batch)
+        start_s, end_s = self._span(now, step_seconds(self.cost, batch))
         preempted = sorted(live.request.id for live in self._preempted)
         step = Step(start_s, end_s, now, batch, preempted)
         if sampled:
             self._futile = 0
         self._advance(sampled)
         self.device_free_s = end_s
-        self.outstanding.append(_Outstanding(step, list(self._shares), sampled))
+        self.outstanding.append(Outstanding(step, list(self._shares), sampled))
         return step
+
+    def _span(self, now: float, seconds: float) -> tuple[float, float]:
+        """Start and end of the batch just formed, whose computation takes ``seconds``."""
+        start_s = max(now, self.device_free_s)
+        return start_s, start_s + seconds
 
     def process(self) -> list[Request]:
         """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
@@ -250,28 +218,40 @@ class VllmWorker:
 
     def _admit(self, now: float) -> None:
         """Waiting requests from the head; the first that fails ends it."""
-        while self.waiting and self._budget > 0 and len(self.running) < self.config.max_num_seqs:
+        while self._may_admit(self.waiting):
             live = self.waiting[0]
-            hits = self._lookup(live)
-            cached = len(hits) * self.config.block_size
-            share = self._cut(live.known - cached)
-            if not self.config.chunked_prefill and share > self._budget:
-                return
-            share = min(share, self._budget)
-            if self.config.scheduler_reserve_full_isl and not self._fits(hits, live.known):
-                return
-            if not self._fits(hits, cached + share):
+            if not self._start(live, self._lookup(live), 0, now):
                 return
             self.waiting.pop(0)
-            self.running.append(live)
-            for block in hits:
-                self.pool.hold(block)
-            live.blocks = hits
-            live.hashed = len(hits)
-            live.computed = cached
-            self.first_scheduled_s.setdefault(live.request.id, now)
-            self.reused_tokens.setdefault(live.request.id, cached)
-            self._compute(live, share)
+
+    def _may_admit(self, queue: list[LiveRequest]) -> bool:
+        return bool(queue) and self._budget > 0 and len(self.running) < self.config.max_num_seqs
+
+    def _start(self, live: LiveRequest, hits: list[int], loaded: int, now: float) -> bool:
+        """Run a waiting request with ``hits`` and ``loaded`` tokens from elsewhere; False where it finds no room."""
+        cached = live.computed + len(hits) * self.config.block_size + loaded
+        share = self._cut(live.known - cached)
+        if not self.config.chunked_prefill and share > self._budget:
+            return False
+        share = min(share, self._budget)
+        if self.config.scheduler_reserve_full_isl and not self._fits(live, hits, live.known):
+            return False
+        if not self._fits(live, hits, cached + share):
+            return False
+        self.running.append(live)
+        self._hold(live, hits, cached)
+        self.first_scheduled_s.setdefault(live.request.id, now)
+        self.reused_tokens.setdefault(live.request.id, cached)
+        self._compute(live, share)
+        return True
+
+    def _hold(self, live: LiveRequest, hits: list[int], cached: int) -> None:
+        """Let the request, which has no blocks or no hits, hold its hits; ``cached`` tokens count as computed."""
+        for block in hits:
+            self.pool.hold(block)
+        live.blocks += hits
+        live.hashed += len(hits)
+        live.computed = cached
 
     def _cut(self, tokens: int) -> int:
         threshold = self.config.long_prefill_token_threshold
@@ -291,9 +271,9 @@ class VllmWorker:
                 hits.append(block)
         return hits
 
-    def _fits(self, hits: list[int], tokens: int) -> bool:
+    def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether ``tokens`` in all can be held, ``hits`` being reused; a hit in the free queue leaves it too."""
-        new_blocks = _ceil_div(tokens, self.config.block_size) - len(hits)
+        new_blocks = _ceil_div(tokens, self.config.block_size) - len(live.blocks) - len(hits)
         kept = int(self.config.watermark * self.pool.usable_blocks)
         return new_blocks + sum(map(self.pool.is_free, hits)) + kept <= len(self.pool.free)
 
@@ -376,7 +356,15 @@ def replay(config: VllmConfig, requests: list[Request], cost: Cost) -> Recording
     Raises:
         ValueError: a request can never be served.
     """
-    worker = VllmWorker(config, cost)
+    return drive(VllmWorker(config, cost), requests)
+
+
+def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
+    """``replay`` with a worker of any kind.
+
+    Raises:
+        StuckError: requests are left that nothing will ever move.
+    """
     for request in requests:
         reason = worker.rejection(request)
         if reason is not None:
@@ -384,17 +372,25 @@ def replay(config: VllmConfig, requests: list[Request], cost: Cost) -> Recording
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
     steps: list[Step] = []
     now = 0.0
-    while pending or worker.has_unfinished:
-        if not worker.has_unfinished:
+    while pending or worker.has_work:
+        if not worker.has_work:
             now = max(now, pending[0].arrival_s)
         while pending and pending[0].arrival_s <= now:
             worker.receive(pending.pop(0))
         step = worker.form(now)
         if step is not None:
             steps.append(step)
-        if step is None or len(worker.outstanding) == worker.most_outstanding:
-            now = worker.outstanding[0].step.end_s
-            worker.process()
+        if worker.outstanding:
+            if step is None or len(worker.outstanding) == worker.most_outstanding:
+                now = worker.outstanding[0].step.end_s
+                worker.process()
+        elif worker.has_work:
+            events = [request.arrival_s for request in pending[:1]]
+            if worker.look_again_s is not None:
+                events.append(worker.look_again_s)
+            if not events:
+                raise StuckError("requests wait for what never comes")
+            now = min(events)
     return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
 
 

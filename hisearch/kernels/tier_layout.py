@@ -1,0 +1,154 @@
+"""Arrays of vLLM's tiers: blocks of their stores, and what its connectors know of requests and transfers.
+
+Notation
+    block   a run of tokens that a tier keeps as one: some pages; it belongs to the trace-tree node in which it
+            completes. Every block of every path has a *key*: those of node s are ``block_base[s]`` and following
+    ledger  blocks by key, each in one of a few lists, in order of use; see ``ledger``
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: Lists of a ledger. LRU has the first alone; ARC's T1 and T2, and their ghosts.
+RECENT, FREQUENT, RECENT_GHOSTS, FREQUENT_GHOSTS = 0, 1, 2, 3
+LISTS = 4
+# Columns of Sim.ledger_rows and Sim.run_rows, for each list; the size in blocks.
+HEAD, TAIL, SIZE = 0, 1, 2
+
+#: Blocks of one trace-tree node that a store of vLLM's manager has, or remembers, in the same list and state, and that
+#: lie behind each other in that list: the deepest first. See ``host_blocks``.
+RUN = np.dtype(
+    [
+        ("begin", "i8"),  # number of its first block on the path
+        ("end", "i8"),
+        ("mark", "i8"),  # the newest call that it is not to be evicted for
+        ("static", "i4"),
+        ("list", "i4"),
+        ("prev", "i4"),  # neighbours in its list; next: in the free list too
+        ("next", "i4"),
+        ("deeper", "i4"),  # neighbours in the same trace-tree node
+        ("higher", "i4"),
+        ("users", "i4"),  # loads that read it
+        ("owner", "i4"),  # the request that is storing it, -1: it can be found
+    ],
+    align=True,
+)
+
+#: A block in a ledger.
+BLOCK = np.dtype(
+    [
+        ("ready_s", "f8"),  # LMCache: when it can be found
+        ("key", "i8"),
+        ("count", "i8"),  # look-ups, in a ledger of counts
+        ("prev", "i4"),  # neighbours in its list; next: in the free list too
+        ("next", "i4"),
+        ("chain", "i4"),  # the next with the same hash
+        ("list", "i4"),  # -1: none
+        ("users", "i4"),  # LMCache, in host memory: the cache, and writes from it; on disk: writes to it
+        ("pins", "i4"),  # LMCache: look-ups that found it and have not been served
+    ],
+    align=True,
+)
+
+#: A store of vLLM's manager.
+STORE = np.dtype(
+    [
+        ("target", "f8"),  # ARC: wanted size of T1
+        ("capacity", "i8"),
+        ("peak", "i8"),  # most blocks held
+        ("evicted", "i8"),
+        ("stored", "i8"),
+        ("read", "i8"),
+        ("marks", "i8"),
+    ],
+    align=True,
+)
+
+#: A ledger.
+LEDGER = np.dtype(
+    [
+        ("capacity", "i8"),
+        ("evicted", "i8"),
+        ("stored", "i8"),
+        ("read", "i8"),
+        ("peak", "i8"),
+        ("free_slot", "i4"),  # first slot given back, or -1
+        ("slots", "i4"),  # slots ever used
+        ("used", "i4"),  # LMCache: chunks of host memory, or of disk, in use by anybody
+        ("writes_head", "i4"),  # LMCache: writes to disk under way, a ring in Sim.writes
+        ("writes", "i4"),
+    ],
+    align=True,
+)
+
+#: What vLLM's offloading connector or LMCache's knows of a request.
+OFFLOADED = np.dtype(
+    [
+        ("load_end_s", "f8"),
+        ("store_end_s", "f8"),  # end of its newest transfer to the host that has begun
+        ("dealt_with", "i8"),  # leading blocks that need not be handed to the manager any more
+        ("load_block", "i8"),  # first block of its load, which ends with ``dealt_with``
+        ("load_tokens", "i8"),
+        ("on_device", "i8"),  # tokens found on the device at its last look-up
+        ("found", "i8"),  # LMCache: chunks that its look-up found
+        ("found_in_host", "i8"),  # LMCache: of those, in host memory
+        ("tracked", "i8"),  # LMCache: leading tokens that count as its own
+        ("saved", "i8"),  # LMCache: tokens that need not be saved any more
+        ("storing", "i4"),  # 1 while blocks of it are on their way to the host, as far as the manager knows
+        ("transfers", "i4"),  # to the host that have not been noted
+        ("ever_stored", "i4"),
+        ("loading", "i4"),  # NOT_LOADING, LOADING, LOADED
+        ("next", "i4"),  # behind it among a worker's loads, its finished requests, or what was found of them
+        ("awaited", "i4"),  # 1 where it has finished and transfers of its are under way
+        ("holds", "i4"),  # 1 where it has finished and still holds its pages
+        ("decodes", "i4"),  # LMCache: it has been in a step with one new token
+        ("asked", "i4"),  # LMCache: 1 where ``found`` stands
+    ],
+    align=True,
+)
+NOT_LOADING, LOADING, LOADED = 0, 1, 2
+
+#: A worker's connector.
+CONNECTOR = np.dtype(
+    [
+        ("transfers_head", "i4"),  # to the host: begun ones, then those that the next pass begins
+        ("transfers_tail", "i4"),
+        ("prepared", "i4"),  # first of the latter, or -1
+        ("loads_head", "i4"),  # requests that load, in order
+        ("loads_tail", "i4"),
+        ("new_load", "i4"),  # first of those whose load begins with this pass, or -1
+        ("finished_head", "i4"),  # finished requests that the engine has not looked at
+        ("finished_tail", "i4"),
+        ("awaited", "i4"),  # how many finished requests' transfers are awaited
+        ("skipped_head", "i4"),  # requests that load or were passed over
+        ("skipped_tail", "i4"),
+        ("skipped", "i4"),
+        ("first_admitted", "i4"),  # of this pass, or -1
+        ("lagging", "i4"),  # 1 where this pass found no room to store something
+    ],
+    align=True,
+)
+
+#: What a worker's look at its transfers, at the launch of a step, found; row 2 w + (serial of the step mod 2).
+NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", "i4"), ("loaded_tail", "i4")])
+
+#: A transfer to the host, in a list; in the free list by ``next``.
+TRANSFER = np.dtype([("end_s", "f8"), ("tokens", "i8"), ("request", "i4"), ("next", "i4")], align=True)
+
+#: A write to disk: slots of the two ledgers; ``host`` is -1 where the memory that it is made from is not in the cache.
+WRITE = np.dtype([("end_s", "f8"), ("disk", "i4"), ("host", "i4")], align=True)
+
+#: Settings of vLLM's tiers.
+OFFLOADING = np.dtype(
+    [
+        ("block_tokens", "i8"),
+        ("stores", "i8"),
+        ("workers_per_store", "i8"),
+        ("arc", "i8"),
+        ("threshold", "i8"),  # look-ups after which a block is stored; 0: all are
+        ("disk", "i8"),  # LMCache: 1 with a disk
+        ("save_decode", "i8"),
+    ],
+    align=True,
+)

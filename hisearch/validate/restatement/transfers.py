@@ -1,0 +1,30 @@
+"""Transfers of KV between tiers: what they take, and links that serve one after another."""
+
+from __future__ import annotations
+
+from hisearch.validate.restatement.sglang_host_config import CopyLaw
+
+__all__ = ["CopyLaw", "Link"]
+
+
+class Link:
+    """A path that bytes take in one direction; a transfer begins when the one sent before it has ended.
+
+    Attributes:
+        free_s: when all that was sent is through.
+        tokens, busy_s: sent so far.
+    """
+
+    def __init__(self, law: CopyLaw) -> None:
+        self.law = law
+        self.free_s = 0.0
+        self.tokens = 0
+        self.busy_s = 0.0
+
+    def send(self, ready_s: float, tokens: int) -> float:
+        """Send ``tokens`` tokens' KV at ``ready_s``; returns when they have arrived."""
+        seconds = self.law.seconds(tokens)
+        self.free_s = max(ready_s, self.free_s) + seconds
+        self.tokens += tokens
+        self.busy_s += seconds
+        return self.free_s

@@ -1,0 +1,411 @@
+"""vLLM 0.19 with its native ``OffloadingConnector``, restated on top of the scheduler.
+
+There is no recording of it. Every rule below was looked up in vLLM as of 0.19 (file in brackets, ``conn`` being
+``distributed/kv_transfer/kv_connector/v1/offloading/``) unless it is marked *assumed*.
+
+Looking up
+- A waiting request without computed tokens is looked up in host memory behind its hits on the device, at every pass
+  that gets to it: all its blocks are touched, then, unless less than an offloaded block is missing, the blocks from the
+  one in which the device's hits end are looked up. A find of less than one offloaded block counts for nothing.
+  [conn scheduler.py: get_num_new_matched_tokens]
+- An offloaded block is ``block_size_factor`` device blocks; only whole ones are kept. [kv_offload/spec.py]
+- With prefix caching, a request whose found blocks are being loaded by another one is passed over. [same]
+- *Assumed*: the blocks looked up are those of all tokens known now; a block that a token just sampled completes, which
+  cannot be stored anywhere yet, is not told apart.
+
+Loading
+- A request with a find is given its device blocks (the test for the whole prompt comes first), takes part in no step
+  and no budget, and waits until it is loaded: others are scheduled meanwhile. It does not count as running.
+  [v1/core/sched/scheduler.py: schedule]
+- Loaded blocks can be found on the device once the request is looked at after its load, not before. If all its known
+  tokens were loaded, the last one is computed again. [same: _update_waiting_for_remote_kv]
+- Requests passed over or loading wait in a queue of their own, in order, which goes before the waiting queue; by
+  priority, the more urgent head of the two goes first. [same: _select_waiting_queue_for_scheduling]
+
+Storing
+- Behind every pass, for each scheduled request (new ones, running ones, then resumed ones; each in order) the whole
+  blocks among its known tokens computed by the end of this step, from the first one not dealt with on, are handed to
+  the manager: prompts and outputs alike, those found on the device too. Without room they are tried again with its
+  next step. What is stored makes all its blocks so far touched. [conn scheduler.py: _get_reqs_to_store;
+  yield_req_data]
+- A load deals with all blocks up to its end; preemption sets nothing back. [same]
+- A request's stores of a step are one transfer, begun by the next pass, formed or not, once what is on the device then
+  has run; a load begins in its own pass. [conn worker.py; kv_offload/worker/cpu_gpu.py]
+- Each direction carries one transfer after another. [cpu_gpu.py]
+- Blocks being stored can be found when their request has finished *and* all its transfers are noted, or once it is
+  preempted. [conn scheduler.py: update_connector_output, build_connector_meta]
+- A finished request that has ever stored keeps its device blocks until then. [same: request_finished]
+- A preempted request's transfers are waited for before the step begins. [conn worker.py: handle_preemptions]
+
+Noting
+- The engine looks which transfers have ended when it launches a step, and knows with that step's results, behind its
+  tokens; a pass that forms no batch knows at once. [worker/kv_connector_model_runner_mixin.py; scheduler.py:
+  update_from_output] *Assumed*: launching takes no time.
+- While requests are left, an engine without a batch passes again whenever a transfer ends; one without requests makes
+  one more pass for those that finished, then sleeps until the next arrival. [v1/engine/core.py] *Assumed*: passes that
+  nothing has happened before do not count (the real ones, thousands a second, would touch and count blocks each time).
+- *Assumed*: a pass that forms no batch while one is outstanding looks at nothing.
+- *Assumed*: of requests let go together, those whose transfers ended first are first (the engine keeps them in a set).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Literal
+
+from hisearch.validate.restatement.content import page
+from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
+from hisearch.validate.restatement.transfers import CopyLaw, Link
+from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
+from hisearch.validate.restatement.vllm_offload_store import OffloadStore
+from hisearch.validate.restatement.vllm_state import LiveRequest
+
+
+@dataclass(frozen=True)
+class OffloadConfig:
+    """Settings of the connector.
+
+    Attributes:
+        capacity_tokens: host memory; what is less than an offloaded block has no use.
+        to_host, to_device: laws of the two directions.
+        block_size_factor: device blocks per offloaded block.
+        eviction: ``lru`` or ``arc``.
+        store_threshold: look-ups after which a block is worth storing; below 2: all are.
+    """
+
+    capacity_tokens: int
+    to_host: CopyLaw
+    to_device: CopyLaw
+    block_size_factor: int = 1
+    eviction: Literal["lru", "arc"] = "lru"
+    store_threshold: int = 0
+
+    def block_tokens(self, block_size: int) -> int:
+        """Tokens of an offloaded block."""
+        return self.block_size_factor * block_size
+
+    def new_store(self, block_size: int) -> OffloadStore:
+        """Empty host memory."""
+        capacity = self.capacity_tokens // self.block_tokens(block_size)
+        return OffloadStore(capacity, self.eviction, self.store_threshold)
+
+
+class _Verdict(Enum):
+    """What came of looking at a request that is not running."""
+
+    RUNS = auto()
+    STEPS_ASIDE = auto()
+    FINDS_NO_ROOM = auto()
+
+
+@dataclass(eq=False)
+class _Transfer:
+    """A transfer of offloaded blocks for a request; ``end_s`` is set when it is begun."""
+
+    live: LiveRequest
+    keys: list[Hashable]
+    tokens: int
+    end_s: float = math.inf
+
+
+@dataclass
+class _Offload:
+    """What the connector knows of a request.
+
+    Attributes:
+        dealt_with: leading offloaded blocks that need not be handed to the manager any more.
+        ever_stored: whether it has had a transfer to the host.
+        storing: blocks on their way to the host, as far as the manager knows.
+        stores: its transfers to the host that have not been noted.
+        load: the transfer that it waits for.
+        load_noted: whether that one has been.
+    """
+
+    dealt_with: int = 0
+    ever_stored: bool = False
+    storing: list[Hashable] = field(default_factory=list)
+    stores: list[_Transfer] = field(default_factory=list)
+    load: _Transfer | None = None
+    load_noted: bool = False
+
+
+@dataclass
+class _Notes:
+    """What a look at the transfers found: finished requests whose stores are all done, and loads that are."""
+
+    stored: list[LiveRequest] = field(default_factory=list)
+    loaded: list[_Transfer] = field(default_factory=list)
+
+
+class OffloadWorker(VllmWorker):
+    """One engine with host memory.
+
+    Args:
+        config: the scheduler's settings.
+        offload: the connector's.
+        cost: step costs.
+        store: host memory to share with other workers; by default its own.
+
+    Attributes:
+        skipped: requests that load or were passed over, in order.
+        holding: finished requests whose blocks are being stored.
+        loaded_tokens: by request id, how many of its ``reused_tokens`` came from the host.
+    """
+
+    def __init__(
+        self, config: VllmConfig, offload: OffloadConfig, cost: Cost, store: OffloadStore | None = None
+    ) -> None:
+        super().__init__(config, cost)
+        self.block_tokens = offload.block_tokens(config.block_size)
+        self.store = offload.new_store(config.block_size) if store is None else store
+        self.to_host = Link(offload.to_host)
+        self.to_device = Link(offload.to_device)
+        self.skipped: list[LiveRequest] = []
+        self.holding: list[LiveRequest] = []
+        self.loaded_tokens: dict[Any, int] = {}
+        self._offloads: dict[LiveRequest, _Offload] = {}
+        self._prepared: list[_Transfer] = []
+        self._stores: list[_Transfer] = []
+        self._new_loads: list[_Transfer] = []
+        self._loads: list[_Transfer] = []
+        self._unnoted_loads: list[_Transfer] = []
+        self._finished: list[LiveRequest] = []
+        self._awaited: list[LiveRequest] = []
+        self._notes: list[_Notes] = []
+        self._admitted: list[LiveRequest] = []
+        self._launch_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """Requests are left, or some have finished since the engine last looked at its transfers."""
+        return self._has_unfinished or bool(self._finished)
+
+    @property
+    def _has_unfinished(self) -> bool:
+        return bool(self.waiting or self.skipped or self.running)
+
+    def form(self, now: float) -> Step | None:
+        """One pass: a batch, or None; then ``look_again_s`` says when to try again if none is outstanding."""
+        self.look_again_s = None
+        self._admitted = []
+        self._schedule(now)
+        self._launch_s = self._begin_transfers(now)
+        self._prepare_stores()
+        for live in self._preempted:
+            self.store.end_store(self._offload(live).storing)
+            self._offload(live).storing = []
+        if self._shares:
+            self._notes.append(self._look(self._launch_s))
+            return self._launch(now)
+        if not self.outstanding:
+            self._rest(self._launch_s)
+        return None
+
+    def process(self) -> list[Request]:
+        """Take in a batch's results, then what was found of the transfers when it was launched."""
+        finished = super().process()
+        self._take(self._notes.pop(0))
+        return finished
+
+    def _span(self, now: float, seconds: float) -> tuple[float, float]:
+        return super()._span(self._launch_s, seconds)
+
+    def _rest(self, now: float) -> None:
+        """No batch runs: note transfers at once, and see when to pass again."""
+        notes = self._look(now)
+        self._take(notes)
+        if not self._has_unfinished:
+            return
+        if notes.stored or notes.loaded or self._preempted:
+            self.look_again_s = now
+        else:
+            self.look_again_s = min((transfer.end_s for transfer in self._stores + self._loads), default=None)
+
+    def _offload(self, live: LiveRequest) -> _Offload:
+        return self._offloads.setdefault(live, _Offload())
+
+    def _keys(self, live: LiveRequest, count: int) -> list[Hashable]:
+        """The request's first ``count`` offloaded blocks."""
+        return [page(live.request.content, index, self.block_tokens) for index in range(count)]
+
+    # ---- admission -------------------------------------------------------------------------------------------------
+
+    def _admit(self, now: float) -> None:
+        """Skipped requests and waiting ones, until one finds no room."""
+        aside: list[LiveRequest] = []
+        while self._may_admit(self.skipped + self.waiting):
+            queue = self._next_queue()
+            live = queue[0]
+            verdict = self._consider(live, now)
+            if verdict is _Verdict.FINDS_NO_ROOM:
+                break
+            queue.pop(0)
+            (self._admitted if verdict is _Verdict.RUNS else aside).append(live)
+        self.skipped = aside + self.skipped
+        if self.config.policy == "priority":
+            self.skipped.sort(key=lambda live: live.urgency)
+
+    def _next_queue(self) -> list[LiveRequest]:
+        if self.config.policy == "priority" and self.skipped and self.waiting:
+            return self.waiting if self.waiting[0].urgency < self.skipped[0].urgency else self.skipped
+        return self.skipped or self.waiting
+
+    def _consider(self, live: LiveRequest, now: float) -> _Verdict:
+        offload = self._offload(live)
+        if offload.load is not None:
+            if not offload.load_noted:
+                return _Verdict.STEPS_ASIDE
+            self._end_wait(live)
+        hits: list[int] = []
+        if live.computed == 0:
+            hits = self._lookup(live)
+            found = self._find(live, len(hits) * self.config.block_size)
+            if found is None:
+                return _Verdict.STEPS_ASIDE
+            if found > 0:
+                return self._load(live, hits, found)
+            self.loaded_tokens.setdefault(live.request.id, 0)
+        return _Verdict.RUNS if self._start(live, hits, 0, now) else _Verdict.FINDS_NO_ROOM
+
+    def _find(self, live: LiveRequest, on_device: int) -> int | None:
+        """Tokens that host memory has behind those ``on_device``; None where the request has to wait for others."""
+        size = self.block_tokens
+        keys = self._keys(live, live.known // size)
+        self.store.touch(keys)
+        if len(keys) * size - on_device < size:
+            return 0
+        first = on_device // size
+        found = self.store.lookup(keys[first:])
+        tokens = (first + found) * size - on_device
+        if found == 0 or tokens < size:
+            return 0
+        loading = {key for transfer in self._unnoted_loads for key in transfer.keys}
+        if self.config.prefix and loading.intersection(keys[first : first + found]):
+            return None
+        return tokens
+
+    def _load(self, live: LiveRequest, hits: list[int], tokens: int) -> _Verdict:
+        """Give the request blocks for what is found, and have them filled."""
+        on_device = len(hits) * self.config.block_size
+        cached = on_device + tokens
+        if self.config.scheduler_reserve_full_isl and not self._fits(live, hits, live.known):
+            return _Verdict.FINDS_NO_ROOM
+        if not self._fits(live, hits, cached):
+            return _Verdict.FINDS_NO_ROOM
+        self._hold(live, hits, cached)
+        for _ in range(cached // self.config.block_size - len(hits)):
+            live.blocks.append(self.pool.take())
+        offload = self._offload(live)
+        offload.dealt_with = cached // self.block_tokens
+        keys = self._keys(live, offload.dealt_with)[on_device // self.block_tokens :]
+        self.store.begin_load(keys)
+        offload.load = _Transfer(live, keys, tokens)
+        offload.load_noted = False
+        self._new_loads.append(offload.load)
+        self._unnoted_loads.append(offload.load)
+        self.loaded_tokens.setdefault(live.request.id, min(cached, live.known - 1) - on_device)
+        return _Verdict.STEPS_ASIDE
+
+    def _end_wait(self, live: LiveRequest) -> None:
+        """What the request waited for is there."""
+        self._offload(live).load = None
+        self._publish(live, live.computed)
+        live.computed = min(live.computed, live.known - 1)
+
+    # ---- transfers -------------------------------------------------------------------------------------------------
+
+    def _begin_transfers(self, now: float) -> float:
+        """Begin the stores of the pass before and the loads of this one; returns when a batch may be launched."""
+        for transfer in self._prepared:
+            transfer.end_s = self.to_host.send(max(now, self.device_free_s), transfer.tokens)
+        self._stores += self._prepared
+        self._prepared = []
+        flushed = [transfer.end_s for live in self._preempted for transfer in self._offload(live).stores]
+        launch_s = max([now, *flushed])
+        for transfer in self._new_loads:
+            transfer.end_s = self.to_device.send(launch_s, transfer.tokens)
+        self._loads += self._new_loads
+        self._new_loads = []
+        return launch_s
+
+    def _prepare_stores(self) -> None:
+        """Hand the manager what this step completes."""
+        running = [live for live in self._shares if live not in self._admitted]
+        new = [live for live in self._admitted if live.preemptions == 0]
+        resumed = [live for live in self._admitted if live.preemptions > 0]
+        for live in [*new, *running, *resumed]:
+            offload = self._offload(live)
+            count = min(live.computed + self._shares[live], live.known) // self.block_tokens
+            if count <= offload.dealt_with:
+                continue
+            keys = self._keys(live, count)
+            stored = self.store.begin_store(keys[offload.dealt_with :])
+            if stored is None:
+                continue
+            offload.dealt_with = count
+            if stored:
+                self.store.touch(keys)
+                transfer = _Transfer(live, stored, len(stored) * self.block_tokens)
+                offload.ever_stored = True
+                offload.storing += stored
+                offload.stores.append(transfer)
+                self._prepared.append(transfer)
+
+    def _look(self, now: float) -> _Notes:
+        """Which transfers have ended, also of requests that have finished since the look before."""
+        notes = _Notes()
+        for transfer in [transfer for transfer in self._stores if transfer.end_s <= now]:
+            self._stores.remove(transfer)
+            stores = self._offload(transfer.live).stores
+            stores.remove(transfer)
+            if not stores and transfer.live in self._awaited:
+                self._awaited.remove(transfer.live)
+                notes.stored.append(transfer.live)
+        for transfer in [transfer for transfer in self._loads if transfer.end_s <= now]:
+            self._loads.remove(transfer)
+            notes.loaded.append(transfer)
+        for live in self._finished:
+            if self._offload(live).stores:
+                self._awaited.append(live)
+            elif self._offload(live).ever_stored:
+                notes.stored.append(live)
+        self._finished = []
+        return notes
+
+    def _take(self, notes: _Notes) -> None:
+        """Act on a look: stored blocks can be found, loads are over, finished requests let go."""
+        for live in notes.stored:
+            self.store.end_store(self._offloads.pop(live).storing)
+        for transfer in notes.loaded:
+            self.store.end_load(transfer.keys)
+            self._unnoted_loads.remove(transfer)
+            self._offload(transfer.live).load_noted = True
+        for live in notes.stored:
+            self.holding.remove(live)
+            super()._release(live)
+
+    # ---- leaving ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, live: LiveRequest, now: float) -> None:
+        super()._finish(live, now)
+        self._finished.append(live)
+
+    def _release(self, live: LiveRequest) -> None:
+        """A finished request that has ever stored keeps its blocks."""
+        if live.generated == live.request.output_tokens and self._offload(live).ever_stored:
+            self.holding.append(live)
+        else:
+            super()._release(live)
+
+
+def replay(config: VllmConfig, offload: OffloadConfig, requests: list[Request], cost: Cost) -> Recording:
+    """Run one worker over ``requests`` until all have finished.
+
+    Raises:
+        ValueError: a request can never be served.
+        StuckError: loaded requests hold blocks that others need, for ever.
+    """
+    return drive(OffloadWorker(config, offload, cost), requests)

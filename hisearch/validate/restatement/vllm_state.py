@@ -1,0 +1,49 @@
+"""What a vLLM worker knows of a request and of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hisearch.validate.restatement.recording import Request, Step
+
+
+@dataclass(eq=False)
+class LiveRequest:
+    """A request that the engine has and has not finished.
+
+    Attributes:
+        blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
+    """
+
+    request: Request
+    generated: int = 0
+    computed: int = 0
+    in_flight: int = 0
+    blocks: list[int] = field(default_factory=list)
+    hashed: int = 0
+    preemptions: int = 0
+
+    @property
+    def known(self) -> int:
+        """Prompt and generated tokens."""
+        return self.request.input_tokens + self.generated
+
+    @property
+    def waits_for_last_token(self) -> bool:
+        """Its last output token is being made: nothing is left to schedule."""
+        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
+
+    @property
+    def urgency(self) -> tuple[int, float, Any]:
+        """Order of the waiting queue under the priority policy."""
+        return (self.request.priority, self.request.arrival_s, self.request.id)
+
+
+@dataclass
+class Outstanding:
+    """A batch on (or queued for) the device and the requests it makes a token for, in batch order."""
+
+    step: Step
+    live: list[LiveRequest]
+    sampled: list[LiveRequest]
