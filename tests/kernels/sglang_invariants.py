@@ -63,9 +63,9 @@ def check_reserves(sim: la.Sim, w: int) -> None:
     assert worker.lingering_tokens == sum(min(unused(r), CLIP_OUTPUT_TOKENS) for r in lingering)
 
 
-def eviction_key(sim: la.Sim, d: int) -> tuple[int, ...]:
+def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[int, ...]:
     """Leaves with the least key go first."""
-    node, policy = sim.nodes[d], sim.config.eviction
+    node = sim.nodes[d]
     tick, serial = int(node.tick), int(node.serial)
     if policy == la.BY_PRIORITY:
         return (int(sim.standings[d].priority), tick, serial)
@@ -76,4 +76,4 @@ def eviction_key(sim: la.Sim, d: int) -> tuple[int, ...]:
         la.MRU: (-tick, -serial),
         la.FILO: (-serial,),
         la.SLRU: (int(node.hits >= 2), tick, serial),
-    }[int(policy)]
+    }[policy]

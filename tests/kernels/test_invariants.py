@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import tier_invariants
 from tests.kernels.invariants import check, check_at_rest, host_tokens_held, run_until
 from tests.kernels.systems import System, crowded, examples, sglang_engines, systems, vllm_engines
+from tests.kernels.tier_systems import TieredSystem, limited_stores, tiered
 
 _ENGINES = {"vllm": vllm_engines(), "sglang": sglang_engines()}
 
@@ -19,12 +21,28 @@ def test_state_is_consistent_wherever_a_run_stops(name: str, host: bool) -> None
     @given(system=systems(_ENGINES[name], repeats=True, host=host), stop=st.floats(0.0, 1.0))
     def check_stops(system: System, stop: float) -> None:
         finished = run_until(system)
+        halfway = run_until(system, stop * float(max(finished.workers["event_s"])))
+        if finished.config.hicache:
+            tier_invariants.check_at_rest(finished)
+            tier_invariants.check(halfway)
+            return
         check_at_rest(finished)
+        check(halfway)
         for w in range(system.workers if host else 0):
             assert host_tokens_held(finished, w) <= system.plan.host_capacity_tokens
-        check(run_until(system, stop * float(max(finished.workers["event_s"]))))
 
     check_stops()
+
+
+@examples(300)
+@given(
+    system=tiered(st.none() | limited_stores(), most_workers=4, mixed=False),
+    stop=st.floats(0.0, 1.0),
+)
+def test_tiers_are_consistent_wherever_a_run_stops(system: TieredSystem, stop: float) -> None:
+    finished = run_until(system)
+    tier_invariants.check_at_rest(finished)
+    tier_invariants.check(run_until(system, stop * float(max(finished.workers["event_s"]))))
 
 
 @pytest.mark.parametrize("name", _ENGINES)

@@ -155,7 +155,7 @@ def limited_stores() -> st.SearchStrategy[TierPlan]:
     )
 
 
-def engines() -> st.SearchStrategy[EngineSpec]:
+def engines(*, mixed: bool = True) -> st.SearchStrategy[EngineSpec]:
     """SGLang's settings, those under which it may run out of memory included."""
     return st.builds(
         EngineSpec,
@@ -169,7 +169,7 @@ def engines() -> st.SearchStrategy[EngineSpec]:
         eviction=st.sampled_from(get_args(EvictionName)),
         schedule=st.sampled_from(["fcfs", "fcfs", *(name for name in SCHEDULES["sglang"] if name != "priority")]),
         overlap=st.booleans(),
-        mixed_chunk=st.sampled_from([False, False, True]),
+        mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),
     )
 
 
@@ -178,6 +178,7 @@ def tiered(
     *,
     most_workers: int = 1,
     open_loop: bool = False,
+    mixed: bool = True,
     movement: st.SearchStrategy[MovementPlan] | None = None,
     shape: TraceShape = DEFAULT_SHAPE,
 ) -> st.SearchStrategy[TieredSystem]:
@@ -185,7 +186,7 @@ def tiered(
     return st.builds(
         TieredSystem,
         seed=st.integers(0, 1 << 20),
-        engine=engines(),
+        engine=engines(mixed=mixed),
         capacity_tokens=st.integers(60, 400),
         workers=st.integers(1, most_workers),
         router=routers(),

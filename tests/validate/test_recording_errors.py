@@ -66,7 +66,7 @@ def _put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
         ("vllm", _put([["nobody", 0, 1]], "steps", 5, "batch"), "steps.5.batch: 'nobody' is none of the requests"),
         ("vllm", _put([["r001", 0, 1]] * 2, "steps", 5, "batch"), "steps.5.batch: names a request twice"),
         ("sglang", _config(hicache={"hicache_ratio": 2.0}), "config: hicache.hicache_write_policy: required"),
-        ("sglang", _config(hicache=HICACHE | {"hicache_ratio": -1}), "config: hicache.hicache_ratio: expected a"),
+        ("sglang", _config(hicache=HICACHE | {"hicache_ratio": -1}), "config: hicache.hicache_ratio: expected"),
         ("sglang", _config(hicache=HICACHE | {"storage": {}}), "config: hicache.storage.query_s: required"),
         ("sglang", _config(hicache=HICACHE | {"prefetch": 1}), "config: hicache.prefetch: not restated"),
         ("sglang", _config(radix_eviction_policy="belady"), "config.radix_eviction_policy: cannot be replayed"),

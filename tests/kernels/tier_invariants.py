@@ -1,0 +1,402 @@
+"""The arrays of a HiCache run checked against themselves, wherever it stops (L3, L4): slow walks over everything.
+
+Every record in use is exactly one of: a node of a worker's tree, in HBM, on the host or both; a run of a store; a node
+that has been dropped above ones on the host alone, and these, which are cut off: they hold host memory, and no look-up
+comes to them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hisearch.kernels import layout as la
+from tests.kernels import invariants as shared
+from tests.kernels import sglang_invariants as sglang
+
+
+@dataclass
+class Records:
+    """What the records in use are, by worker or store."""
+
+    nodes: dict[int, list[int]]
+    runs: dict[int, list[int]]
+    cut_off: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+
+def check(sim: la.Sim) -> None:
+    """Raise AssertionError unless everything adds up."""
+    records = _sorted_records(sim)
+    owners = _owners_of_cut_off(sim, records)
+    lockers = _host_lockers(sim)
+    for w in range(int(sim.config.workers)):
+        nodes, cut_off = records.nodes[w], [d for d in records.cut_off if owners[d] == w]
+        in_hbm = [d for d in nodes if sim.hosted[d].where & la.IN_HBM]
+        shared._check_shape(sim, w, nodes)
+        _check_cover(sim, w, nodes, cut_off)
+        _check_presence(sim, w, nodes)
+        _check_hbm_heap(sim, w, in_hbm)
+        holders = shared._check_lists(sim, w)
+        _check_locks(sim, w, nodes, holders)
+        shared._check_pages(sim, w, in_hbm, holders)
+        _check_host_pool(sim, w, nodes + cut_off, lockers)
+        _check_fetches(sim, w)
+    for v, runs in records.runs.items():
+        _check_store(sim, v, runs)
+    _check_servers(sim)
+    _check_links(sim)
+    _check_events(sim)
+
+
+def check_at_rest(sim: la.Sim) -> None:
+    """``check``, and nothing is under way once every request has ended, but for copies that no pass has noted."""
+    check(sim)
+    assert set(sim.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+    for w in range(int(sim.config.workers)):
+        worker = sim.workers[w]
+        assert worker.phase == la.IDLE
+        assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
+        assert worker.inflight_requests == worker.inflight_tokens == 0
+        assert not sim.residue[w].any()
+        assert sim.hosts[w].fetching_tokens == 0
+        assert worker.host_hit_tokens == sim.trees[host_pool(sim, w)].read_tokens + sim.hosts[w].loading_tokens
+    assert sim.counters[la.SERVING] == 0
+    _check_bytes(sim)
+
+
+def host_pool(sim: la.Sim, w: int) -> int:
+    """Index of worker ``w``'s host pool among the trees."""
+    return len(sim.trees) - int(sim.config.workers) + w
+
+
+def stores(sim: la.Sim) -> range:
+    """Indices of the stores."""
+    return range(int(sim.config.workers), len(sim.trees) - int(sim.config.workers))
+
+
+def store_of(sim: la.Sim, w: int) -> int:
+    """Index of the store that worker ``w`` uses."""
+    return int(sim.config.workers) + w // int(sim.tiers.workers_per_store)
+
+
+# ---- what the records are --------------------------------------------------------------------------------------------
+
+
+def _sorted_records(sim: la.Sim) -> Records:
+    used = set(range(len(sim.trees), int(sim.counters[la.NODES_USED])))
+    free = shared._chain(sim.nodes, int(sim.counters[la.FREE_NODE]))
+    assert set(free) <= used
+    used -= set(free)
+    assert sim.counters[la.NODES_LEFT] == len(sim.nodes) - len(sim.trees) - len(used)
+    runs = {v: _runs(sim, v) for v in stores(sim)}
+    records = Records({w: [] for w in range(int(sim.config.workers))}, runs)
+    of_stores = [d for found in runs.values() for d in found]
+    assert len(set(of_stores)) == len(of_stores)
+    assert set(of_stores) <= used
+    for d in sorted(used - set(of_stores)):
+        root = _top(sim, d)
+        if sim.hosted[d].where == 0:
+            assert (sim.nodes[d].parent, sim.nodes[d].heap_slot) == (-1, -1)
+            records.dropped.append(d)
+        elif root < 0:
+            records.cut_off.append(d)
+        else:
+            records.nodes[root].append(d)
+    children = Counter(int(sim.nodes[d].parent) for d in records.cut_off)
+    for d in records.dropped:
+        assert sim.nodes[d].children == children[d] > 0
+    for d in records.cut_off:
+        assert sim.nodes[d].children == children[d]
+        assert sim.hosted[d].where == la.ON_HOST
+        assert sim.nodes[d].begin == sim.nodes[sim.nodes[d].parent].end
+    return records
+
+
+def _top(sim: la.Sim, d: int) -> int:
+    """The root above ``d``, or -1 above which nothing is."""
+    while d >= len(sim.trees):
+        d = int(sim.nodes[d].parent)
+    return d
+
+
+def _runs(sim: la.Sim, v: int) -> list[int]:
+    """All runs of a store, each list in order of depth, apart, and within its trace-tree node."""
+    page = int(sim.config.page_tokens)
+    found = []
+    for s in range(len(sim.trace.parent)):
+        chain = shared._chain(sim.nodes, int(sim.cover[v, s]))
+        before, end = -1, int(sim.trace.start_tokens[s]) // page * page - 1
+        for d in chain:
+            node = sim.nodes[d]
+            assert (int(node.static), int(node.prev)) == (s, before)
+            assert node.begin % page == node.end % page == 0
+            assert end < node.begin < node.end <= sim.trace.end_tokens[s]
+            before, end = d, int(node.end)
+        found += chain
+    return found
+
+
+def _owners_of_cut_off(sim: la.Sim, records: Records) -> dict[int, int]:
+    """Whose host pool the cut-off nodes are in: that of the heap that a leaf is in, or of what uses it."""
+    workers = range(int(sim.config.workers))
+    cut_off = set(records.cut_off)
+    owner: dict[int, int] = {}
+    for w in workers:
+        v = host_pool(sim, w)
+        heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
+        for leaf in [*heap, *_host_locks(sim, w)]:
+            d = leaf
+            while d in cut_off:
+                assert owner.setdefault(d, w) == w
+                d = int(sim.nodes[d].parent)
+    assert set(owner) == cut_off
+    return owner
+
+
+# ---- HBM and host ----------------------------------------------------------------------------------------------------
+
+
+def _check_cover(sim: la.Sim, w: int, nodes: list[int], cut_off: list[int]) -> None:
+    """``cover`` is what walking over every page gives; where nothing is left it may lead to a node that is cut off."""
+    page = int(sim.config.page_tokens)
+    deepest: dict[int, tuple[int, int]] = {}
+    for d in nodes:
+        path = shared._path(sim, int(sim.nodes[d].static))
+        for end in range(int(sim.nodes[d].begin) + page, int(sim.nodes[d].end) + 1, page):
+            static = next(s for s in path if sim.trace.start_tokens[s] < end <= sim.trace.end_tokens[s])
+            assert deepest.get(static, (0, -1))[0] != end
+            deepest[static] = max(deepest.get(static, (0, -1)), (end, d))
+    for s, d in enumerate(sim.cover[w].tolist()):
+        if s in deepest:
+            assert d == deepest[s][1]
+        else:
+            assert d == -1 or d in cut_off
+
+
+def _check_presence(sim: la.Sim, w: int, nodes: list[int]) -> None:
+    """HBM is closed towards the root, what is settled too; children in HBM are counted."""
+    in_hbm = Counter(int(sim.nodes[d].parent) for d in nodes if sim.hosted[d].where & la.IN_HBM)
+    for d in nodes:
+        hosted, parent = sim.hosted[d], int(sim.nodes[d].parent)
+        assert hosted.where & (la.IN_HBM | la.ON_HOST)
+        if parent != w:
+            assert sim.hosted[parent].where & la.IN_HBM or not hosted.where & la.IN_HBM
+            assert sim.hosted[parent].settled or not hosted.settled
+        assert hosted.where & la.ON_HOST or not hosted.settled
+        assert hosted.device_children == in_hbm[d]
+
+
+def _check_heap(sim: la.Sim, v: int, expected: list[int], policy: int) -> None:
+    """The heap holds what is expected, in heap order, and all of it knows its place."""
+    heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
+    assert sorted(heap) == sorted(expected)
+    assert all(sim.nodes[d].heap_slot == slot for slot, d in enumerate(heap))
+    keys = [sglang.eviction_key(sim, d, policy) for d in heap]
+    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
+    assert sim.trees[v].eviction == policy
+
+
+def _check_hbm_heap(sim: la.Sim, w: int, in_hbm: list[int]) -> None:
+    unlocked = [d for d in in_hbm if sim.nodes[d].lock == 0]
+    assert sim.trees[w].evictable_pages == sum(shared._node_pages(sim, d) for d in unlocked)
+    leaves = [d for d in unlocked if sim.hosted[d].device_children == 0]
+    _check_heap(sim, w, leaves, int(sim.config.eviction))
+
+
+def _copies(sim: la.Sim, first: int) -> list[int]:
+    found: list[int] = []
+    while first >= 0:
+        found.append(first)
+        assert len(found) <= len(sim.nodes)
+        first = int(sim.hosted[first].next_copy)
+    return found
+
+
+def _check_locks(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> None:
+    """A lock count is the requests that hold a node, the copies of it that are not noted, and its locked children."""
+    host = sim.hosts[w]
+    to_host, to_hbm = _copies(sim, int(host.to_host_head)), _copies(sim, int(host.to_hbm_head))
+    for copies, tail in ((to_host, host.to_host_tail), (to_hbm, host.to_hbm_tail)):
+        assert (copies[-1] if copies else -1) == tail
+        ends = [float(sim.hosted[d].at_s) for d in copies]
+        assert ends == sorted(ends)
+    direct = Counter(int(sim.requests[r].node) for r in holders)
+    direct.update([*to_host, *to_hbm, *_copies(sim, int(host.loading))])
+    locked_children = Counter(int(sim.nodes[d].parent) for d in nodes if sim.nodes[d].lock > 0)
+    assert set(direct) <= {w, *nodes}
+    for d in [w, *nodes]:
+        assert sim.nodes[d].lock == direct[d] + locked_children[d] + (d == w)
+        assert d == w or sim.nodes[d].lock == 0 or sim.hosted[d].where & la.IN_HBM
+    assert all(sim.hosted[d].where & la.ON_HOST for d in to_host)
+    for r in holders:
+        assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
+
+
+def _line(sim: la.Sim, k: int) -> list[int]:
+    """Jobs of server ``k``: nodes for a writer, fetches for the others."""
+    found, job = [], int(sim.servers[k].head)
+    while job >= 0:
+        found.append(job)
+        assert len(found) <= len(sim.nodes)
+        job = int(sim.hosted[job].next_write if k % 3 == la.WRITER else sim.fetches[job].next)
+    assert not found or found[-1] == sim.servers[k].tail
+    return found
+
+
+def _registered(sim: la.Sim, w: int) -> list[int]:
+    """Fetches of worker ``w``'s requests."""
+    fetches = [int(sim.requests[r].fetch) for r in range(len(sim.requests)) if sim.requests[r].worker == w]
+    return [f for f in fetches if f >= 0]
+
+
+def _host_locks(sim: la.Sim, w: int) -> list[int]:
+    """Nodes whose host copies storage uses, once for each use."""
+    if not sim.tiers.storage:
+        return []
+    written, d = [], int(sim.hosts[w].written)
+    while d >= 0:
+        written.append(d)
+        d = int(sim.hosted[d].next_write)
+    above = [int(sim.fetches[f].above) for f in _registered(sim, w)]
+    return [d for d in [*_line(sim, 3 * w + la.WRITER), *written, *above] if d >= len(sim.trees)]
+
+
+def _host_lockers(sim: la.Sim) -> Counter[int]:
+    return Counter(d for w in range(int(sim.config.workers)) for d in _host_locks(sim, w))
+
+
+def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int]) -> None:
+    """Free pages, pages of nodes and of fetches are all there are; what may go is what the heap holds (L3)."""
+    v, page = host_pool(sim, w), int(sim.config.page_tokens)
+    pool = sim.trees[v]
+    on_host = [d for d in nodes if sim.hosted[d].where & la.ON_HOST]
+    for d in nodes:
+        assert sim.hosted[d].host_locks == lockers[d]
+        assert sim.hosted[d].where & la.ON_HOST or not lockers[d]
+    fetched = _fetch_pages(sim, w) if sim.tiers.storage else 0
+    held = sum(shared._node_pages(sim, d) for d in on_host)
+    assert pool.free_pages >= 0
+    known = pool.free_pages + held + fetched + int(sim.hosts[w].released_pages)
+    # The engine names fetches by request: that an earlier one of a retracted request was not worth it ends the newer
+    # one, whose memory nobody gives back.
+    may_leak = sim.tiers.storage and sim.workers[w].preemptions > 0
+    assert known <= pool.capacity_pages if may_leak else known == pool.capacity_pages
+    assert held + fetched <= pool.peak_pages <= pool.capacity_pages
+    assert pool.capacity_pages * page == sim.config.host_pages * page
+    leaves = [
+        d
+        for d in on_host
+        if sim.hosted[d].where == la.ON_HOST and sim.nodes[d].children == 0 and not sim.hosted[d].host_locks
+    ]
+    _check_heap(sim, v, leaves, int(sim.config.eviction))
+
+
+# ---- storage ---------------------------------------------------------------------------------------------------------
+
+
+def _fetch_pages(sim: la.Sim, w: int) -> int:
+    """Host pages of fetches that the tree has not got."""
+    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, 3 * w + la.ASKER))
+    reading = _line(sim, 3 * w + la.READER)
+    for f in reading:
+        fetch = sim.fetches[f]
+        tokens += int(fetch.found - (fetch.read if fetch.stopped else 0))
+    done = [f for f in _registered(sim, w) if not sim.fetches[f].served]
+    return (tokens + sum(int(sim.fetches[f].read) for f in done)) // int(sim.config.page_tokens)
+
+
+def _check_fetches(sim: la.Sim, w: int) -> None:
+    """Each request's fetch is its own, none has read more than was found, nor found more than was wanted.
+
+    A fetch is its request's or has been taken, or was not worth it. One of a request that was retracted may be taken
+    from it in place of an earlier one that was not worth it (see ``_check_host_pool``).
+    """
+    if not sim.tiers.storage:
+        return
+    registered = _registered(sim, w)
+    assert len(set(registered)) == len(registered)
+    assert sim.hosts[w].fetching_tokens == sum(int(sim.fetches[f].wanted) for f in registered)
+    asked, reading = _line(sim, 3 * w + la.ASKER), _line(sim, 3 * w + la.READER)
+    revoked, f = [], int(sim.hosts[w].revoked)
+    while f >= 0:
+        revoked.append(f)
+        f = int(sim.fetches[f].next)
+    assert len({*asked, *reading, *revoked}) == len(asked) + len(reading) + len(revoked)
+    for f in {*registered, *asked, *reading, *revoked}:
+        fetch = sim.fetches[f]
+        assert fetch.registered == (f in registered)
+        assert fetch.served == (f in [*asked, *reading, *revoked])
+        assert fetch.registered or fetch.stopped or f in revoked or sim.requests[fetch.request].preemptions > 0
+        assert 0 <= fetch.read <= fetch.found <= fetch.wanted
+        assert f not in [*asked, *revoked] or fetch.found == 0
+        above = int(fetch.above)
+        if fetch.registered and above >= len(sim.trees):
+            assert sim.nodes[above].end == fetch.begin
+            assert sim.hosted[above].where & la.ON_HOST
+
+
+def _check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
+    """Free pages and pages of runs are all there are, any run may go, none was used later than now (L3)."""
+    cache = sim.trees[v]
+    held = sum(shared._node_pages(sim, d) for d in runs)
+    assert cache.free_pages >= 0
+    assert cache.free_pages + held == cache.capacity_pages == sim.tiers.store_pages
+    assert held <= cache.peak_pages <= cache.capacity_pages
+    assert all(sim.nodes[d].tick <= cache.tick for d in runs)
+    _check_heap(sim, v, runs, int(sim.tiers.store_eviction))
+    page = int(sim.config.page_tokens)
+    assert held * page == cache.stored_tokens - cache.evicted_tokens - cache.expired_tokens
+
+
+def _check_servers(sim: la.Sim) -> None:
+    """Servers with a job are in their heap, in order of time."""
+    if not sim.tiers.storage:
+        return
+    heap = sim.server_heap[: sim.counters[la.SERVING]].tolist()
+    assert sorted(heap) == [k for k in range(len(sim.servers)) if sim.servers[k].head >= 0]
+    assert [int(sim.servers[k].slot) for k in heap] == list(range(len(heap)))
+    keys = [(float(sim.servers[k].end_s), k) for k in heap]
+    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
+    assert all(sim.servers[k].slot == -1 for k in range(len(sim.servers)) if k not in heap)
+
+
+# ---- links and events ------------------------------------------------------------------------------------------------
+
+
+def _check_links(sim: la.Sim) -> None:
+    """A link's time is that of its transfers by its law, one after another; host links move what the pools count."""
+    for link in sim.links:
+        assert abs(link.busy_s - (link.transfers * link.base_s + link.tokens * link.s_per_token)) <= 1e-9
+        assert link.busy_s <= link.free_s + 1e-9
+    for w in range(int(sim.config.workers)):
+        pool = sim.trees[host_pool(sim, w)]
+        assert sim.links[2 * w].tokens == pool.stored_tokens
+        assert sim.links[2 * w + 1].tokens == pool.read_tokens
+
+
+def _check_bytes(sim: la.Sim) -> None:
+    """What the links have moved is what the stores have been given and read out of (L4)."""
+    workers = int(sim.config.workers)
+    for v in stores(sim):
+        write, read = sim.links[2 * v], sim.links[2 * v + 1]
+        assert read.tokens == sim.trees[v].read_tokens
+        # What the store has already, or has no room for, travels all the same.
+        assert sim.trees[v].stored_tokens <= write.tokens
+    if sim.tiers.network:
+        networks = sim.links[2 * workers + 2 * len(stores(sim)) :]
+        for way in (0, 1):
+            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in stores(sim))
+            assert sum(int(link.tokens) for link in networks[way::2]) == at_stores
+
+
+def _check_events(sim: la.Sim) -> None:
+    """As without tiers, but that an idle worker may wait for a copy or a deadline."""
+    heap = sim.event_heap[: sim.counters[la.EVENT_HEAP]].tolist()
+    for w in range(len(sim.workers)):
+        if sim.workers[w].phase != la.IDLE:
+            assert w in heap
+        elif w in heap:
+            assert sim.workers[w].waiting > 0
+    assert all(sim.workers[w].event_slot == slot for slot, w in enumerate(heap))
+    assert all(sim.workers[heap[(k - 1) // 2]].event_s <= sim.workers[heap[k]].event_s for k in range(1, len(heap)))
