@@ -213,15 +213,13 @@ def test_a_medium_must_be_known() -> None:
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
-        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "tlru"}]}, "tiers.1.eviction"),
+        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "belady"}]}, "tiers.1.eviction"),
         (
             {"engine": "vllm", "tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], "movement": {"mover": "lmcache"}},
-            "tiers.1",
+            "tiers.1.scope",
         ),
-        ({"engine": "vllm", "tiers": [{**DRAM, "eviction": "arc"}]}, "tiers.0.eviction"),
         ({"engine": "vllm", "tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
         ({"movement": {"mover": "lmcache"}}, "movement.mover"),
-        ({"engine": "vllm", "movement": {"store_threshold": 2}}, "movement.store_threshold"),
     ],
 )
 def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: str) -> None:
@@ -236,6 +234,7 @@ def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: st
         {"tiers": [{**DRAM, "eviction": "slru"}]},
         {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "ttl_s": 60, "reclaim": "pressure"}]},
         {"tiers": [DRAM, {"medium": "rdma-pool", "gib": 900, "eviction": "lfu"}], "movement": {"prefetch": "timeout"}},
+        {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "tlru", "tail_tokens": 4096}]},
     ],
 )
 def test_hicache_is_simulated_whole(fields: dict[str, Any]) -> None:

@@ -36,8 +36,8 @@ def about(target, tolerance):
 
 def test_every_shipped_workload_is_tested_here():
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == [
-        "azure-conv-like", "chat-multiturn", "coder-6h", "million", "mooncake-conversation", "mooncake-like",
-        "sharegpt-closed-loop",
+        "azure-conv-like", "chat-multiturn", "coder-6h", "coding-agent", "million", "mooncake-conversation",
+        "mooncake-like", "sharegpt-closed-loop", "weka-agents",
     ]  # fmt: skip
     for path in FOLDER.glob("*.yaml"):
         assert spec_of(path.stem).provenance is not None
@@ -68,6 +68,17 @@ def test_chat_multiturn_as_shipped():
     assert stats.input_tokens.mean == about(2331, 0.1)
     # Twelve minutes: what was said before them has to be computed again.
     assert 0.47 < stats.ideal_hit_rate < 0.579
+
+
+def test_coding_agent_is_like_recorded_sessions_up_to_its_window():
+    # Recorded: outputs of 216 tokens (p50) and 898 (p90), 10 s (p50) and 168 s (p90) between turns, 96 % repeats.
+    stats = stats_of("coding-agent")
+    assert stats.output_tokens.p50 == about(216, 0.03)
+    assert stats.output_tokens.p90 == about(898, 0.03)
+    assert stats.think_s.p50 == about(10, 0.06)
+    assert stats.think_s.p90 == about(168, 0.2)
+    assert stats.input_tokens.max <= 122_880
+    assert stats.ideal_hit_rate == pytest.approx(0.94, abs=0.01)
 
 
 def test_coder_6h():

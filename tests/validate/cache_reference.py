@@ -303,7 +303,10 @@ class SlowTtl(SlowCache):
         chain = pages_of(self.stored[i], self.page_tokens, self.partial)
         found = [page for page in self.leading(chain) if self.has_expired(page, now)]
         if found and self.settings.reclaim == "lazy":
-            self.drop([page for page in self.resident if page[: len(found[0])] == found[0]], now)
+            # Nothing stands behind a partial page: what begins with its tokens stands beside it.
+            full = len(found[0]) % self.page_tokens == 0
+            gone = [page for page in self.resident if page == found[0] or (full and page[: len(found[0])] == found[0])]
+            self.drop(gone, now)
         for page in self.leading(chain):
             if self.has_expired(page, now):
                 self.expired_tokens += len(page) - len(before(page, self.page_tokens))
