@@ -124,14 +124,15 @@ def load(sim, w, r, static, on_device, tokens):
     connector.loads_tail = r
     if connector.new_load < 0:
         connector.new_load = r
-    sim.workers[w].host_hit_tokens += tokens
+    known = sim.trace.input_tokens[r] + sim.requests[r].generated
+    sim.workers[w].host_hit_tokens += min(on_device + tokens, known - 1) - on_device
 
 
 @kernel
 def end_wait(sim, w, r):
     """What ``r`` waited for is there: it can be found on the device; of all its tokens the last is computed again."""
     request = sim.requests[r]
-    sim.offloaded[r].loading = tl.NOT_LOADING
+    sim.offloaded[r].loading = tl.LOADED
     memory.publish(sim, w, r, request.computed)
     request.computed = min(request.computed, sim.trace.input_tokens[r] + request.generated - 1)
 
@@ -287,7 +288,7 @@ def _end_load(sim, w, r):
     static = lists.path_end(sim, r)
     if runs.enough(sim, 4):
         host_blocks.use(sim, store_of(sim, w), static, offloaded.load_block, offloaded.dealt_with, -1)
-    offloaded.loading = tl.LOADED
+    offloaded.loading = tl.NOTED
 
 
 @kernel

@@ -98,7 +98,7 @@ OFFLOADED = np.dtype(
         ("storing", "i4"),  # 1 while blocks of it are on their way to the host, as far as the manager knows
         ("transfers", "i4"),  # to the host that have not been noted
         ("ever_stored", "i4"),
-        ("loading", "i4"),  # NOT_LOADING, LOADING, LOADED
+        ("loading", "i4"),  # NOT_LOADING, LOADING, NOTED, or LOADED once a pass has seen that
         ("next", "i4"),  # behind it among a worker's loads, its finished requests, or what was found of them
         ("awaited", "i4"),  # 1 where it has finished and transfers of its are under way
         ("holds", "i4"),  # 1 where it has finished and still holds its pages
@@ -107,7 +107,7 @@ OFFLOADED = np.dtype(
     ],
     align=True,
 )
-NOT_LOADING, LOADING, LOADED = 0, 1, 2
+NOT_LOADING, LOADING, NOTED, LOADED = 0, 1, 2, 3
 
 #: A worker's connector.
 CONNECTOR = np.dtype(

@@ -78,6 +78,7 @@ def _run(sim, w, r, now, share, held, skipped):
     connector = sim.connectors[w]
     _leave_queue(sim, w, r, skipped)
     on_device = sim.offloaded[r].on_device
+    sim.offloaded[r].loading = tl.NOT_LOADING
     lists.note_scheduled(sim, r, now, on_device, sim.requests[r].computed - on_device)
     scheduler.run(sim, w, r, share, held)
     if connector.first_admitted < 0:
@@ -114,9 +115,9 @@ def _consider(sim, w, r, now, budget, skipped):
     offloaded = sim.offloaded[r]
     if offloaded.loading == tl.LOADING:
         return ASIDE
-    if offloaded.loading == tl.LOADED:
+    if offloaded.loading == tl.NOTED:
         offload.end_wait(sim, w, r)
-    if sim.requests[r].computed > 0:
+    if offloaded.loading == tl.LOADED:
         return _resume(sim, w, r, now, budget, skipped)
     look = scheduler.look_up(sim, w, r)
     static, limit, found, d = look

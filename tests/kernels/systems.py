@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate.engine import EngineStuck
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
@@ -22,6 +23,7 @@ from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.restatement.splitmix import SplitMix64
 from hisearch.validate.restatement.transfers import CopyLaw
+from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
 from tests.reference import trtllm
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
@@ -118,7 +120,7 @@ class System:
     host_tokens: int = 0
     rugged: bool = False
     ignore_eos: bool = False
-    offload: vllm_offload.OffloadConfig | None = None
+    offload: OffloadConfig | None = None
     lmcache: lmcache.LmcacheConfig | None = None
     sharing: int = 1
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
@@ -189,7 +191,16 @@ class System:
         )
 
 
-def offloading(bare: WorkerPlan, offload: vllm_offload.OffloadConfig, sharing: int) -> WorkerPlan:
+def settled(system: System, **options: Any) -> Result:
+    """Run the kernels, inside a property test: deployments that come to a halt are not looked at."""
+    try:
+        return system.simulate(**options)
+    except EngineStuck:
+        assume(False)
+        raise
+
+
+def offloading(bare: WorkerPlan, offload: OffloadConfig, sharing: int) -> WorkerPlan:
     """The plan with host memory that vLLM's connector uses, shared by so many workers."""
     size = offload.block_tokens(bare.engine.page_size)
     scope = "worker" if sharing == 1 else "node"
@@ -390,7 +401,7 @@ def lmcache_systems() -> st.SearchStrategy[System]:
 def offload_systems() -> st.SearchStrategy[System]:
     """Deployments of vLLM with its offloading connector."""
     offload = st.builds(
-        vllm_offload.OffloadConfig,
+        OffloadConfig,
         capacity_tokens=st.sampled_from([64, 300, 1000, 4000, 100_000]),
         to_host=COPY_LAWS,
         to_device=COPY_LAWS,

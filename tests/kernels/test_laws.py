@@ -15,11 +15,22 @@ from hypothesis import strategies as st
 
 from hisearch.simulate import Outcome, Result, simulate
 from hisearch.specs.deployment import EngineSpec, RouterSpec
-from tests.kernels.systems import ENGINES, System, any_engines, compiled, crowded, examples, systems
+from tests.kernels.systems import (
+    ENGINES,
+    System,
+    any_engines,
+    compiled,
+    crowded,
+    examples,
+    lmcache_systems,
+    offload_systems,
+    settled,
+    systems,
+)
 from tests.reference.random_traces import random_trace
 
 ANY = systems(any_engines(), repeats=True)
-ANY_HOST = systems(any_engines(), repeats=True, host=True)
+ANY_HOST = systems(any_engines(), repeats=True, host=True) | offload_systems() | lmcache_systems()
 CROWDED = crowded("vllm") | crowded("sglang") | crowded("trtllm")
 EVENTS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
 
@@ -45,7 +56,7 @@ def late_decodes(system: System, result: Result) -> int:
 @examples(100)
 @given(system=ANY_HOST | CROWDED)
 def test_l1_every_request_ends_exactly_once(system: System) -> None:
-    result = system.simulate()
+    result = settled(system)
     table = result.requests
     ended = np.isfinite(table.finish_s)
     assert set(table.outcome.tolist()) <= {Outcome.FINISHED, Outcome.TOO_LARGE}
@@ -59,10 +70,10 @@ def test_l1_every_request_ends_exactly_once(system: System) -> None:
 @examples(100)
 @given(system=ANY_HOST | CROWDED, share=st.floats(0.0, 1.2))
 def test_l1_horizon_cuts_a_run_and_changes_nothing_before(system: System, share: float) -> None:
-    full = system.simulate()
+    full = settled(system)
     ends = full.requests.finish_s[full.requests.finished]
     horizon = share * float(ends.max(initial=1.0))
-    cut = system.simulate(horizon_s=horizon)
+    cut = settled(system, horizon_s=horizon)
     happened = {name: getattr(full.requests, name) <= horizon for name in EVENTS}
     for name in EVENTS[1:]:
         expected = np.where(happened[name], getattr(full.requests, name), np.nan)
@@ -77,7 +88,7 @@ def test_l1_horizon_cuts_a_run_and_changes_nothing_before(system: System, share:
 @examples(100)
 @given(system=ANY_HOST)
 def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
-    result = system.simulate()
+    result = settled(system)
     table, done = result.requests, result.requests.finished
     hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
     assert (hits >= 0).all()
@@ -97,7 +108,7 @@ def test_l2_prefilled_and_hit_tokens_are_the_prompts(system: System) -> None:
 @given(system=CROWDED)
 def test_l2_preempted_requests_make_all_their_tokens(system: System) -> None:
     """A recomputation ends with one token, as a prompt does: decodes make the rest of what was asked."""
-    result = system.simulate()
+    result = settled(system)
     table, done = result.requests, result.requests.finished
     missing = int((table.input_tokens - table.hit_tokens)[done].sum())
     assert missing <= result.workers.prefill_tokens.sum()
@@ -109,7 +120,7 @@ def test_l2_preempted_requests_make_all_their_tokens(system: System) -> None:
 @examples(100)
 @given(system=ANY_HOST | CROWDED)
 def test_l3_no_worker_holds_more_than_its_capacity(system: System) -> None:
-    result = system.simulate()
+    result = settled(system)
     assert (result.workers.peak_kv_tokens <= result.kv_capacity_tokens).all()
     page = system.engine.page_size
     asked = result.requests.input_tokens + result.requests.output_tokens - 1
@@ -122,7 +133,7 @@ def test_l3_no_worker_holds_more_than_its_capacity(system: System) -> None:
 @examples(100)
 @given(system=ANY_HOST | CROWDED)
 def test_l4_no_effect_before_its_cause(system: System) -> None:
-    result, trace = system.simulate(), system.trace.arrays
+    result, trace = settled(system), system.trace.arrays
     table, done = result.requests, result.requests.finished
     assert (table.arrival_s[done] <= table.scheduled_s[done]).all()
     assert (table.scheduled_s[done] < table.first_token_s[done]).all()
@@ -202,7 +213,7 @@ def test_l5_true_output_lengths_matter_only_once_they_show(
 @examples(40)
 @given(system=ANY_HOST)
 def test_l6_same_inputs_give_the_same_bytes(system: System) -> None:
-    assert fingerprint(system.simulate()) == fingerprint(system.simulate())
+    assert fingerprint(settled(system)) == fingerprint(settled(system))
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -15,6 +15,7 @@ from hisearch.validate.restatement import lmcache, vllm, vllm_offload
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Recording, Request, Step
 from hisearch.validate.restatement.transfers import CopyLaw
+from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import random_trace
 from tests.reference.recorded import recorded_law
@@ -24,7 +25,7 @@ from tests.reference_validation.test_laws import VLLM
 LAWS = st.builds(CopyLaw, st.sampled_from([0.0, 1e-4, 0.003]), st.sampled_from([0.0, 4e-6, 1e-3]))
 WORKERS = st.builds(replace, VLLM, async_scheduling=st.booleans())
 OFFLOAD = st.builds(
-    vllm_offload.OffloadConfig,
+    OffloadConfig,
     capacity_tokens=st.sampled_from([0, 20, 100, 400, 10_000]),
     to_host=LAWS,
     to_device=LAWS,
@@ -128,7 +129,7 @@ def _check(worker: Any, recording: Recording, requests: list[Request]) -> None:
 
 @given(seed=SEEDS, config=WORKERS, offload=OFFLOAD)
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_offload_conserves(seed: int, config: vllm.VllmConfig, offload: vllm_offload.OffloadConfig) -> None:
+def test_offload_conserves(seed: int, config: vllm.VllmConfig, offload: OffloadConfig) -> None:
     requests = _requests(seed, config)
     worker = CheckedOffload(config, offload, recorded_law)
     try:
@@ -161,7 +162,7 @@ def test_tier_of_no_size_is_no_tier(seed: int, config: vllm.VllmConfig) -> None:
     requests = _requests(seed, config)
     slow = CopyLaw(1.0, 1.0)
     plain = vllm.replay(config, requests, recorded_law)
-    none_offloaded = vllm_offload.replay(config, vllm_offload.OffloadConfig(0, slow, slow), requests, recorded_law)
+    none_offloaded = vllm_offload.replay(config, OffloadConfig(0, slow, slow), requests, recorded_law)
     assert none_offloaded == plain
     assert (
         lmcache.replay(config, lmcache.LmcacheConfig(0, slow, slow, chunk_tokens=16), requests, recorded_law) == plain
@@ -190,7 +191,7 @@ def test_endless_free_host_memory_recalls_all_that_was_computed(device_tokens: i
     config = vllm.VllmConfig(4, 4096, device_tokens // 4 + 1, 4)
     requests = [replace(request, arrival_s=10.0 * k) for k, request in enumerate(_requests(seed, config))]
     knocks = [Request(-k, 10.0 * k + 9.0, 1, 1, 1, PathContent(-k, [])) for k in range(1, len(requests))]
-    offload = vllm_offload.OffloadConfig(1 << 40, FREE, FREE, eviction=eviction)
+    offload = OffloadConfig(1 << 40, FREE, FREE, eviction=eviction)
     recording = vllm_offload.replay(config, offload, [*requests, *knocks], recorded_law)
     made = {request.id: request.input_tokens + request.output_tokens - 1 for request in requests}
     expected = _longest_seen(requests, made, 4)

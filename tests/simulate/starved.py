@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,13 @@ _GUARDS = 8
 _MARK = -77
 
 
+def _guarded(pool: Any, field: str) -> Any:
+    """A pool of as many records, with guards behind them."""
+    guarded = np.zeros(len(pool) + _GUARDS, pool.dtype).view(np.recarray)
+    guarded[field][-_GUARDS:] = _MARK
+    return guarded
+
+
 def starve(name: str, host_tokens: int) -> int:
     """Returns the first size that suffices.
 
@@ -28,20 +36,25 @@ def starve(name: str, host_tokens: int) -> int:
     """
     spec = EngineSpec.model_validate({"name": name, "page_tokens": 4, "max_running_requests": 8, "chunk_tokens": 64})
     system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
-    config = engine._config(system.plan, 2, system.router, math.inf)
-    tiers = tier_arrays.tier_record(system.plan, 2)
+    plan = engine._with_movement(system.plan)
+    config = engine._config(plan, 2, system.router, math.inf)
+    tiers = tier_arrays.tier_record(plan, 2)
     room = 0
     while True:
         room += 1
-        sim = engine._allocate(system.plan, system.trace.arrays, config, 1.0, 0, room)
+        sim = engine._allocate(plan, system.trace.arrays, config, 1.0, 0, room)
         nodes = len(sim.nodes)
         guarded = np.zeros(nodes + _GUARDS, la.NODE).view(np.recarray)
         guarded["begin"][nodes:] = _MARK
-        arrays = {field: getattr(sim, field) for field in la.Sim.FIELDS}
-        sim = la.Sim(**{**arrays, "nodes": guarded[:nodes], "config": config, "tiers": tiers})
+        arrays = {field: getattr(sim, f"_{field}_owner", getattr(sim, field)) for field in la.Sim.FIELDS}
+        runs, transfers = _guarded(sim.runs, "begin"), _guarded(sim.transfers, "tokens")
+        pools = {"nodes": guarded[:nodes], "runs": runs[:-_GUARDS], "transfers": transfers[:-_GUARDS]}
+        sim = la.Sim(**{**arrays, **pools, "config": config, "tiers": tiers})
         print(name, host_tokens, room, file=sys.stderr, flush=True)
         cluster.run(sim)
         assert (guarded["begin"][nodes:] == _MARK).all()
+        assert (runs["begin"][-_GUARDS:] == _MARK).all()
+        assert (transfers["tokens"][-_GUARDS:] == _MARK).all()
         if not sim.counters[la.FAULT]:
             return room
 

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from hisearch.simulate import simulate
 from hisearch.simulate.engine import _ROUTERS
 from hisearch.specs.deployment import EngineSpec, RouterName, RouterSpec
-from tests.kernels.systems import POLICIES, System, compiled, examples, plan, sglang_engines, systems, vllm_engines
+from tests.kernels.systems import (
+    POLICIES,
+    System,
+    compiled,
+    examples,
+    plan,
+    settled,
+    sglang_engines,
+    systems,
+    vllm_engines,
+)
 from tests.reference.random_traces import TraceShape, random_trace
 
 ANY = systems(vllm_engines() | sglang_engines(), repeats=True, host=True)
@@ -33,7 +43,7 @@ def test_every_policy_that_a_spec_may_name_exists() -> None:
 @examples(40)
 @given(system=ANY, workers=st.integers(1, 70))
 def test_worker_is_valid(policy: str, system: System, workers: int) -> None:
-    table = replace(system, workers=workers, router=spec(policy)).simulate().requests
+    table = settled(replace(system, workers=workers, router=spec(policy))).requests
     assert ((table.worker >= 0) & (table.worker < workers))[table.finished].all()
     assert (table.worker[~table.finished] == -1).all()
 
@@ -43,7 +53,7 @@ def test_worker_is_valid(policy: str, system: System, workers: int) -> None:
 @given(system=ANY)
 def test_routes_are_decided_by_the_seed(policy: str, system: System) -> None:
     system = replace(system, workers=5, router=spec(policy))
-    assert system.simulate().requests.worker.tolist() == system.simulate().requests.worker.tolist()
+    assert settled(system).requests.worker.tolist() == settled(system).requests.worker.tolist()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -51,8 +61,8 @@ def test_routes_are_decided_by_the_seed(policy: str, system: System) -> None:
 @given(system=ANY)
 def test_one_worker_needs_no_router(policy: str, system: System) -> None:
     alone = replace(system, workers=1)
-    routed = replace(alone, router=spec(policy)).simulate().requests
-    plain = replace(alone, router=RouterSpec()).simulate().requests
+    routed = settled(replace(alone, router=spec(policy))).requests
+    plain = settled(replace(alone, router=RouterSpec())).requests
     np.testing.assert_array_equal(routed.finish_s, plain.finish_s)
     np.testing.assert_array_equal(routed.hit_tokens, plain.hit_tokens)
 

@@ -11,7 +11,8 @@ Looking up
 - An offloaded block is ``block_size_factor`` device blocks; only whole ones are kept. [kv_offload/spec.py]
 - With prefix caching, a request whose found blocks are being loaded by another one is passed over. [same]
 - *Assumed*: the blocks looked up are those of all tokens known now; a block that a token just sampled completes, which
-  cannot be stored anywhere yet, is not told apart.
+  cannot be stored anywhere yet, is not told apart. A prompt of one token in a block of one is computed once it has been
+  loaded (the engine, which tells by its computed tokens, would load it again and again).
 
 Loading
 - A request with a find is given its device blocks (the test for the whole prompt comes first), takes part in no step
@@ -54,43 +55,14 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Literal
+from typing import Any
 
 from hisearch.validate.restatement.content import page
 from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
-from hisearch.validate.restatement.transfers import CopyLaw, Link
+from hisearch.validate.restatement.transfers import Link
 from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
-from hisearch.validate.restatement.vllm_offload_store import OffloadStore
+from hisearch.validate.restatement.vllm_offload_store import OffloadConfig, OffloadStore
 from hisearch.validate.restatement.vllm_state import LiveRequest
-
-
-@dataclass(frozen=True)
-class OffloadConfig:
-    """Settings of the connector.
-
-    Attributes:
-        capacity_tokens: host memory; what is less than an offloaded block has no use.
-        to_host, to_device: laws of the two directions.
-        block_size_factor: device blocks per offloaded block.
-        eviction: ``lru`` or ``arc``.
-        store_threshold: look-ups after which a block is worth storing; below 2: all are.
-    """
-
-    capacity_tokens: int
-    to_host: CopyLaw
-    to_device: CopyLaw
-    block_size_factor: int = 1
-    eviction: Literal["lru", "arc"] = "lru"
-    store_threshold: int = 0
-
-    def block_tokens(self, block_size: int) -> int:
-        """Tokens of an offloaded block."""
-        return self.block_size_factor * block_size
-
-    def new_store(self, block_size: int) -> OffloadStore:
-        """Empty host memory."""
-        capacity = self.capacity_tokens // self.block_tokens(block_size)
-        return OffloadStore(capacity, self.eviction, self.store_threshold)
 
 
 class _Verdict(Enum):
@@ -122,6 +94,7 @@ class _Offload:
         stores: its transfers to the host that have not been noted.
         load: the transfer that it waits for.
         load_noted: whether that one has been.
+        loaded: it has waited for one, and has not run since.
     """
 
     dealt_with: int = 0
@@ -130,6 +103,7 @@ class _Offload:
     stores: list[_Transfer] = field(default_factory=list)
     load: _Transfer | None = None
     load_noted: bool = False
+    loaded: bool = False
 
 
 @dataclass
@@ -260,7 +234,7 @@ class OffloadWorker(VllmWorker):
                 return _Verdict.STEPS_ASIDE
             self._end_wait(live)
         hits: list[int] = []
-        if live.computed == 0:
+        if not offload.loaded:
             hits = self._lookup(live)
             found = self._find(live, len(hits) * self.config.block_size)
             if found is None:
@@ -268,7 +242,10 @@ class OffloadWorker(VllmWorker):
             if found > 0:
                 return self._load(live, hits, found)
             self.loaded_tokens.setdefault(live.request.id, 0)
-        return _Verdict.RUNS if self._start(live, hits, 0, now) else _Verdict.FINDS_NO_ROOM
+        if not self._start(live, hits, 0, now):
+            return _Verdict.FINDS_NO_ROOM
+        offload.loaded = False
+        return _Verdict.RUNS
 
     def _find(self, live: LiveRequest, on_device: int) -> int | None:
         """Tokens that host memory has behind those ``on_device``; None where the request has to wait for others."""
@@ -311,7 +288,9 @@ class OffloadWorker(VllmWorker):
 
     def _end_wait(self, live: LiveRequest) -> None:
         """What the request waited for is there."""
-        self._offload(live).load = None
+        offload = self._offload(live)
+        offload.load = None
+        offload.loaded = True
         self._publish(live, live.computed)
         live.computed = min(live.computed, live.known - 1)
 

@@ -26,6 +26,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from hisearch.validate.restatement.transfers import CopyLaw
+
 #: Blocks whose look-ups are counted at a time (``max_tracker_size``).
 TRACKED_BLOCKS = 64_000
 #: Thresholds below count nothing.
@@ -258,3 +260,32 @@ class OffloadStore:
         assert len(self) <= self.capacity
         assert all(block.ready or block.loads == 0 for block in self.policy.blocks().values())
         assert all(block.loads >= 0 for block in self.policy.blocks().values())
+
+
+@dataclass(frozen=True)
+class OffloadConfig:
+    """Settings of the connector.
+
+    Attributes:
+        capacity_tokens: host memory; what is less than an offloaded block has no use.
+        to_host, to_device: laws of the two directions.
+        block_size_factor: device blocks per offloaded block.
+        eviction: ``lru`` or ``arc``.
+        store_threshold: look-ups after which a block is worth storing; below 2: all are.
+    """
+
+    capacity_tokens: int
+    to_host: CopyLaw
+    to_device: CopyLaw
+    block_size_factor: int = 1
+    eviction: Literal["lru", "arc"] = "lru"
+    store_threshold: int = 0
+
+    def block_tokens(self, block_size: int) -> int:
+        """Tokens of an offloaded block."""
+        return self.block_size_factor * block_size
+
+    def new_store(self, block_size: int) -> OffloadStore:
+        """Empty host memory."""
+        capacity = self.capacity_tokens // self.block_tokens(block_size)
+        return OffloadStore(capacity, self.eviction, self.store_threshold)
