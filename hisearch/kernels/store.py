@@ -1,15 +1,17 @@
 """A store of KV pages by the path that they lie on: a disk, a remote pool. It knows nothing of who asks.
 
 What it holds of a trace-tree node is a list of runs of whole pages, in order of depth; ``cover`` has the first. A page
-can be held without the one before it. A run's last use is that of its newest part. Room is made by trimming runs from
-their ends, in the order of the store's policy; of runs used together, the deepest first.
+can be held without the one before it. A run's last use is that of its newest part; runs that come to touch become one,
+which keeps the foremost one's age and hits. Room is made by trimming runs from their ends, in the order of the store's
+policy; of runs used together, the deepest first.
 
 tlru (Zhang et al. 2025): of a sequence of L tokens, pages from L + turn_tokens - tail_tokens on may go first: its next
 prompt would still have no more than tail_tokens to compute. gdsf: a token at depth d costs 1 + d / ``ATTENTION_TOKENS``
 to compute again.
 
 With a time to live, a run expires so long after its last use: it is not found any more (reclaim lazy drops it when it
-is looked up, periodic at set times, pressure when room is wanted, before anything else).
+is looked up, periodic at set times, pressure when room is wanted, before anything else), and what is written over it or
+next to it is written anew.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from hisearch.kernels.jit import kernel
 
 #: Depth at which attention makes a token cost twice that of the first: Qwen3-32B in bf16 on one H100, by roofline.
 ATTENTION_TOKENS = 23_000
+#: More than there are tokens on a path.
+_DEPTHS = 2**30
 
 
 @kernel
@@ -42,6 +46,19 @@ def _bottom(sim, s, begin):
 @kernel
 def _expired(sim, d, now):
     return now - sim.hosted[d].at_s > sim.tiers.ttl_s
+
+
+@kernel
+def _stamp(sim, v, begin):
+    """The present tick, such that of runs of the same one the deepest goes first."""
+    cache = sim.trees[v]
+    last_goes_first = cache.eviction == la.MRU or cache.eviction == la.FILO
+    return cache.tick * _DEPTHS + (begin if last_goes_first else _DEPTHS - 1 - begin)
+
+
+@kernel
+def _used_now(sim, v, d):
+    return sim.nodes[d].tick >= sim.trees[v].tick * _DEPTHS
 
 
 @kernel
@@ -70,7 +87,7 @@ def reach(sim, v, static, end):
 def _use(sim, v, d, now):
     """Run ``d`` is used now."""
     node = sim.nodes[d]
-    node.tick = sim.trees[v].tick
+    node.tick = _stamp(sim, v, node.begin)
     node.hits += 1
     sim.hosted[d].at_s = now
     _value(sim, v, d)
@@ -102,6 +119,24 @@ def _remove(sim, v, d):
 def _expire(sim, v, d):
     sim.trees[v].expired_tokens += sim.nodes[d].end - sim.nodes[d].begin
     _remove(sim, v, d)
+
+
+@kernel
+def _expire_near(sim, v, static, begin, end, now):
+    """Drop what has expired of all that pages in (begin, end] on the path to ``static`` would join."""
+    s = static
+    while s > 0:
+        bottom = _bottom(sim, s, begin)
+        top = _top(sim, s, end)
+        d = sim.cover[v, s] if top > bottom else -1
+        while d >= 0:
+            after = sim.nodes[d].next
+            if sim.nodes[d].begin <= top and sim.nodes[d].end >= bottom and _expired(sim, d, now):
+                _expire(sim, v, d)
+            d = after
+        if sim.trace.start_tokens[s] <= begin:
+            break
+        s = sim.trace.parent[s]
 
 
 @kernel
@@ -200,15 +235,14 @@ def _make_room(sim, v, pages, now):
     while cache.free_pages < pages and cache.heap_size > 0:
         d = sim.evict_heap[v, 0]
         node = sim.nodes[d]
-        if node.tick == cache.tick:
+        if _used_now(sim, v, d):
             eviction.withdraw(sim, v, d)
             sim.hosted[d].below = spared
             spared = d
             continue
         if cache.eviction == la.CLOCK and node.hits > 0:
             node.hits = 0
-            node.serial = cache.serial
-            cache.serial += 1
+            node.serial = _stamp(sim, v, node.begin)
             eviction.sift(sim, v, 0)
             continue
         here = _pages(sim, node.end - node.begin)
@@ -234,7 +268,6 @@ def _make_room(sim, v, pages, now):
 
 @kernel
 def _new_run(sim, v, s, before, after, begin, end, now):
-    cache = sim.trees[v]
     d = tree.acquire_node(sim)
     node = sim.nodes[d]
     node.static = s
@@ -243,9 +276,8 @@ def _new_run(sim, v, s, before, after, begin, end, now):
     node.parent = -1
     node.prev = before
     node.next = after
-    node.tick = cache.tick
-    node.serial = cache.serial
-    cache.serial += 1
+    node.tick = _stamp(sim, v, begin)
+    node.serial = node.tick
     if before >= 0:
         sim.nodes[before].next = d
     else:
@@ -287,7 +319,8 @@ def _put_in(sim, v, s, begin, end, now):
             taken += end - node.end
             node.end = end
     sim.trees[v].free_pages -= _pages(sim, taken)
-    _use(sim, v, d, now)
+    if not _used_now(sim, v, d):
+        _use(sim, v, d, now)
 
 
 @kernel
@@ -297,12 +330,16 @@ def put(sim, v, static, begin, end, now):
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST + (end - begin) // sim.config.page_tokens:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return
+    if sim.tiers.ttl_s < la.FOREVER_S:
+        _expire_near(sim, v, static, begin, end, now)
     touch(sim, v, static, begin, end, now)
     missing = _missing(sim, v, static, begin, end)
     if not _make_room(sim, v, _pages(sim, missing), now):
-        end -= missing - cache.free_pages * sim.config.page_tokens
-        missing = _missing(sim, v, static, begin, end)
-        if end <= begin or _pages(sim, missing) > cache.free_pages:
+        while _pages(sim, missing) > cache.free_pages:
+            # Each page less that is put is one missing page less, or none.
+            end -= missing - cache.free_pages * sim.config.page_tokens
+            missing = _missing(sim, v, static, begin, end) if end > begin else 0
+        if end <= begin:
             return
     cache.stored_tokens += missing
     s = static
