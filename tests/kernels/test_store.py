@@ -1,0 +1,212 @@
+"""The kernels' store against the slow one on random sequences of operations, page for page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.kernels import cluster, store
+from hisearch.kernels import layout as la
+from hisearch.simulate import engine
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan
+from hisearch.specs.deployment import EngineSpec
+from tests.kernels import tier_invariants
+from tests.kernels.store_reference import Page, Store
+from tests.kernels.systems import examples
+from tests.kernels.tier_systems import STORE_EVICTIONS, TieredSystem
+from tests.reference.random_traces import TraceShape
+
+SHAPE = TraceShape(requests=8, prompt_tokens=40, output_tokens=12, shared_prefixes=2, follow_up=0.5, repeat=0.0)
+#: Index of the store of one worker.
+STORE = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A store, and a trace that gives it its paths."""
+
+    seed: int
+    page: int
+    capacity_pages: int
+    policy: str
+    ttl_s: float
+    reclaim: str
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``share``: of the path of a request, where the pages that it is about begin and end."""
+
+    kind: str
+    request: int
+    shares: tuple[float, float]
+    after_s: float
+
+
+SETTINGS = st.builds(
+    Setting,
+    seed=st.integers(0, 50),
+    page=st.sampled_from([1, 4]),
+    capacity_pages=st.sampled_from([1, 5, 12, 30, 1000]),
+    policy=st.sampled_from(STORE_EVICTIONS),
+    ttl_s=st.sampled_from([math.inf, 3.0]),
+    reclaim=st.sampled_from(["lazy", "periodic", "pressure"]),
+)
+OPERATIONS = st.builds(
+    Operation,
+    kind=st.sampled_from(["put", "put", "touch", "look", "look", "sweep"]),
+    request=st.integers(0, SHAPE.requests - 1),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)) | st.tuples(st.just(0.0), st.floats(0, 1)),
+    after_s=st.sampled_from([0.0, 0.5, 2.0]),
+)
+
+
+def empty(setting: Setting) -> tuple[la.Sim, Store]:
+    """The same empty store, by the kernels and slow."""
+    system = TieredSystem(
+        seed=setting.seed,
+        engine=EngineSpec(name="sglang", page_tokens=setting.page),
+        capacity_tokens=1000,
+        shape=SHAPE,
+        movement=MovementPlan("hicache"),
+        storage=TierPlan(
+            "storage", "worker", setting.capacity_pages * setting.page, setting.page, eviction=setting.policy,
+            ttl_s=setting.ttl_s, reclaim=setting.reclaim,
+        ),
+    )  # fmt: skip
+    config = engine._config(system.plan, 1, system.router)
+    sim = engine._allocate(system.plan, system.trace.arrays, config, 1.0, 0, 3000)
+    cluster._reset(sim)
+    slow = Store(
+        system.trace.arrays, setting.page, setting.capacity_pages, setting.policy, setting.ttl_s, setting.reclaim
+    )
+    return sim, slow
+
+
+def held(sim: la.Sim) -> set[Page]:
+    page = int(sim.config.page_tokens)
+    found = set()
+    for d in tier_invariants._runs(sim, STORE):
+        node = sim.nodes[d]
+        found |= {(int(node.static), end) for end in range(int(node.begin) + page, int(node.end) + 1, page)}
+    return found
+
+
+def perform(sim: la.Sim, slow: Store, operation: Operation, now: float) -> None:
+    """The same operation on both; what a look-up finds is used, as by those who read it."""
+    trace, page = slow.trace, slow.page
+    static = int(trace.output_node[operation.request])
+    pages = int(trace.end_tokens[static]) // page
+    begin, end = (round(share * pages) * page for share in sorted(operation.shares))
+    if operation.kind == "sweep":
+        store.sweep(sim, STORE, now)
+        slow.sweep(now)
+    elif operation.kind == "look":
+        found = store.leading(sim, STORE, static, begin, end, now)
+        assert found == slow.leading(static, begin, end, now)
+        assert 0 <= found <= end - begin
+    elif operation.kind == "touch":
+        found = slow.leading(static, begin, end, now)
+        assert store.leading(sim, STORE, static, begin, end, now) == found
+        store.touch(sim, STORE, static, begin, begin + found, now)
+        slow.touch(static, begin, begin + found, now)
+    else:
+        store.put(sim, STORE, static, begin, end, now)
+        slow.put(static, begin, end, now)
+
+
+@examples(400)
+@given(setting=SETTINGS, operations=st.lists(OPERATIONS, max_size=25))
+def test_store_equals_a_dictionary_of_pages(setting: Setting, operations: list[Operation]) -> None:
+    sim, slow = empty(setting)
+    now = 0.0
+    for operation in operations:
+        now += operation.after_s
+        perform(sim, slow, operation, now)
+        cache, page = sim.trees[STORE], setting.page
+        assert not sim.counters[la.FAULT]
+        assert held(sim) == set(slow.pages)
+        assert cache.free_pages == slow.free_pages
+        counts = (cache.stored_tokens, cache.evicted_tokens, cache.expired_tokens)
+        assert counts == (slow.stored * page, slow.evicted * page, slow.expired * page)
+        tier_invariants._check_store(sim, STORE, tier_invariants._runs(sim, STORE))
+
+
+# ---- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def long_path(slow: Store) -> int:
+    """End of the path that leads through most trace-tree nodes."""
+    return max(range(len(slow.trace.parent)), key=lambda s: len({page[0] for page in path_of(slow, s)[:40]}))
+
+
+def path_of(slow: Store, static: int) -> list[Page]:
+    return slow.path(static, 0, int(slow.trace.end_tokens[static]))
+
+
+@pytest.mark.parametrize("policy", STORE_EVICTIONS)
+def test_of_runs_used_together_the_deepest_goes_first(policy: str) -> None:
+    """A store without what comes before is of no use: with all of a path used at once its end goes first."""
+    sim, slow = empty(Setting(3, 1, 40, policy, math.inf, "lazy"))
+    static = long_path(slow)
+    path = path_of(slow, static)[:40]
+    assert len({page[0] for page in path}) > 1
+    end = path[-1][1]
+    store.put(sim, STORE, static, 0, end, 0.0)
+    store.touch(sim, STORE, static, 0, end, 1.0)
+    other = next(s for s in reversed(range(1, len(slow.trace.parent))) if path_of(slow, s)[0] not in path)
+    store.put(sim, STORE, other, 0, 40 - end + 7, 2.0)
+    assert store.leading(sim, STORE, static, 0, end, 2.0) == end - 7
+
+
+@pytest.mark.parametrize("policy", ["lru", "mru"])
+def test_what_was_put_first_does_not_go_first_for_that(policy: str) -> None:
+    """The beginning of a path is put before its end, and both are read together."""
+    sim, slow = empty(Setting(3, 1, 40, policy, math.inf, "lazy"))
+    static = long_path(slow)
+    path = path_of(slow, static)[:40]
+    first = max(at for node, at in path if node == path[0][0])
+    end = path[-1][1]
+    assert first < end
+    store.put(sim, STORE, static, 0, first, 0.0)
+    store.put(sim, STORE, static, first, end, 0.0)
+    store.touch(sim, STORE, static, 0, end, 1.0)
+    other = next(s for s in reversed(range(1, len(slow.trace.parent))) if path_of(slow, s)[0] not in path)
+    store.put(sim, STORE, other, 0, 40 - end + 3, 2.0)
+    assert store.leading(sim, STORE, static, 0, end, 2.0) == end - 3
+
+
+def test_a_put_is_one_use() -> None:
+    sim, slow = empty(Setting(3, 1, 40, "lfu", math.inf, "lazy"))
+    static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.parent[s] == 0)
+    for uses, end in enumerate((1, 1, 2)):
+        store.put(sim, STORE, static, 0, end, 0.0)
+        (run,) = tier_invariants._runs(sim, STORE)
+        assert sim.nodes[run].hits == uses
+
+
+def test_a_put_that_does_not_fit_holds_its_first_pages() -> None:
+    """The last page is held already, and there is room for one more."""
+    sim, slow = empty(Setting(3, 1, 2, "lru", math.inf, "lazy"))
+    static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
+    store.put(sim, STORE, static, 3, 4, 0.0)
+    store.put(sim, STORE, static, 0, 4, 0.0)
+    assert store.leading(sim, STORE, static, 0, 4, 0.0) == 1
+    assert store.leading(sim, STORE, static, 3, 4, 0.0) == 1
+
+
+@pytest.mark.parametrize("reclaim", ["lazy", "periodic", "pressure"])
+def test_what_has_expired_does_not_come_back(reclaim: str) -> None:
+    """Neither by a page that is put next to it nor by one that is put over it."""
+    for begin in (2, 1):
+        sim, slow = empty(Setting(3, 1, 40, "lru", 3.0, reclaim))
+        static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 4)
+        store.put(sim, STORE, static, 0, 2, 0.0)
+        store.put(sim, STORE, static, begin, 3, 3.5)
+        assert store.leading(sim, STORE, static, 0, 3, 3.5) == 0
+        assert store.leading(sim, STORE, static, begin, 3, 3.5) == 3 - begin
+        assert sim.trees[STORE].stored_tokens == 2 + 3 - begin
