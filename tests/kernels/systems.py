@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.simulate.engine import EngineStuck
+from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
@@ -195,7 +195,7 @@ def settled(system: System, **options: Any) -> Result:
     """Run the kernels, inside a property test: deployments that come to a halt are not looked at."""
     try:
         return system.simulate(**options)
-    except EngineStuck:
+    except EngineOutOfMemory:
         assume(False)
         raise
 
