@@ -86,15 +86,6 @@ def check_at_rest(sim: la.Sim) -> None:
         assert free == sim.trees[w].capacity_pages
 
 
-def host_tokens_held(sim: la.Sim, w: int) -> int:
-    """Tokens that worker ``w``'s host tier has content for."""
-    v = int(sim.config.workers) + w
-    roots = range(len(sim.trees), int(sim.counters[la.NODES_USED]))
-    free = set(_chain(sim.nodes, int(sim.counters[la.FREE_NODE])))
-    held = [d for d in roots if d not in free and sim.nodes[d].static != 0 and _root_of(sim, d) == v]
-    return sum(int(sim.nodes[d].end - sim.nodes[d].begin) for d in held)
-
-
 def _chain(nodes: object, first: int) -> list[int]:
     """Indices along ``next``."""
     found: list[int] = []

@@ -134,9 +134,9 @@ def test_offload_conserves(seed: int, config: vllm.VllmConfig, offload: OffloadC
     worker = CheckedOffload(config, offload, recorded_law)
     try:
         recording = vllm.drive(worker, requests)
-    except vllm.StuckError:
-        # the engine does not see this coming either
-        assert any(live.computed and live not in worker.running for live in worker.skipped)
+    except vllm.StuckError as error:
+        # The engine does not see this coming either; that requests preempt each other for ever happens without tiers.
+        assert "preempt" in str(error) or any(live.computed and live not in worker.running for live in worker.skipped)
         return
     _check(worker, recording, requests)
     assert worker.to_device.tokens >= sum(worker.loaded_tokens.values())
