@@ -51,11 +51,12 @@ def address(engine: int) -> int:
 
 
 def prepare(engines: Collection[int]) -> None:
-    """Compile what of ``engines`` is not in the on-disk cache, side by side: all but one in processes of their own."""
+    """Compile what of ``engines`` is not in the on-disk cache: the first here, the others beside it, as cores allow."""
     missing = [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(_MODULES[engine])]
-    elsewhere = missing[1:] if (os.cpu_count() or 1) > 1 else []
-    command = "import sys; from hisearch.kernels import doors; doors.address(int(sys.argv[1]))"
-    helpers = [subprocess.Popen([sys.executable, "-c", command, str(engine)]) for engine in elsewhere]
+    beside = (os.cpu_count() or 1) - 1
+    shares = [missing[1:][k::beside] for k in range(min(beside, len(missing) - 1))]
+    command = "import sys; from hisearch.kernels import doors; [doors.address(int(engine)) for engine in sys.argv[1:]]"
+    helpers = [subprocess.Popen([sys.executable, "-c", command, *map(str, share)]) for share in shares]
     if missing:
         address(missing[0])
     for helper in helpers:

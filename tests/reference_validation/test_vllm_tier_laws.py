@@ -134,9 +134,10 @@ def test_offload_conserves(seed: int, config: vllm.VllmConfig, offload: OffloadC
     worker = CheckedOffload(config, offload, recorded_law)
     try:
         recording = vllm.drive(worker, requests)
-    except vllm.StuckError as error:
+    except vllm.StuckError as stuck:
         # The engine does not see this coming either; that requests preempt each other for ever happens without tiers.
-        assert "preempt" in str(error) or any(live.computed and live not in worker.running for live in worker.skipped)
+        preempting = "preempt" in str(stuck)
+        assert preempting or any(live.computed and live not in worker.running for live in worker.skipped)
         return
     _check(worker, recording, requests)
     assert worker.to_device.tokens >= sum(worker.loaded_tokens.values())
