@@ -73,10 +73,8 @@ def _worker_event(sim, w, now):
         return
     doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
     worker.phase = la.FORMING
-    if sim.config.hicache:
-        # The scheduler may have waited for a copy for longer than the step took.
-        now = max(now, sim.hosts[w].now_s)
-    heaps.event_set(sim, w, now)
+    # The scheduler may have waited for something for longer than the step took.
+    heaps.event_set(sim, w, max(now, worker.now_s))
 
 
 @kernel

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import hicache, links, lists, store
+from hisearch.kernels import hicache, hicache_copies, hicache_memory, hicache_nodes, links, lists, store
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -108,9 +109,9 @@ def _part_end(sim, k, now):
     """When the part that server ``k`` begins now ends."""
     w = k // 3
     batch = BATCH_PAGES * sim.config.page_tokens
-    if k % 3 == la.ASKER:
+    if k % 3 == hl.ASKER:
         return now + sim.tiers.query_s
-    if k % 3 == la.READER:
+    if k % 3 == hl.READER:
         fetch = sim.fetches[sim.servers[k].head]
         return _travel(sim, w, now, min(fetch.found - fetch.read, batch), 1)
     hosted = sim.hosted[sim.servers[k].head]
@@ -168,7 +169,7 @@ def _answer(sim, w, f, now):
     host = sim.hosts[w]
     if found < max(sim.tiers.fetch_threshold, page):
         host.released_pages += fetch.wanted // page
-        _log(sim, f, now, la.REVOKED, found)
+        _log(sim, f, now, hl.REVOKED, found)
         fetch.next = -1
         if host.revoked >= 0:
             sim.fetches[host.revoked_tail].next = f
@@ -181,8 +182,8 @@ def _answer(sim, w, f, now):
         store.reach(sim, v, fetch.static, fetch.begin + fetch.wanted)
     fetch.found = found
     host.released_pages += (fetch.wanted - found) // page
-    _log(sim, f, now, la.READING, found)
-    _queue_fetch(sim, 3 * w + la.READER, f, now)
+    _log(sim, f, now, hl.READING, found)
+    _queue_fetch(sim, 3 * w + hl.READER, f, now)
 
 
 @kernel
@@ -200,7 +201,7 @@ def _note_read(sim, w, f, now):
         if fetch.read < fetch.found:
             return True
     sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
-    _log(sim, f, now, la.READ, fetch.read)
+    _log(sim, f, now, hl.READ, fetch.read)
     fetch.served = 0
     _forget_fetch(sim, f)
     return False
@@ -235,14 +236,14 @@ def end_part(sim, k, now):
     server = sim.servers[k]
     w = k // 3
     job = server.head
-    if sim.tiers.reclaim == la.PERIODIC:
+    if sim.tiers.reclaim == hl.PERIODIC:
         _sweep(sim, now)
-    if k % 3 == la.WRITER:
+    if k % 3 == hl.WRITER:
         if not _note_write(sim, w, job, now):
             server.head = sim.hosted[job].next_write
             sim.hosted[job].next_write = sim.hosts[w].written
             sim.hosts[w].written = job
-    elif k % 3 == la.ASKER:
+    elif k % 3 == hl.ASKER:
         server.head = sim.fetches[job].next
         _answer(sim, w, job, now)
     else:
@@ -261,7 +262,7 @@ def advance(sim, w):
     while True:
         first = -1
         for k in range(3 * w, 3 * w + 3):
-            done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.hosts[w].now_s
+            done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.workers[w].now_s
             if done and (first < 0 or sim.servers[k].end_s < sim.servers[first].end_s):
                 first = k
         if first < 0:
@@ -276,11 +277,11 @@ def advance(sim, w):
 def _write(sim, w, d, now):
     """Queue the writing of node ``d`` as it is now."""
     advance(sim, w)
-    hicache.lock_host(sim, w, d)
+    hicache_nodes.lock_host(sim, w, d)
     hosted = sim.hosted[d]
     hosted.written = sim.nodes[d].begin
     hosted.next_write = -1
-    k = 3 * w + la.WRITER
+    k = 3 * w + hl.WRITER
     server = sim.servers[k]
     if server.head >= 0:
         sim.hosted[server.tail].next_write = d
@@ -297,7 +298,7 @@ def _unregister(sim, w, f):
     fetch.registered = 0
     sim.requests[fetch.request].fetch = -1
     sim.hosts[w].fetching_tokens -= fetch.wanted
-    hicache.unlock_host(sim, w, fetch.above)
+    hicache_nodes.unlock_host(sim, w, fetch.above)
     _forget_fetch(sim, f)
 
 
@@ -306,12 +307,12 @@ def take_note(sim, w):
     """Take note of all that has been done beside the scheduler by now; a pass that tries to prefill does."""
     host = sim.hosts[w]
     while True:
-        d = hicache.next_written(sim, w)
+        d = hicache_copies.next_written(sim, w)
         if d < 0:
             break
         if sim.tiers.storage:
-            _write(sim, w, d, host.now_s)
-    hicache.note_loaded(sim, w)
+            _write(sim, w, d, sim.workers[w].now_s)
+    hicache_copies.note_loaded(sim, w)
     if not sim.tiers.storage:
         return
     advance(sim, w)
@@ -327,8 +328,8 @@ def take_note(sim, w):
     while host.written >= 0:
         d = host.written
         host.written = sim.hosted[d].next_write
-        hicache.unlock_host(sim, w, d)
-    sim.trees[hicache.host_pool(sim, w)].free_pages += host.released_pages
+        hicache_nodes.unlock_host(sim, w, d)
+    sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += host.released_pages
     host.released_pages = 0
 
 
@@ -365,20 +366,20 @@ def _begin_fetch(sim, w, r):
     page = sim.config.page_tokens
     static = lists.path_end(sim, r)
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
-    in_hbm, d, on_host, above = hicache.walk(sim, w, static, (known - 1) // page * page)
+    in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, static, (known - 1) // page * page)
     begin = in_hbm + on_host
     wanted = (known - begin) // page * page
-    backed_up = d < sim.trees.shape[0] or sim.hosted[d].where & la.ON_HOST
+    backed_up = d < sim.trees.shape[0] or sim.hosted[d].where & hl.ON_HOST
     if not backed_up or wanted < sim.tiers.fetch_threshold or host.fetching_tokens >= sim.tiers.fetch_limit_tokens:
         return
-    hicache.lock_host(sim, w, above)
-    if not hicache.take_host(sim, w, wanted // page):
-        hicache.unlock_host(sim, w, above)
+    hicache_nodes.lock_host(sim, w, above)
+    if not hicache_memory.take_host(sim, w, wanted // page):
+        hicache_nodes.unlock_host(sim, w, above)
         return
     advance(sim, w)
     f = _acquire_fetch(sim)
     fetch = sim.fetches[f]
-    fetch.begun_s = host.now_s
+    fetch.begun_s = sim.workers[w].now_s
     fetch.begin = begin
     fetch.wanted = wanted
     fetch.found = 0
@@ -391,7 +392,7 @@ def _begin_fetch(sim, w, r):
     fetch.served = 1
     sim.requests[r].fetch = f
     host.fetching_tokens += wanted
-    _queue_fetch(sim, 3 * w + la.ASKER, f, host.now_s)
+    _queue_fetch(sim, 3 * w + hl.ASKER, f, sim.workers[w].now_s)
 
 
 @kernel
@@ -422,15 +423,14 @@ def take_fetch(sim, w, r):
     if f < 0:
         return True
     fetch = sim.fetches[f]
-    host = sim.hosts[w]
     policy = sim.tiers.fetch_policy
     complete = fetch.found > 0 and fetch.found == fetch.read
-    late = policy == la.TIMEOUT and host.now_s - fetch.begun_s > _deadline_s(sim, f)
-    if policy != la.BEST_EFFORT and not complete and not late:
+    late = policy == hl.TIMEOUT and sim.workers[w].now_s - fetch.begun_s > _deadline_s(sim, f)
+    if policy != hl.BEST_EFFORT and not complete and not late:
         return False
     fetch.stopped = 1
     present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
-    sim.trees[hicache.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
+    sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
     sim.requests[r].fetched_tokens = fetch.read - present
     _unregister(sim, w, f)
     return True
@@ -440,14 +440,14 @@ def take_fetch(sim, w, r):
 def next_deadline_s(sim, w):
     """When an idle pass has to look at a fetch again; infinity where none is waited for."""
     time = la.FOREVER_S
-    if sim.tiers.fetch_policy != la.TIMEOUT:
+    if sim.tiers.fetch_policy != hl.TIMEOUT:
         return time
     r = sim.workers[w].waiting_head
     while r >= 0:
         f = sim.requests[r].fetch
         if f >= 0:
             at = sim.fetches[f].begun_s + _deadline_s(sim, f) + AFTER_DEADLINE_S
-            if at > sim.hosts[w].now_s:
+            if at > sim.workers[w].now_s:
                 time = min(time, at)
         r = sim.requests[r].next
     return time

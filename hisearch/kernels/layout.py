@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.handle import Array, Handle, Record
 
@@ -97,14 +98,6 @@ REQUEST = np.dtype(
 
 GHOST = -1
 
-# Where a node of a cache with a host tier is (``HOSTED.where``); 0: nowhere any more, see ``hicache``.
-IN_HBM, ON_HOST = 1, 2
-# When a request stops waiting for what it fetches from storage.
-BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
-# When an entry of a store that has expired is dropped.
-LAZY, PERIODIC, PRESSURE = 0, 1, 2
-# The servers that a worker has beside its scheduler: 3 w + one of these.
-WRITER, ASKER, READER = 0, 1, 2
 
 #: A run of cached pages.
 NODE = np.dtype(
@@ -134,81 +127,6 @@ STANDING = np.dtype(
         ("rank", "i8"),  # order of creation among siblings; a split's upper part takes the place of the whole
         ("priority", "i4"),  # highest of the insertions that ended in it, or in a node below that is gone
         ("weight", "i4"),  # waiting requests that match to it or below, while the queue is being sorted
-    ],
-    align=True,
-)
-
-#: More on a node of a cache with a host tier, and on a run of a store.
-HOSTED = np.dtype(
-    [
-        ("at_s", "f8"),  # end of the copy that holds it; in a store: its last use
-        ("value", "f8"),  # in a store under gdsf: what it is worth
-        ("reach", "i8"),  # in a store under tlru: end of the longest sequence that used it
-        ("write_begin", "i8"),  # where what is written of it to storage begins
-        ("written", "i8"),  # and how far that has come
-        ("where", "i4"),  # IN_HBM | ON_HOST
-        ("device_children", "i4"),  # children in HBM
-        ("host_locks", "i4"),  # storage operations that use its host copy
-        ("settled", "i4"),  # 1 where it and all above it have the hits and the copy that they can get
-        ("below", "i4"),  # scratch: the next node of a way down
-        ("next_copy", "i4"),  # behind it in a stream of copies
-        ("next_write", "i4"),  # behind it in the line for storage
-    ],
-    align=True,
-)
-
-#: SGLang with a host tier: a worker's copies.
-HOST = np.dtype(
-    [
-        ("now_s", "f8"),  # where its scheduler is: waiting for a copy moves it within a pass
-        ("loading_tokens", "i8"),  # to be loaded back by the batch being formed
-        ("fetching_tokens", "i8"),  # of prefetches that have not been taken
-        ("released_pages", "i8"),  # of host memory that prefetches turned out not to need, not noted yet
-        ("to_host_head", "i4"),  # nodes being copied
-        ("to_host_tail", "i4"),
-        ("to_hbm_head", "i4"),
-        ("to_hbm_tail", "i4"),
-        ("loading", "i4"),  # nodes that the batch being formed loads back
-        ("entering_head", "i4"),  # requests that have entered the queue and not been looked up in storage
-        ("entering_tail", "i4"),
-        ("revoked", "i4"),  # fetches found not to be worth it, not noted yet
-        ("revoked_tail", "i4"),
-        ("written", "i4"),  # nodes that storage has, not noted yet
-    ],
-    align=True,
-)
-
-#: What a request fetches from storage into host memory.
-FETCH = np.dtype(
-    [
-        ("begun_s", "f8"),
-        ("begin", "i8"),  # token behind which it begins
-        ("wanted", "i8"),  # tokens that host memory was taken for
-        ("found", "i8"),  # tokens that storage has; 0 until it has answered
-        ("read", "i8"),  # tokens that have arrived
-        ("request", "i4"),
-        ("static", "i4"),  # the path that it lies on
-        ("above", "i4"),  # node whose host copy is locked meanwhile
-        ("next", "i4"),  # behind it in a server's line, among the revoked, in the free list
-        ("stopped", "i4"),  # the scheduler has taken what had arrived
-        ("registered", "i4"),  # it is its request's fetch
-        ("served", "i4"),  # a server still has it
-    ],
-    align=True,
-)
-
-#: A server beside a worker's scheduler: one job after another, in parts.
-SERVER = np.dtype([("end_s", "f8"), ("head", "i4"), ("tail", "i4"), ("slot", "i4")], align=True)
-
-#: A path that bytes take: transfers one after another, each of ``base_s + tokens * s_per_token``.
-LINK = np.dtype(
-    [
-        ("base_s", "f8"),
-        ("s_per_token", "f8"),
-        ("free_s", "f8"),
-        ("busy_s", "f8"),
-        ("tokens", "i8"),
-        ("transfers", "i8"),
     ],
     align=True,
 )
@@ -250,6 +168,7 @@ TREE = np.dtype(
 WORKER = np.dtype(
     [
         ("event_s", "f8"),  # time of its next event
+        ("now_s", "f8"),  # with tiers: where its scheduler is, which waiting for a copy moves on within a pass
         ("oldest_start_s", "f8"),  # outstanding steps: launched, results not taken in (see ``device``)
         ("oldest_end_s", "f8"),
         ("newest_start_s", "f8"),
@@ -409,32 +328,6 @@ CONFIG = np.dtype(
     align=True,
 )
 
-#: Tiers below HBM as HiCache moves them. Rules and laws: ``hicache``, ``hicache_storage``.
-TIERS = np.dtype(
-    [
-        ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)
-        ("load_back_tokens", "i8"),  # fewer are not loaded back
-        ("storage", "i8"),  # 1 with a storage tier
-        ("workers_per_store", "i8"),
-        ("workers_per_node", "i8"),
-        ("fetch_policy", "i8"),
-        ("fetch_threshold", "i8"),
-        ("fetch_limit_tokens", "i8"),  # of all fetches of a worker together
-        ("network", "i8"),  # 1 where storage lies behind the nodes' networks
-        ("reclaim", "i8"),
-        ("store_pages", "i8"),
-        ("store_eviction", "i8"),
-        ("tail_tokens", "i8"),  # tlru: uncached tokens that a prompt may have
-        ("turn_tokens", "i8"),  # tlru: new tokens that its next turn is expected to bring
-        ("query_s", "f8"),
-        ("timeout_base_s", "f8"),
-        ("timeout_s_per_ki_token", "f8"),
-        ("ttl_s", "f8"),
-        ("reclaim_period_s", "f8"),
-    ],
-    align=True,
-)
-
 #: A step in the log.
 STEP_LOG = np.dtype(
     [
@@ -461,11 +354,6 @@ ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], 
 
 #: Scalars of ``latency.costs.StepCosts``.
 HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
-
-
-#: What a fetch came to: as SGLang's recordings have it.
-FETCH_LOG = np.dtype([("at_s", "f8"), ("tokens", "i8"), ("request", "i4"), ("event", "i4")], align=True)
-REVOKED, READING, READ = 0, 1, 2
 
 
 class Costs(Handle):
@@ -540,14 +428,14 @@ class Sim(Handle):
         "nodes": Array(NODE, 1),
         "standings": Array(STANDING, 1),
         "queued": Array(QUEUED, 1),
-        "tiers": Record(TIERS),
-        "hosted": Array(HOSTED, 1),
-        "hosts": Array(HOST, 1),
-        "fetches": Array(FETCH, 1),
-        "servers": Array(SERVER, 1),
+        "tiers": Record(hl.TIERS),
+        "hosted": Array(hl.HOSTED, 1),
+        "hosts": Array(hl.HOST, 1),
+        "fetches": Array(hl.FETCH, 1),
+        "servers": Array(hl.SERVER, 1),
         "server_heap": Array("i4", 1),
-        "links": Array(LINK, 1),
-        "log_fetches": Array(FETCH_LOG, 1),
+        "links": Array(hl.LINK, 1),
+        "log_fetches": Array(hl.FETCH_LOG, 1),
         "offloading": Record(tl.OFFLOADING),
         "offloaded": Array(tl.OFFLOADED, 1),
         "connectors": Array(tl.CONNECTOR, 1),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hisearch.kernels import device, doors, heaps, hicache, lists, log, radix
+from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lists, log, radix
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
@@ -92,7 +92,7 @@ def _turn_to_tiers(sim, w, now):
     """A pass begins at ``now``: requests that have entered the queue look into storage."""
     if not sim.config.hicache:
         return
-    sim.hosts[w].now_s = max(sim.hosts[w].now_s, now)
+    sim.workers[w].now_s = max(sim.workers[w].now_s, now)
     storage.begin_fetches(sim, w)
 
 
@@ -101,7 +101,7 @@ def _something_comes(sim, w):
     """Whether a copy, a server or a deadline will give an idle worker a reason for another pass."""
     if not sim.config.hicache:
         return False
-    if hicache.next_copy_s(sim, w) < la.FOREVER_S:
+    if hicache_copies.next_copy_s(sim, w) < la.FOREVER_S:
         return True
     if not sim.tiers.storage:
         return False
@@ -115,7 +115,7 @@ def _look_again(sim, w):
 
     It does so too, without being told here, when a request arrives or a server has done a part.
     """
-    time = hicache.next_copy_s(sim, w)
+    time = hicache_copies.next_copy_s(sim, w)
     if sim.tiers.storage:
         time = min(time, storage.next_deadline_s(sim, w))
     if time < la.FOREVER_S:
@@ -131,7 +131,7 @@ def serve(sim, k, now):
     storage.end_part(sim, k, now)
     w = k // 3
     worker = sim.workers[w]
-    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.hosts[w].now_s:
+    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
 
@@ -155,7 +155,7 @@ def form(sim, w, now):
             _look_again(sim, w)
         return
     if sim.config.hicache:
-        now = sim.hosts[w].now_s
+        now = sim.workers[w].now_s
     _note_peak(sim, w)
     if kind == la.DECODE_STEP:
         decode.launch_decode(sim, w, now)
@@ -205,7 +205,7 @@ def complete(sim, w, now):
     """Process the results of the step or run of decode steps whose event is due."""
     worker = sim.workers[w]
     if sim.config.hicache:
-        sim.hosts[w].now_s = max(sim.hosts[w].now_s, now)
+        sim.workers[w].now_s = max(sim.workers[w].now_s, now)
     if worker.phase != la.COASTING:
         serial = worker.launched - worker.outstanding + 1
         device.retire(sim, w)

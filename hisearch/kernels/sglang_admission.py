@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache, lists, radix, tree
+from hisearch.kernels import hicache_nodes, lists, radix, tree
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_running as running
@@ -106,7 +106,9 @@ def try_admit(sim, w, r, now):
     known = sim.trace.input_tokens[r] + request.generated
     found, d, on_host, host_node = 0, w, 0, w
     if sim.config.hicache:
-        found, d, on_host, host_node = hicache.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
+        found, d, on_host, host_node = hicache_nodes.walk(
+            sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
+        )
     elif sim.config.prefix_caching:
         found, d = radix.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
     total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache, radix
+from hisearch.kernels import hicache, hicache_memory, hicache_nodes, radix
 from hisearch.kernels.jit import kernel
 
 
@@ -10,7 +10,7 @@ from hisearch.kernels.jit import kernel
 def walk(sim, w, static, limit):
     """Match the path to ``static`` up to ``limit`` tokens in HBM: (tokens, node at whose end they end)."""
     if sim.config.hicache:
-        tokens, d, _, _ = hicache.walk(sim, w, static, limit)
+        tokens, d, _, _ = hicache_nodes.walk(sim, w, static, limit)
         return tokens, d
     return radix.walk(sim, w, static, limit)
 
@@ -32,6 +32,6 @@ def insert(sim, w, static, tokens, priority, chunk):
 def make_room(sim, w, pages):
     """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
     if sim.config.hicache:
-        hicache.make_room(sim, w, pages)
+        hicache_memory.make_room(sim, w, pages)
     else:
         radix.make_room(sim, w, pages)

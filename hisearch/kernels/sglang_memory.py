@@ -5,7 +5,7 @@ A request's first ``locked_tokens`` tokens are the tree's, the rest of its compu
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache, lists, radix, tree
+from hisearch.kernels import hicache_copies, lists, radix, tree
 from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels.jit import kernel
 
@@ -84,7 +84,7 @@ def load_back(sim, w, r, d, tokens):
     What ``r`` holds then reaches to there. Returns the tokens loaded.
     """
     request = sim.requests[r]
-    if not hicache.load_back(sim, w, d, tokens):
+    if not hicache_copies.load_back(sim, w, d, tokens):
         return 0
     radix.lock(sim, w, d)
     radix.unlock(sim, w, request.node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache, lists
+from hisearch.kernels import hicache_copies, lists
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_admission as admission
@@ -88,7 +88,7 @@ def form_prefill(sim, w, now, in_flight):
     if worker.batch_size == 0:
         return 0
     if sim.config.hicache:
-        hicache.begin_loading(sim, w)
+        hicache_copies.begin_loading(sim, w)
     _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size)
     if not sim.config.mixed_chunk or worker.running == 0:
         return la.PREFILL_STEP

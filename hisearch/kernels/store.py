@@ -17,6 +17,7 @@ next to it is written anew.
 from __future__ import annotations
 
 from hisearch.kernels import eviction, tree
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -161,7 +162,7 @@ def _first_missing(sim, v, s, begin, end, now):
         node = sim.nodes[d]
         after = node.next
         if _expired(sim, d, now):
-            if sim.tiers.reclaim == la.LAZY:
+            if sim.tiers.reclaim == hl.LAZY:
                 _expire(sim, v, d)
         elif node.begin > begin:
             return begin
@@ -229,7 +230,7 @@ def _missing(sim, v, static, begin, end):
 def _make_room(sim, v, pages, now):
     """Free ``pages`` pages, of runs not used at this tick alone. Returns whether there are so many."""
     cache = sim.trees[v]
-    if cache.free_pages < pages and sim.tiers.reclaim == la.PRESSURE:
+    if cache.free_pages < pages and sim.tiers.reclaim == hl.PRESSURE:
         sweep(sim, v, now)
     spared = -1
     while cache.free_pages < pages and cache.heap_size > 0:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
@@ -202,13 +203,13 @@ def _allocate(
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         tiers=tier_arrays.tier_record(plan, workers),
-        hosted=np.empty(nodes if config.hicache else 1, la.HOSTED).view(np.recarray),
-        hosts=_records(workers if config.hicache else 1, la.HOST),
-        fetches=_records(fetches, la.FETCH),
-        servers=_records(3 * workers if config.hicache else 1, la.SERVER),
+        hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
+        hosts=_records(workers if config.hicache else 1, hl.HOST),
+        fetches=_records(fetches, hl.FETCH),
+        servers=_records(3 * workers if config.hicache else 1, hl.SERVER),
         server_heap=np.empty(3 * workers, np.int32),
         links=tier_arrays.link_array(plan, workers),
-        log_fetches=_records(log_room, la.FETCH_LOG),
+        log_fetches=_records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),
         ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 
 _WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
-_FETCH_POLICIES = {"best_effort": la.BEST_EFFORT, "wait_complete": la.WAIT_COMPLETE, "timeout": la.TIMEOUT}
-_RECLAIMS = {"lazy": la.LAZY, "periodic": la.PERIODIC, "pressure": la.PRESSURE}
+_FETCH_POLICIES = {"best_effort": hl.BEST_EFFORT, "wait_complete": hl.WAIT_COMPLETE, "timeout": hl.TIMEOUT}
+_RECLAIMS = {"lazy": hl.LAZY, "periodic": hl.PERIODIC, "pressure": hl.PRESSURE}
 EVICTIONS = {
     "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
     "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF,
@@ -42,7 +43,7 @@ def storage_of(plan: WorkerPlan) -> TierPlan | None:
 
 def tier_record(plan: WorkerPlan, workers: int) -> Any:
     """The settings of the tiers, shape (1,)."""
-    record = np.zeros(1, la.TIERS).view(np.recarray)
+    record = np.zeros(1, hl.TIERS).view(np.recarray)
     movement = plan.movement
     if movement is None:
         return record
@@ -86,7 +87,7 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
     movement = plan.movement
     if movement is None:
-        return np.zeros(1, la.LINK).view(np.recarray)
+        return np.zeros(1, hl.LINK).view(np.recarray)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
     storage = storage_of(plan)
@@ -98,7 +99,7 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
             assert movement.network_read is not None
             assert movement.network_write is not None
             laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.workers_per_node)
-    links = np.zeros(len(laws), la.LINK).view(np.recarray)
+    links = np.zeros(len(laws), hl.LINK).view(np.recarray)
     links["base_s"] = [law.base_s for law in laws]
     links["s_per_token"] = [law.s_per_token for law in laws]
     return links

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.kernels import layout as la
+from hisearch.kernels import hicache_layout as hl
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.recording import read_recording
@@ -29,7 +29,7 @@ STORAGE_CASES = ["storage_best_effort", "storage_slow_copies", "storage_timeout"
 CASES = [*HOST_CASES, *STORAGE_CASES]
 #: Recorded times are rounded to 1e-9 s.
 TOLERANCE_S = 1.001e-9
-EVENTS = {"revoked": la.REVOKED, "reading": la.READING, "read": la.READ}
+EVENTS = {"revoked": hl.REVOKED, "reading": hl.READING, "read": hl.READ}
 
 
 def recorded_path(name: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hisearch.kernels import layout as la
+from hisearch.kernels import hicache_layout as hl
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory
@@ -18,7 +18,7 @@ from hisearch.validate.restatement.splitmix import SplitMix64
 from tests.kernels.systems import LAW, SHUFFLE_STREAMS, examples
 from tests.kernels.tier_systems import TieredSystem, stores, tiered
 
-EVENTS = {la.REVOKED: "revoked", la.READING: "reading", la.READ: "read"}
+EVENTS = {hl.REVOKED: "revoked", hl.READING: "reading", hl.READ: "read"}
 
 
 def cost(chunks: Any, decodes: Any, sampling: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import store
 from tests.kernels import invariants as shared
@@ -33,7 +34,7 @@ def check(sim: la.Sim) -> None:
     lockers = _host_lockers(sim)
     for w in range(int(sim.config.workers)):
         nodes, cut_off = records.nodes[w], [d for d in records.cut_off if owners[d] == w]
-        in_hbm = [d for d in nodes if sim.hosted[d].where & la.IN_HBM]
+        in_hbm = [d for d in nodes if sim.hosted[d].where & hl.IN_HBM]
         shared._check_shape(sim, w, nodes)
         _check_cover(sim, w, nodes, cut_off)
         _check_presence(sim, w, nodes)
@@ -109,7 +110,7 @@ def _sorted_records(sim: la.Sim) -> Records:
         assert sim.nodes[d].children == children[d] > 0
     for d in records.cut_off:
         assert sim.nodes[d].children == children[d]
-        assert sim.hosted[d].where == la.ON_HOST
+        assert sim.hosted[d].where == hl.ON_HOST
         assert sim.nodes[d].begin == sim.nodes[sim.nodes[d].parent].end
     return records
 
@@ -177,14 +178,14 @@ def _check_cover(sim: la.Sim, w: int, nodes: list[int], cut_off: list[int]) -> N
 
 def _check_presence(sim: la.Sim, w: int, nodes: list[int]) -> None:
     """HBM is closed towards the root, what is settled too; children in HBM are counted."""
-    in_hbm = Counter(int(sim.nodes[d].parent) for d in nodes if sim.hosted[d].where & la.IN_HBM)
+    in_hbm = Counter(int(sim.nodes[d].parent) for d in nodes if sim.hosted[d].where & hl.IN_HBM)
     for d in nodes:
         hosted, parent = sim.hosted[d], int(sim.nodes[d].parent)
-        assert hosted.where & (la.IN_HBM | la.ON_HOST)
+        assert hosted.where & (hl.IN_HBM | hl.ON_HOST)
         if parent != w:
-            assert sim.hosted[parent].where & la.IN_HBM or not hosted.where & la.IN_HBM
+            assert sim.hosted[parent].where & hl.IN_HBM or not hosted.where & hl.IN_HBM
             assert sim.hosted[parent].settled or not hosted.settled
-        assert hosted.where & la.ON_HOST or not hosted.settled
+        assert hosted.where & hl.ON_HOST or not hosted.settled
         assert hosted.device_children == in_hbm[d]
 
 
@@ -228,8 +229,8 @@ def _check_locks(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> N
     assert set(direct) <= {w, *nodes}
     for d in [w, *nodes]:
         assert sim.nodes[d].lock == direct[d] + locked_children[d] + (d == w)
-        assert d == w or sim.nodes[d].lock == 0 or sim.hosted[d].where & la.IN_HBM
-    assert all(sim.hosted[d].where & la.ON_HOST for d in to_host)
+        assert d == w or sim.nodes[d].lock == 0 or sim.hosted[d].where & hl.IN_HBM
+    assert all(sim.hosted[d].where & hl.ON_HOST for d in to_host)
     for r in holders:
         assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
 
@@ -240,7 +241,7 @@ def _line(sim: la.Sim, k: int) -> list[int]:
     while job >= 0:
         found.append(job)
         assert len(found) <= len(sim.nodes)
-        job = int(sim.hosted[job].next_write if k % 3 == la.WRITER else sim.fetches[job].next)
+        job = int(sim.hosted[job].next_write if k % 3 == hl.WRITER else sim.fetches[job].next)
     assert not found or found[-1] == sim.servers[k].tail
     return found
 
@@ -260,7 +261,7 @@ def _host_locks(sim: la.Sim, w: int) -> list[int]:
         written.append(d)
         d = int(sim.hosted[d].next_write)
     above = [int(sim.fetches[f].above) for f in _registered(sim, w)]
-    return [d for d in [*_line(sim, 3 * w + la.WRITER), *written, *above] if d >= len(sim.trees)]
+    return [d for d in [*_line(sim, 3 * w + hl.WRITER), *written, *above] if d >= len(sim.trees)]
 
 
 def _host_lockers(sim: la.Sim) -> Counter[int]:
@@ -271,10 +272,10 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
     """Free pages, pages of nodes and of fetches are all there are; what may go is what the heap holds (L3)."""
     v, page = host_pool(sim, w), int(sim.config.page_tokens)
     pool = sim.trees[v]
-    on_host = [d for d in nodes if sim.hosted[d].where & la.ON_HOST]
+    on_host = [d for d in nodes if sim.hosted[d].where & hl.ON_HOST]
     for d in nodes:
         assert sim.hosted[d].host_locks == lockers[d]
-        assert sim.hosted[d].where & la.ON_HOST or not lockers[d]
+        assert sim.hosted[d].where & hl.ON_HOST or not lockers[d]
     fetched = _fetch_pages(sim, w) if sim.tiers.storage else 0
     held = sum(shared._node_pages(sim, d) for d in on_host)
     assert pool.free_pages >= 0
@@ -288,7 +289,7 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
     leaves = [
         d
         for d in on_host
-        if sim.hosted[d].where == la.ON_HOST and sim.nodes[d].children == 0 and not sim.hosted[d].host_locks
+        if sim.hosted[d].where == hl.ON_HOST and sim.nodes[d].children == 0 and not sim.hosted[d].host_locks
     ]
     _check_heap(sim, v, leaves, int(sim.config.eviction))
 
@@ -298,8 +299,8 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
 
 def _fetch_pages(sim: la.Sim, w: int) -> int:
     """Host pages of fetches that the tree has not got."""
-    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, 3 * w + la.ASKER))
-    reading = _line(sim, 3 * w + la.READER)
+    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, 3 * w + hl.ASKER))
+    reading = _line(sim, 3 * w + hl.READER)
     for f in reading:
         fetch = sim.fetches[f]
         tokens += int(fetch.found - (fetch.read if fetch.stopped else 0))
@@ -318,7 +319,7 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
     registered = _registered(sim, w)
     assert len(set(registered)) == len(registered)
     assert sim.hosts[w].fetching_tokens == sum(int(sim.fetches[f].wanted) for f in registered)
-    asked, reading = _line(sim, 3 * w + la.ASKER), _line(sim, 3 * w + la.READER)
+    asked, reading = _line(sim, 3 * w + hl.ASKER), _line(sim, 3 * w + hl.READER)
     revoked, f = [], int(sim.hosts[w].revoked)
     while f >= 0:
         revoked.append(f)
@@ -334,7 +335,7 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
         above = int(fetch.above)
         if fetch.registered and above >= len(sim.trees):
             assert sim.nodes[above].end == fetch.begin
-            assert sim.hosted[above].where & la.ON_HOST
+            assert sim.hosted[above].where & hl.ON_HOST
 
 
 def _check_store(sim: la.Sim, v: int, runs: list[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.result import RequestTable, StepLog, WorkerTable
@@ -42,7 +43,7 @@ def step_log(steps: Sequence[LoggedStep], lost_between: Sequence[tuple[int, int]
         record["first_lost"], record["lost"] = len(lost), len(step.lost)
         entries += [(computed, tokens, request) for request, computed, tokens in step.batch]
         lost += step.lost
-    return StepLog(records, np.array(entries, la.ENTRY_LOG), np.array(lost, np.int32), np.zeros(0, la.FETCH_LOG))
+    return StepLog(records, np.array(entries, la.ENTRY_LOG), np.array(lost, np.int32), np.zeros(0, hl.FETCH_LOG))
 
 
 def logged_result(

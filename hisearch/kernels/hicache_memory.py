@@ -1,0 +1,141 @@
+"""HiCache's memory: room in HBM and on the host, and the copies to the host that make it; see ``hicache``."""
+
+from __future__ import annotations
+
+from hisearch.kernels import eviction, links, radix, tree
+from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import hicache_nodes as nodes
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def _forget(sim, w, d):
+    """Take the childless node ``d``, on the host alone, out of the tree."""
+    node = sim.nodes[d]
+    p = node.parent
+    cut_off = not nodes.is_root(sim, p) and sim.hosted[p].where == 0
+    if not cut_off and nodes.on_host_alone(sim, p):
+        sim.nodes[p].tick = max(sim.nodes[p].tick, node.tick)
+    if cut_off:
+        s = node.static
+        while s > 0 and sim.trace.end_tokens[s] > node.begin:
+            if sim.cover[w, s] == d:
+                sim.cover[w, s] = -1
+            s = sim.trace.parent[s]
+        sim.nodes[p].children -= 1
+        tree.release_node(sim, d)
+        if sim.nodes[p].children == 0:
+            tree.release_node(sim, p)
+        return
+    tree.remove(sim, w, d)
+    if not nodes.is_root(sim, p):
+        nodes.offer_host(sim, w, p)
+
+
+@kernel
+def _evict_host(sim, w, pages):
+    """Evict from the host until at least ``pages`` are gone or nothing is left that could go."""
+    v = nodes.host_pool(sim, w)
+    pool = sim.trees[v]
+    gone = 0
+    while gone < pages and pool.heap_size > 0:
+        d = sim.evict_heap[v, 0]
+        eviction.withdraw(sim, v, d)
+        gone += radix.pages_of(sim, d)
+        _forget(sim, w, d)
+    pool.free_pages += gone
+    pool.evicted_tokens += gone * sim.config.page_tokens
+
+
+@kernel
+def take_host(sim, w, pages):
+    """Take pages of host memory, if need be after evicting; where too few are free, all of ``pages`` are evicted."""
+    pool = sim.trees[nodes.host_pool(sim, w)]
+    if pool.free_pages < pages:
+        _evict_host(sim, w, pages)
+    if pool.free_pages < pages:
+        return False
+    pool.free_pages -= pages
+    pool.peak_pages = max(pool.peak_pages, pool.capacity_pages - pool.free_pages)
+    return True
+
+
+@kernel
+def copy_to_host(sim, w, d):
+    """Begin to copy ``d``, if host memory can be had; it counts as copied from now on."""
+    pages = radix.pages_of(sim, d)
+    if not take_host(sim, w, pages):
+        return False
+    tokens = pages * sim.config.page_tokens
+    sim.hosted[d].where |= hl.ON_HOST
+    sim.hosted[d].at_s = links.send(sim, 2 * w, sim.workers[w].now_s, tokens)
+    sim.trees[nodes.host_pool(sim, w)].stored_tokens += tokens
+    return True
+
+
+@kernel
+def _drop(sim, w, d):
+    """Take ``d``, which is in HBM alone, out of the tree, and cut off what is below it."""
+    node = sim.nodes[d]
+    p = node.parent
+    nodes.lose_child(sim, w, p, d)
+    if node.children == 0:
+        tree.remove(sim, w, d)
+        return
+    s = node.static
+    while s > 0:
+        start = sim.trace.start_tokens[s]
+        sim.cover[w, s] = p if not nodes.is_root(sim, p) and start < node.begin else -1
+        if start <= node.begin:
+            break
+        s = sim.trace.parent[s]
+    sim.nodes[p].children -= 1
+    node.parent = -1
+    sim.hosted[d].where = 0
+
+
+@kernel
+def make_room(sim, w, pages):
+    """Where fewer than ``pages`` of HBM are free, evict at least that many, not the difference.
+
+    With write_back the scheduler waits for the copies of what it evicts.
+    """
+    cache = sim.trees[w]
+    if cache.free_pages >= pages:
+        return
+    gone = 0
+    copied = -1
+    kept = -1
+    while gone < pages and cache.heap_size > 0:
+        d = sim.evict_heap[w, 0]
+        eviction.withdraw(sim, w, d)
+        hosted = sim.hosted[d]
+        here = radix.pages_of(sim, d)
+        if hosted.where & hl.ON_HOST:
+            hosted.where = hl.ON_HOST
+            nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+            nodes.offer_host(sim, w, d)
+        elif sim.tiers.write_hits > 0:
+            _drop(sim, w, d)
+        elif copy_to_host(sim, w, d):
+            # In HBM until the copies are waited for: what is on the host alone may be evicted for the next copy.
+            nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+            hosted.below = copied
+            copied = d
+        else:
+            hosted.below = kept
+            kept = d
+            continue
+        gone += here
+    cache.free_pages += gone
+    cache.evictable_pages -= gone
+    cache.evicted_tokens += gone * sim.config.page_tokens
+    if copied >= 0:
+        sim.workers[w].now_s = max(sim.workers[w].now_s, sim.links[2 * w].free_s)
+    while copied >= 0:
+        sim.hosted[copied].where = hl.ON_HOST
+        nodes.offer_host(sim, w, copied)
+        copied = sim.hosted[copied].below
+    while kept >= 0:
+        radix.offer(sim, w, kept)
+        kept = sim.hosted[kept].below
