@@ -1,4 +1,4 @@
-"""What both engines do alike: waiting and running lists, the decode clock, the end of a request."""
+"""What all engines do alike: waiting and running lists, the decode clock, the end of a request."""
 
 from __future__ import annotations
 
@@ -296,14 +296,3 @@ def note_finished(sim, w, r, now):
     worker.inflight_tokens -= sim.trace.input_tokens[r]
     worker.inflight_requests -= 1
     announce_end(sim, r, now)
-
-
-@kernel
-def load_back(sim, w, now, tokens):
-    """Queue a copy of ``tokens`` from host memory on the worker's link; the step in formation waits for its end."""
-    worker = sim.workers[w]
-    if tokens <= 0:
-        return
-    start = max(now, worker.load_back_s)
-    worker.load_back_s = start + sim.config.host_latency_s + tokens * sim.config.host_s_per_token
-    worker.host_hit_tokens += tokens

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from hisearch.kernels import device, doors, gaps, heaps, lists, log, ordered, queue
 from hisearch.kernels import layout as la
+from hisearch.kernels import trtllm_host as host
 from hisearch.kernels import trtllm_memory as memory
 from hisearch.kernels.cost import batch_cost, coast
 from hisearch.kernels.jit import kernel
@@ -33,7 +34,7 @@ def form(sim, w, now):
             device.await_next(sim, w, now, False)
         return
     limit = 1
-    if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap:
+    if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
         limit = _coast_limit(sim, w)
     if limit > 1:
         worker.coast_s = now
@@ -43,22 +44,29 @@ def form(sim, w, now):
 
 
 @kernel
+def _copies_last(sim, w, now):
+    """Whether the step just formed waits for copies between HBM and the host when the device could begin it."""
+    worker = sim.workers[w]
+    return worker.load_back_s > max(now, worker.newest_end_s)
+
+
+@kernel
 def _coast_limit(sim, w):
     """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
 
-    Nobody starts meanwhile: the first that waits was refused for want of pages or budget, which do not grow before an
-    end.
+    They are there without a copy to the host, which the step that takes them would wait for. Nobody starts meanwhile:
+    the first that waits was refused for want of pages or budget, which do not grow before an end.
     """
     worker = sim.workers[w]
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.ended_prompts_new >= 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[w].free_pages, limit - 1)
+    return 1 + lists.steps_with_room(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
 
 
 @kernel
 def _launch(sim, w, now):
-    """Launch the batch just formed as a single step."""
+    """Launch the batch just formed as a single step, which begins when its copies have ended."""
     worker = sim.workers[w]
     batch = sim.batch[w]
     seconds = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
@@ -66,7 +74,7 @@ def _launch(sim, w, now):
         sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
     )
     before = worker.newest_end_s
-    end = device.launch(sim, w, now, seconds)
+    end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
     gaps.add(sim, end - before, worker.decoding)
     if sim.config.log:
         _log_batch(sim, w, 0)
@@ -148,7 +156,7 @@ def complete(sim, w, now):
             _log_coast(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
-        memory.take_decode_pages(sim, w, lists.pages_over(sim, w, 1, steps - 1))
+        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1))
         worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
@@ -251,6 +259,5 @@ def door(sim, errand, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
-        if sim.config.host_pages > 0:
-            queue.reset(sim, sim.config.workers + w, sim.config.host_pages)
+        host.reset(sim, w)
     return 0
