@@ -17,7 +17,9 @@ from hisearch.latency.costs import StepCosts
 from hisearch.simulate import offload_arrays, tier_arrays, tier_use
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import RouterSpec
+from hisearch.specs.tiers import MoverName
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 
@@ -97,7 +99,7 @@ def _config(
     return _record(
         la.CONFIG,
         engine=_ENGINES[engine.name],
-        door=doors.address(offload_arrays.door_of(plan, _ENGINES[engine.name])),
+        door=doors.address(offload_arrays.door(_ENGINES[engine.name], offload_arrays.mover_of(plan))),
         router=_ROUTERS[router.policy],
         workers=replicas,
         page_tokens=page,
@@ -239,11 +241,27 @@ def _allocate(
     )
 
 
-def prepare(engines: Iterable[str]) -> None:
+#: An engine, and who moves KV between its tiers; None: it has none.
+Variant = tuple[EngineName, MoverName | None]
+
+
+def _doors(variants: Iterable[Variant]) -> list[int]:
+    """The doors that they need, each once."""
+    return list(dict.fromkeys(offload_arrays.door(_ENGINES[name], mover) for name, mover in variants))
+
+
+def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, side by side, where that has not been done yet."""
     from hisearch.kernels import doors
 
-    doors.prepare([_ENGINES[name] for name in engines])
+    doors.prepare(_doors(variants))
+
+
+def is_prepared(variants: Iterable[Variant]) -> bool:
+    """Whether the event loop and these engines have been compiled."""
+    from hisearch.kernels import doors, jit
+
+    return jit.is_compiled() and not doors.missing_of(_doors(variants))
 
 
 def simulate(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.kernels import cluster
+from hisearch.kernels import cluster, doors
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, engine, simulate
 from hisearch.simulate.tier_plan import TransferLaw
@@ -144,6 +144,15 @@ def test_host_link_settings_reach_the_kernel(name: str) -> None:
     fast_s = tried.simulate().makespan_s
     assert tried.simulate().workers.host_hit_tokens.sum() > 0
     assert simulate(slow, tried.trace).makespan_s > fast_s + 5.0
+
+
+def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[int] = []
+    monkeypatch.setattr(doors, "prepare", prepared.extend)
+    engine.prepare(
+        [("vllm", "lmcache"), ("sglang", None), ("sglang", "hicache"), ("vllm", None), ("trtllm", "offload")]
+    )
+    assert prepared == [la.VLLM_LMCACHE, la.SGLANG, la.VLLM, la.TRTLLM]
 
 
 @pytest.mark.parametrize("name", ENGINES)
