@@ -10,11 +10,11 @@ of requests and the prompts that can be reused from then on.
 
 from __future__ import annotations
 
-from hisearch.kernels import device, doors, gaps, heaps, lists, log, ordered, queue
+from hisearch.kernels import decode_log, device, doors, gaps, heaps, lists, log, ordered, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import trtllm_host as host
 from hisearch.kernels import trtllm_memory as memory
-from hisearch.kernels.cost import batch_cost, coast
+from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
 from hisearch.kernels.trtllm_pass import compose
 
@@ -77,7 +77,7 @@ def _launch(sim, w, now):
     end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
     gaps.add(sim, end - before, worker.decoding)
     if sim.config.log:
-        _log_batch(sim, w, 0)
+        _log_batch(sim, w)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
@@ -153,7 +153,7 @@ def complete(sim, w, now):
     if worker.phase == la.COASTING:
         steps = worker.coast_steps
         if sim.config.log:
-            _log_coast(sim, w)
+            decode_log.coast_steps(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
         memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1))
@@ -214,37 +214,12 @@ def receive(sim, w, r, now):
 
 
 @kernel
-def _log_batch(sim, w, ahead):
-    """Log the step just formed, or a coast's step ``ahead`` steps later: contexts, then decodes."""
-    worker = sim.workers[w]
-    for k in range(worker.batch_size):
+def _log_batch(sim, w):
+    """Log the step just formed: contexts, then decodes."""
+    for k in range(sim.workers[w].batch_size):
         r = sim.batch[w, k]
         log.entry(sim, r, sim.requests[r].computed, sim.requests[r].chunk)
-    r = worker.running_head
-    while r >= 0:
-        if sim.requests[r].state == la.DECODING:
-            log.entry(sim, r, sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1 + ahead, 1)
-        r = sim.requests[r].next
-
-
-@kernel
-def _log_coast(sim, w):
-    """Log each step of the coast that ends now, before it is accounted for."""
-    worker = sim.workers[w]
-    log.forget_lost(sim)
-    context = worker.context_tokens
-    formed = worker.coast_s
-    start = worker.newest_start_s
-    if sim.config.overlap:
-        start = worker.newest_end_s
-    for step in range(worker.coast_steps):
-        _log_batch(sim, w, step)
-        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context)
-        log.step(sim, w, la.ANY_STEP, formed, start, end)
-        log.spend(sim, lists.pages_over(sim, w, 1, step))
-        context += worker.decoding
-        formed = start if sim.config.overlap else end
-        start = end
+    decode_log.decodes(sim, w, 0)
 
 
 def door(sim, errand, w, r, now):
