@@ -134,7 +134,9 @@ def test_state_is_consistent_wherever_a_run_stops(deployments: st.SearchStrategy
 @examples(100)
 @given(system=trtllm_host_systems())
 def test_the_host_cache_and_its_links_do_what_the_reference_s_do(system: System) -> None:
-    result, outcome = system.simulate(), system.reference()
+    result, outcome = system.simulate(log=True), system.reference()
+    assert result.log is not None
+    held = result.log.steps
     assert [int(tokens) for tokens in result.requests.host_hit_tokens] == [
         outcome.engines[row.worker].onboarded_tokens.get(r, 0) if row.worker >= 0 else 0
         for r, row in outcome.requests.items()
@@ -148,6 +150,7 @@ def test_the_host_cache_and_its_links_do_what_the_reference_s_do(system: System)
             assert (stores[w].stored_tokens, stores[w].read_tokens, stores[w].evicted_tokens) == tuple(
                 blocks * page for blocks in counted
             )
+            assert held["host_tokens"][held["worker"] == w].max(initial=0) <= stores[w].peak_tokens
             links = [link for link in result.links if link.index == w]
             for link, theirs in zip(links, (pool.to_host, pool.to_device), strict=True):
                 assert (link.tokens, link.busy_s) == (theirs.tokens, theirs.busy_s)
