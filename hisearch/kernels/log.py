@@ -74,6 +74,8 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
         record.host_tokens = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
         if sim.tiers.storage:
             record.storage_tokens = _held(sim, sim.config.workers + w // sim.tiers.workers_per_store)
+    elif sim.config.host_pages > 0:
+        record.host_tokens = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
     record.first_entry = first
     record.entries = sim.counters[la.LOG_ENTRIES] - first
     record.first_lost = sim.counters[la.LOG_LOST_TAKEN]
