@@ -1,0 +1,221 @@
+"""The servers that a worker with a storage tier has beside its scheduler, each of which does one job after another.
+
+One asks the store how much of a prompt it has, one reads, one writes, batches of ``BATCH_PAGES`` pages at a time.
+Several workers may share a store and the links to it. What the servers come to is noted by the next pass that tries to
+prefill, see ``hicache_storage``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import layout as la
+from hisearch.kernels import links, server_heap, store
+from hisearch.kernels.jit import kernel
+
+#: Pages that are read or written together.
+BATCH_PAGES = 128
+
+
+@kernel
+def store_of(sim, w):
+    """Index of the store of worker ``w`` among the trees."""
+    return sim.config.workers + w // sim.tiers.workers_per_store
+
+
+@kernel
+def _travel(sim, w, now, tokens, back):
+    """A batch between worker ``w``'s node and its store: over the store's own link, and the node's network."""
+    first = 2 * sim.config.workers
+    k = w // sim.tiers.workers_per_store
+    end = links.send(sim, first + 2 * k + back, now, tokens)
+    if sim.tiers.network:
+        stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
+        node = w // sim.tiers.workers_per_node
+        end = max(end, links.send(sim, first + 2 * stores + 2 * node + back, now, tokens))
+    return end
+
+
+@kernel
+def _part_end(sim, k, now):
+    """When the part that server ``k`` begins now ends."""
+    w = k // 3
+    batch = BATCH_PAGES * sim.config.page_tokens
+    if k % 3 == hl.ASKER:
+        return now + sim.tiers.query_s
+    if k % 3 == hl.READER:
+        fetch = sim.fetches[sim.servers[k].head]
+        return _travel(sim, w, now, min(fetch.found - fetch.read, batch), 1)
+    hosted = sim.hosted[sim.servers[k].head]
+    return _travel(sim, w, now, min(sim.nodes[sim.servers[k].head].end - hosted.written, batch), 0)
+
+
+@kernel
+def start(sim, k, now):
+    """Server ``k`` begins the next part of the job at the head of its line, or rests."""
+    if sim.servers[k].head < 0:
+        server_heap.leave(sim, k)
+        return
+    sim.servers[k].end_s = _part_end(sim, k, now)
+    server_heap.enter(sim, k)
+
+
+@kernel
+def queue_fetch(sim, k, f, now):
+    """Put fetch ``f`` at the end of server ``k``'s line."""
+    server = sim.servers[k]
+    sim.fetches[f].next = -1
+    if server.head >= 0:
+        sim.fetches[server.tail].next = f
+        server.tail = f
+        return
+    server.head = f
+    server.tail = f
+    start(sim, k, now)
+
+
+@kernel
+def _log(sim, f, now, event, tokens):
+    if not sim.config.log:
+        return
+    k = sim.counters[la.LOG_FETCHES]
+    if k >= sim.log_fetches.shape[0]:
+        sim.counters[la.FAULT] = la.LOG_FULL
+        return
+    record = sim.log_fetches[k]
+    record.at_s = now
+    record.request = sim.fetches[f].request
+    record.event = event
+    record.tokens = tokens
+    sim.counters[la.LOG_FETCHES] = k + 1
+
+
+@kernel
+def forget_fetch(sim, f):
+    """Give the record back once neither its request nor a server has it."""
+    fetch = sim.fetches[f]
+    if not fetch.registered and not fetch.served:
+        fetch.next = sim.counters[la.FREE_FETCH]
+        sim.counters[la.FREE_FETCH] = f
+
+
+@kernel
+def _answer(sim, w, f, now):
+    """Storage says what it has.
+
+    Too little: the fetch is revoked. Else memory beyond it is released and reading begins.
+    """
+    fetch = sim.fetches[f]
+    page = sim.config.page_tokens
+    v = store_of(sim, w)
+    found = store.leading(sim, v, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
+    host = sim.hosts[w]
+    if found < max(sim.tiers.fetch_threshold, page):
+        host.released_pages += fetch.wanted // page
+        _log(sim, f, now, hl.REVOKED, found)
+        fetch.next = -1
+        if host.revoked >= 0:
+            sim.fetches[host.revoked_tail].next = f
+        else:
+            host.revoked = f
+        host.revoked_tail = f
+        return
+    store.touch(sim, v, fetch.static, fetch.begin, fetch.begin + found, now)
+    if sim.trees[v].eviction == la.TLRU:
+        store.reach(sim, v, fetch.static, fetch.begin + fetch.wanted)
+    fetch.found = found
+    host.released_pages += (fetch.wanted - found) // page
+    _log(sim, f, now, hl.READING, found)
+    queue_fetch(sim, 3 * w + hl.READER, f, now)
+
+
+@kernel
+def _note_read(sim, w, f, now):
+    """A batch has been read. If the fetch was stopped before, it does not count and none follows.
+
+    Returns whether another part follows.
+    """
+    fetch = sim.fetches[f]
+    page = sim.config.page_tokens
+    batch = min(fetch.found - fetch.read, BATCH_PAGES * page)
+    sim.trees[store_of(sim, w)].read_tokens += batch
+    if not fetch.stopped:
+        fetch.read += batch
+        if fetch.read < fetch.found:
+            return True
+    sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
+    _log(sim, f, now, hl.READ, fetch.read)
+    fetch.served = 0
+    forget_fetch(sim, f)
+    return False
+
+
+@kernel
+def _note_write(sim, w, d, now):
+    """A batch can be found as soon as it is written. Returns whether another part follows."""
+    hosted = sim.hosted[d]
+    begin = hosted.written
+    end = min(begin + BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
+    store.put(sim, store_of(sim, w), sim.nodes[d].static, begin, end, now)
+    hosted.written = end
+    return end < sim.nodes[d].end
+
+
+@kernel
+def _sweep(sim, now):
+    """Drop what had expired by the newest of the set times, where nothing has since."""
+    period = np.int64(now / sim.tiers.reclaim_period_s)
+    if period <= sim.counters[la.SWEPT]:
+        return
+    sim.counters[la.SWEPT] = period
+    stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
+    for v in range(sim.config.workers, sim.config.workers + stores):
+        store.sweep(sim, v, period * sim.tiers.reclaim_period_s)
+
+
+@kernel
+def end_part(sim, k, now):
+    """The part that server ``k`` is at ends now."""
+    server = sim.servers[k]
+    w = k // 3
+    job = server.head
+    if sim.tiers.reclaim == hl.PERIODIC:
+        _sweep(sim, now)
+    if k % 3 == hl.WRITER:
+        if not _note_write(sim, w, job, now):
+            server.head = sim.hosted[job].next_write
+            sim.hosted[job].next_write = sim.hosts[w].written
+            sim.hosts[w].written = job
+    elif k % 3 == hl.ASKER:
+        server.head = sim.fetches[job].next
+        _answer(sim, w, job, now)
+    else:
+        after = sim.fetches[job].next
+        if not _note_read(sim, w, job, now):
+            server.head = after
+    start(sim, k, now)
+
+
+@kernel
+def advance(sim, w):
+    """Let worker ``w``'s servers do all that they have done by where its scheduler is.
+
+    The event loop has seen to it already, but for what takes no time, and where the scheduler waited for a copy.
+    """
+    while True:
+        first = -1
+        for k in range(3 * w, 3 * w + 3):
+            done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.workers[w].now_s
+            if done and (first < 0 or sim.servers[k].end_s < sim.servers[first].end_s):
+                first = k
+        if first < 0:
+            return
+        end_part(sim, first, sim.servers[first].end_s)
+
+
+@kernel
+def busy(sim, w):
+    """Whether a server of worker ``w`` is at work."""
+    servers = sim.servers
+    return servers[3 * w].head >= 0 or servers[3 * w + 1].head >= 0 or servers[3 * w + 2].head >= 0
