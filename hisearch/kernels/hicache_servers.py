@@ -11,7 +11,7 @@ import numpy as np
 
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.kernels import links, server_heap, store
+from hisearch.kernels import links, server_heap, store, store_room
 from hisearch.kernels.jit import kernel
 
 #: Pages that are read or written together.
@@ -19,21 +19,19 @@ BATCH_PAGES = 128
 
 
 @kernel
-def store_of(sim, w):
-    """Index of the store of worker ``w`` among the trees."""
-    return sim.config.workers + w // sim.tiers.workers_per_store
+def store_of(sim, w, t):
+    """Index of worker ``w``'s store of tier ``t`` among the trees."""
+    return sim.store_tiers[t].first + w // sim.store_tiers[t].workers_per_store
 
 
 @kernel
-def _travel(sim, w, now, tokens, back):
-    """A batch between worker ``w``'s node and its store: over the store's own link, and the node's network."""
-    first = 2 * sim.config.workers
-    k = w // sim.tiers.workers_per_store
-    end = links.send(sim, first + 2 * k + back, now, tokens)
-    if sim.tiers.network:
-        stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
+def _travel(sim, w, t, now, tokens, back):
+    """A batch between worker ``w``'s node and its store of tier ``t``: over the store's own link, and the network."""
+    tier = sim.store_tiers[t]
+    end = links.send(sim, tier.first_link + 2 * (w // tier.workers_per_store) + back, now, tokens)
+    if tier.first_network >= 0:
         node = w // sim.tiers.workers_per_node
-        end = max(end, links.send(sim, first + 2 * stores + 2 * node + back, now, tokens))
+        end = max(end, links.send(sim, tier.first_network + 2 * node + back, now, tokens))
     return end
 
 
@@ -46,9 +44,9 @@ def _part_end(sim, k, now):
         return now + sim.tiers.query_s
     if k % 3 == hl.READER:
         fetch = sim.fetches[sim.servers[k].head]
-        return _travel(sim, w, now, min(fetch.found - fetch.read, batch), 1)
+        return _travel(sim, w, 0, now, min(fetch.found - fetch.read, batch), 1)
     hosted = sim.hosted[sim.servers[k].head]
-    return _travel(sim, w, now, min(sim.nodes[sim.servers[k].head].end - hosted.written, batch), 0)
+    return _travel(sim, w, 0, now, min(sim.nodes[sim.servers[k].head].end - hosted.written, batch), 0)
 
 
 @kernel
@@ -108,7 +106,7 @@ def _answer(sim, w, f, now):
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    v = store_of(sim, w)
+    v = store_of(sim, w, 0)
     found = store.leading(sim, v, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
     if found < max(sim.tiers.fetch_threshold, page):
@@ -121,7 +119,7 @@ def _answer(sim, w, f, now):
             host.revoked = f
         host.revoked_tail = f
         return
-    store.touch(sim, v, fetch.static, fetch.begin, fetch.begin + found, now)
+    store.touch(sim, v, fetch.static, fetch.begin, fetch.begin + found, now, sim.trace.priority[fetch.request])
     if sim.trees[v].eviction == la.TLRU:
         store.reach(sim, v, fetch.static, fetch.begin + fetch.wanted)
     fetch.found = found
@@ -139,7 +137,7 @@ def _note_read(sim, w, f, now):
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
     batch = min(fetch.found - fetch.read, BATCH_PAGES * page)
-    sim.trees[store_of(sim, w)].read_tokens += batch
+    sim.trees[store_of(sim, w, 0)].read_tokens += batch
     if not fetch.stopped:
         fetch.read += batch
         if fetch.read < fetch.found:
@@ -157,21 +155,24 @@ def _note_write(sim, w, d, now):
     hosted = sim.hosted[d]
     begin = hosted.written
     end = min(begin + BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
-    store.put(sim, store_of(sim, w), sim.nodes[d].static, begin, end, now)
+    priority = sim.standings[d].priority if sim.tiers.priorities else 0
+    store.put(sim, store_of(sim, w, 0), sim.nodes[d].static, begin, end, now, priority)
     hosted.written = end
     return end < sim.nodes[d].end
 
 
 @kernel
-def _sweep(sim, now):
+def _sweep(sim, t, now):
     """Drop what had expired by the newest of the set times, where nothing has since."""
-    period = np.int64(now / sim.tiers.reclaim_period_s)
-    if period <= sim.counters[la.SWEPT]:
+    tier = sim.store_tiers[t]
+    if tier.reclaim != hl.PERIODIC:
         return
-    sim.counters[la.SWEPT] = period
-    stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
-    for v in range(sim.config.workers, sim.config.workers + stores):
-        store.sweep(sim, v, period * sim.tiers.reclaim_period_s)
+    period = np.int64(now / tier.reclaim_period_s)
+    if period <= tier.swept:
+        return
+    tier.swept = period
+    for v in range(tier.first, tier.first + tier.stores):
+        store_room.sweep(sim, v, period * tier.reclaim_period_s)
 
 
 @kernel
@@ -180,8 +181,8 @@ def end_part(sim, k, now):
     server = sim.servers[k]
     w = k // 3
     job = server.head
-    if sim.tiers.reclaim == hl.PERIODIC:
-        _sweep(sim, now)
+    for t in range(sim.tiers.storage):
+        _sweep(sim, t, now)
     if k % 3 == hl.WRITER:
         if not _note_write(sim, w, job, now):
             server.head = sim.hosted[job].next_write

@@ -81,6 +81,7 @@ def take_note(sim, w):
 def enter(sim, w, r):
     """Request ``r`` has entered the queue: its next pass looks what it can fetch."""
     host = sim.hosts[w]
+    store.come_up(sim, r)
     sim.requests[r].next_aside = -1
     if host.entering_head >= 0:
         sim.requests[host.entering_tail].next_aside = r
@@ -199,9 +200,10 @@ def next_deadline_s(sim, w):
 
 @kernel
 def reset(sim, w):
-    """Servers at rest, an empty store."""
-    if sim.tiers.storage and w % sim.tiers.workers_per_store == 0:
-        store.reset(sim, servers.store_of(sim, w), sim.tiers.store_pages, sim.tiers.store_eviction)
+    """Servers at rest, empty stores."""
+    for t in range(sim.tiers.storage):
+        if w % sim.store_tiers[t].workers_per_store == 0:
+            store.reset(sim, servers.store_of(sim, w, t), t)
     for k in range(3 * w, 3 * w + 3):
         sim.servers[k].head = -1
         sim.servers[k].tail = -1

@@ -175,7 +175,7 @@ def _allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    stores = tier_arrays.store_count(plan, workers)
+    stores = tier_arrays.store_trees(plan, workers)
     trees = workers * (2 if config.host_pages > 0 else 1) + stores
     # HiCache's host pools hold nodes of the trees in HBM.
     covers = trees - workers if config.hicache else trees
@@ -183,7 +183,8 @@ def _allocate(
     radix = config.engine == la.SGLANG
     fetches = 2 * count if stores else 1
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
-    stands = radix and (config.eviction == la.BY_PRIORITY or config.schedule == la.DFS_WEIGHT)
+    priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
+    stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
     words = (workers + 63) // 64 if config.router == la.CACHE_AWARE else 1
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
@@ -202,13 +203,12 @@ def _allocate(
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
-        tiers=tier_arrays.tier_record(plan, workers),
+        **tier_arrays.arrays(plan, trace, workers),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_records(workers if config.hicache else 1, hl.HOST),
         fetches=_records(fetches, hl.FETCH),
         servers=_records(3 * workers if config.hicache else 1, hl.SERVER),
         server_heap=np.empty(3 * workers, np.int32),
-        links=tier_arrays.link_array(plan, workers),
         log_fetches=_records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),

@@ -53,10 +53,10 @@ class TierSpec(Strict):
     eviction: TierEvictionName = Field(
         "lru",
         description="What goes to make room: lru, lfu, fifo, mru, filo, slru and priority as SGLang's; clock; tlru: "
-        "lru with an eye on the tail of latencies; arc: adaptive, as vLLM's; gdsf: recompute cost per byte, aged; "
-        "belady: an oracle that knows the future and only bounds what a policy could reach. vLLM's offloading has lru "
-        "and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all of a worker's tiers; SGLang evicts "
-        "its host tier by the engine's own eviction.",
+        "lru with an eye on the tail of latencies; arc: adaptive (Megiddo and Modha); gdsf: recompute cost per byte, "
+        "aged; belady: an oracle that knows the trace and only bounds what a policy could reach. vLLM's offloading has "
+        "lru and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all of a worker's tiers; SGLang "
+        "evicts its host tier by the engine's own eviction.",
     )
     ttl_s: Positive | None = Field(
         None, description="Time after its last use at which an entry expires; never if absent."

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.kernels import store
 from tests.kernels import invariants as shared
-from tests.kernels import sglang_invariants as sglang
+from tests.kernels import store_invariants as store_checks
 
 
 @dataclass
@@ -44,8 +43,8 @@ def check(sim: la.Sim) -> None:
         shared._check_pages(sim, w, in_hbm, holders)
         _check_host_pool(sim, w, nodes + cut_off, lockers)
         _check_fetches(sim, w)
-    for v, runs in records.runs.items():
-        _check_store(sim, v, runs)
+    for v in store_checks.stores(sim):
+        store_checks.check_store(sim, v, records.runs[v])
     _check_servers(sim)
     _check_links(sim)
     _check_events(sim)
@@ -72,16 +71,6 @@ def host_pool(sim: la.Sim, w: int) -> int:
     return len(sim.trees) - int(sim.config.workers) + w
 
 
-def stores(sim: la.Sim) -> range:
-    """Indices of the stores."""
-    return range(int(sim.config.workers), len(sim.trees) - int(sim.config.workers))
-
-
-def store_of(sim: la.Sim, w: int) -> int:
-    """Index of the store that worker ``w`` uses."""
-    return int(sim.config.workers) + w // int(sim.tiers.workers_per_store)
-
-
 # ---- what the records are --------------------------------------------------------------------------------------------
 
 
@@ -91,7 +80,10 @@ def _sorted_records(sim: la.Sim) -> Records:
     assert set(free) <= used
     used -= set(free)
     assert sim.counters[la.NODES_LEFT] == len(sim.nodes) - len(sim.trees) - len(used)
-    runs = {v: _runs(sim, v) for v in stores(sim)}
+    runs = {
+        v: store_checks.runs_of(sim, v)
+        for v in range(int(sim.config.workers), len(sim.trees) - int(sim.config.workers))
+    }
     records = Records({w: [] for w in range(int(sim.config.workers))}, runs)
     of_stores = [d for found in runs.values() for d in found]
     assert len(set(of_stores)) == len(of_stores)
@@ -120,23 +112,6 @@ def _top(sim: la.Sim, d: int) -> int:
     while d >= len(sim.trees):
         d = int(sim.nodes[d].parent)
     return d
-
-
-def _runs(sim: la.Sim, v: int) -> list[int]:
-    """All runs of a store, each list in order of depth, apart, and within its trace-tree node."""
-    page = int(sim.config.page_tokens)
-    found = []
-    for s in range(len(sim.trace.parent)):
-        chain = shared._chain(sim.nodes, int(sim.cover[v, s]))
-        before, end = -1, int(sim.trace.start_tokens[s]) // page * page - 1
-        for d in chain:
-            node = sim.nodes[d]
-            assert (int(node.static), int(node.prev)) == (s, before)
-            assert node.begin % page == node.end % page == 0
-            assert end < node.begin < node.end <= sim.trace.end_tokens[s]
-            before, end = d, int(node.end)
-        found += chain
-    return found
 
 
 def _owners_of_cut_off(sim: la.Sim, records: Records) -> dict[int, int]:
@@ -189,21 +164,11 @@ def _check_presence(sim: la.Sim, w: int, nodes: list[int]) -> None:
         assert hosted.device_children == in_hbm[d]
 
 
-def _check_heap(sim: la.Sim, v: int, expected: list[int], policy: int) -> None:
-    """The heap holds what is expected, in heap order, and all of it knows its place."""
-    heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
-    assert sorted(heap) == sorted(expected)
-    assert all(sim.nodes[d].heap_slot == slot for slot, d in enumerate(heap))
-    keys = [sglang.eviction_key(sim, d, policy) for d in heap]
-    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
-    assert sim.trees[v].eviction == policy
-
-
 def _check_hbm_heap(sim: la.Sim, w: int, in_hbm: list[int]) -> None:
     unlocked = [d for d in in_hbm if sim.nodes[d].lock == 0]
     assert sim.trees[w].evictable_pages == sum(shared._node_pages(sim, d) for d in unlocked)
     leaves = [d for d in unlocked if sim.hosted[d].device_children == 0]
-    _check_heap(sim, w, leaves, int(sim.config.eviction))
+    store_checks.check_heap(sim, w, leaves, int(sim.config.eviction))
 
 
 def _copies(sim: la.Sim, first: int) -> list[int]:
@@ -291,7 +256,7 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
         for d in on_host
         if sim.hosted[d].where == hl.ON_HOST and sim.nodes[d].children == 0 and not sim.hosted[d].host_locks
     ]
-    _check_heap(sim, v, leaves, int(sim.config.eviction))
+    store_checks.check_heap(sim, v, leaves, int(sim.config.eviction))
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------
@@ -338,19 +303,6 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
             assert sim.hosted[above].where & hl.ON_HOST
 
 
-def _check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
-    """Free pages and pages of runs are all there are, any run may go, none was used later than now (L3)."""
-    cache = sim.trees[v]
-    held = sum(shared._node_pages(sim, d) for d in runs)
-    assert cache.free_pages >= 0
-    assert cache.free_pages + held == cache.capacity_pages == sim.tiers.store_pages
-    assert held <= cache.peak_pages <= cache.capacity_pages
-    assert all(sim.nodes[d].tick < (cache.tick + 1) * store._DEPTHS for d in runs)
-    _check_heap(sim, v, runs, int(sim.tiers.store_eviction))
-    page = int(sim.config.page_tokens)
-    assert held * page == cache.stored_tokens - cache.evicted_tokens - cache.expired_tokens
-
-
 def _check_servers(sim: la.Sim) -> None:
     """Servers with a job are in their heap, in order of time."""
     if not sim.tiers.storage:
@@ -380,15 +332,15 @@ def _check_links(sim: la.Sim) -> None:
 def _check_bytes(sim: la.Sim) -> None:
     """What the links have moved is what the stores have been given and read out of (L4)."""
     workers = int(sim.config.workers)
-    for v in stores(sim):
+    for v in store_checks.stores(sim):
         write, read = sim.links[2 * v], sim.links[2 * v + 1]
         assert read.tokens == sim.trees[v].read_tokens
         # What the store has already, or has no room for, travels all the same.
         assert sim.trees[v].stored_tokens <= write.tokens
-    if sim.tiers.network:
-        networks = sim.links[2 * workers + 2 * len(stores(sim)) :]
+    if any(tier.first_network >= 0 for tier in sim.store_tiers):
+        networks = sim.links[2 * workers + 2 * len(store_checks.stores(sim)) :]
         for way in (0, 1):
-            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in stores(sim))
+            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in store_checks.stores(sim))
             assert sum(int(link.tokens) for link in networks[way::2]) == at_stores
 
 

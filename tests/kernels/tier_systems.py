@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hisearch.simulate import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.tiers import TierEvictionName
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
@@ -21,7 +22,7 @@ from tests.reference.cluster import tree_path
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 
 #: Policies that a store evicts by.
-STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru")
+STORE_EVICTIONS = get_args(TierEvictionName)
 #: A storage tier that never fills.
 UNLIMITED_TOKENS = 2**40
 FREE = TransferLaw()
@@ -152,6 +153,8 @@ def limited_stores() -> st.SearchStrategy[TierPlan]:
         ttl_s=st.sampled_from([math.inf, math.inf, 0.05, 0.5]),
         reclaim=st.sampled_from(["lazy", "periodic", "pressure"]),
         reclaim_period_s=st.sampled_from([0.03, 0.4]),
+        tail_tokens=st.sampled_from([1, 40, 200]),
+        turn_tokens=st.sampled_from([1, 20]),
     )
 
 
