@@ -13,8 +13,9 @@ IN_HBM, ON_HOST = 1, 2
 BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
 # When an entry of a store that has expired is dropped.
 LAZY, PERIODIC, PRESSURE = 0, 1, 2
-# The servers that a worker has beside its scheduler: 3 w + one of these.
-WRITER, ASKER, READER = 0, 1, 2
+# The servers that a worker has beside its scheduler: SERVERS w + one of these.
+WRITER, ASKER, READER, MOVER = 0, 1, 2, 3
+SERVERS = 4
 
 #: More on a node of a cache with a host tier, and on a run of a store.
 HOSTED = np.dtype(
@@ -62,6 +63,8 @@ FETCH = np.dtype(
         ("wanted", "i8"),  # tokens that host memory was taken for
         ("found", "i8"),  # tokens that storage has; 0 until it has answered
         ("read", "i8"),  # tokens that have arrived
+        ("far", "i8"),  # of the batch under way, tokens that come from the farther of two stores
+        ("far_read", "i8"),  # of those that have arrived
         ("request", "i4"),
         ("static", "i4"),  # the path that it lies on
         ("above", "i4"),  # node whose host copy is locked meanwhile
@@ -69,6 +72,19 @@ FETCH = np.dtype(
         ("stopped", "i4"),  # the scheduler has taken what had arrived
         ("registered", "i4"),  # it is its request's fetch
         ("served", "i4"),  # a server still has it
+    ],
+    align=True,
+)
+
+#: Pages of a trace-tree node that move to another store of a chain.
+MOVE = np.dtype(
+    [
+        ("begin", "i8"),  # what is before has moved
+        ("end", "i8"),
+        ("static", "i4"),
+        ("to", "i4"),  # tier
+        ("priority", "i4"),
+        ("next", "i4"),  # behind it in a line, among what a store has let go, in the free list
     ],
     align=True,
 )
@@ -94,7 +110,8 @@ TIERS = np.dtype(
     [
         ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)
         ("load_back_tokens", "i8"),  # fewer are not loaded back
-        ("storage", "i8"),  # tiers of stores behind host memory
+        ("storage", "i8"),  # tiers of stores behind host memory: 0, 1 or 2
+        ("exclusive", "i8"),  # 1 where what one of two stores holds the other does not
         ("workers_per_node", "i8"),
         ("fetch_policy", "i8"),
         ("fetch_threshold", "i8"),

@@ -1,8 +1,8 @@
 """The servers that a worker with a storage tier has beside its scheduler, each of which does one job after another.
 
-One asks the store how much of a prompt it has, one reads, one writes, batches of ``BATCH_PAGES`` pages at a time.
-Several workers may share a store and the links to it. What the servers come to is noted by the next pass that tries to
-prefill, see ``hicache_storage``.
+One asks the stores how much of a prompt they have, one reads, one writes, one moves pages from store to store, batches
+of ``BATCH_PAGES`` pages at a time. Several workers may share a store and the links to it. What the servers come to is
+noted by the next pass that tries to prefill, see ``hicache_storage``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
-from hisearch.kernels import links, server_heap, store, store_room
+from hisearch.kernels import moves, server_heap, store_room
 from hisearch.kernels.jit import kernel
 
 #: Pages that are read or written together.
@@ -19,34 +20,19 @@ BATCH_PAGES = 128
 
 
 @kernel
-def store_of(sim, w, t):
-    """Index of worker ``w``'s store of tier ``t`` among the trees."""
-    return sim.store_tiers[t].first + w // sim.store_tiers[t].workers_per_store
-
-
-@kernel
-def _travel(sim, w, t, now, tokens, back):
-    """A batch between worker ``w``'s node and its store of tier ``t``: over the store's own link, and the network."""
-    tier = sim.store_tiers[t]
-    end = links.send(sim, tier.first_link + 2 * (w // tier.workers_per_store) + back, now, tokens)
-    if tier.first_network >= 0:
-        node = w // sim.tiers.workers_per_node
-        end = max(end, links.send(sim, tier.first_network + 2 * node + back, now, tokens))
-    return end
-
-
-@kernel
 def _part_end(sim, k, now):
     """When the part that server ``k`` begins now ends."""
-    w = k // 3
+    w = k // hl.SERVERS
+    kind = k % hl.SERVERS
+    job = sim.servers[k].head
     batch = BATCH_PAGES * sim.config.page_tokens
-    if k % 3 == hl.ASKER:
+    if kind == hl.ASKER:
         return now + sim.tiers.query_s
-    if k % 3 == hl.READER:
-        fetch = sim.fetches[sim.servers[k].head]
-        return _travel(sim, w, 0, now, min(fetch.found - fetch.read, batch), 1)
-    hosted = sim.hosted[sim.servers[k].head]
-    return _travel(sim, w, 0, now, min(sim.nodes[sim.servers[k].head].end - hosted.written, batch), 0)
+    if kind == hl.READER:
+        return stores.begin_reading(sim, w, job, min(sim.fetches[job].found - sim.fetches[job].read, batch), now)
+    if kind == hl.WRITER:
+        return stores.begin_writing(sim, w, min(sim.nodes[job].end - sim.hosted[job].written, batch), now)
+    return stores.begin_moving(sim, w, job, min(sim.moves[job].end - sim.moves[job].begin, batch), now)
 
 
 @kernel
@@ -106,8 +92,7 @@ def _answer(sim, w, f, now):
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    v = store_of(sim, w, 0)
-    found = store.leading(sim, v, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
+    found = stores.look(sim, w, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
     if found < max(sim.tiers.fetch_threshold, page):
         host.released_pages += fetch.wanted // page
@@ -119,13 +104,12 @@ def _answer(sim, w, f, now):
             host.revoked = f
         host.revoked_tail = f
         return
-    store.touch(sim, v, fetch.static, fetch.begin, fetch.begin + found, now, sim.trace.priority[fetch.request])
-    if sim.trees[v].eviction == la.TLRU:
-        store.reach(sim, v, fetch.static, fetch.begin + fetch.wanted)
+    longest = fetch.begin + fetch.wanted
+    stores.use(sim, w, fetch.request, fetch.static, fetch.begin, fetch.begin + found, longest, now)
     fetch.found = found
     host.released_pages += (fetch.wanted - found) // page
     _log(sim, f, now, hl.READING, found)
-    queue_fetch(sim, 3 * w + hl.READER, f, now)
+    queue_fetch(sim, hl.SERVERS * w + hl.READER, f, now)
 
 
 @kernel
@@ -137,9 +121,10 @@ def _note_read(sim, w, f, now):
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
     batch = min(fetch.found - fetch.read, BATCH_PAGES * page)
-    sim.trees[store_of(sim, w, 0)].read_tokens += batch
+    stores.end_reading(sim, w, f, batch, now)
     if not fetch.stopped:
         fetch.read += batch
+        fetch.far_read += fetch.far
         if fetch.read < fetch.found:
             return True
     sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
@@ -156,9 +141,19 @@ def _note_write(sim, w, d, now):
     begin = hosted.written
     end = min(begin + BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
     priority = sim.standings[d].priority if sim.tiers.priorities else 0
-    store.put(sim, store_of(sim, w, 0), sim.nodes[d].static, begin, end, now, priority)
+    stores.end_writing(sim, w, sim.nodes[d].static, begin, end, now, priority)
     hosted.written = end
     return end < sim.nodes[d].end
+
+
+@kernel
+def _note_move(sim, w, m, now):
+    """A batch has moved from one store to another. Returns whether another part follows."""
+    move = sim.moves[m]
+    tokens = min(move.end - move.begin, BATCH_PAGES * sim.config.page_tokens)
+    stores.end_moving(sim, w, m, tokens, now)
+    move.begin += tokens
+    return move.begin < move.end
 
 
 @kernel
@@ -179,23 +174,30 @@ def _sweep(sim, t, now):
 def end_part(sim, k, now):
     """The part that server ``k`` is at ends now."""
     server = sim.servers[k]
-    w = k // 3
+    w = k // hl.SERVERS
+    kind = k % hl.SERVERS
     job = server.head
     for t in range(sim.tiers.storage):
         _sweep(sim, t, now)
-    if k % 3 == hl.WRITER:
+    if kind == hl.WRITER:
         if not _note_write(sim, w, job, now):
             server.head = sim.hosted[job].next_write
             sim.hosted[job].next_write = sim.hosts[w].written
             sim.hosts[w].written = job
-    elif k % 3 == hl.ASKER:
+    elif kind == hl.ASKER:
         server.head = sim.fetches[job].next
         _answer(sim, w, job, now)
-    else:
+    elif kind == hl.READER:
         after = sim.fetches[job].next
         if not _note_read(sim, w, job, now):
             server.head = after
+    elif not _note_move(sim, w, job, now):
+        server.head = sim.moves[job].next
+        moves.release(sim, job)
     start(sim, k, now)
+    mover = hl.SERVERS * w + hl.MOVER
+    if sim.servers[mover].head >= 0 and sim.servers[mover].slot < 0:
+        start(sim, mover, now)
 
 
 @kernel
@@ -206,7 +208,7 @@ def advance(sim, w):
     """
     while True:
         first = -1
-        for k in range(3 * w, 3 * w + 3):
+        for k in range(hl.SERVERS * w, hl.SERVERS * (w + 1)):
             done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.workers[w].now_s
             if done and (first < 0 or sim.servers[k].end_s < sim.servers[first].end_s):
                 first = k
@@ -217,6 +219,11 @@ def advance(sim, w):
 
 @kernel
 def busy(sim, w):
-    """Whether a server of worker ``w`` is at work."""
+    """Whether a server of worker ``w`` is at work that its scheduler may wait for: any but the mover."""
+    first = hl.SERVERS * w
     servers = sim.servers
-    return servers[3 * w].head >= 0 or servers[3 * w + 1].head >= 0 or servers[3 * w + 2].head >= 0
+    return (
+        servers[first + hl.WRITER].head >= 0
+        or servers[first + hl.ASKER].head >= 0
+        or servers[first + hl.READER].head >= 0
+    )

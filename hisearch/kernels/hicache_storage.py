@@ -10,6 +10,7 @@ from __future__ import annotations
 from hisearch.kernels import hicache, hicache_copies, hicache_memory, hicache_nodes, lists, store
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
+from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -25,7 +26,7 @@ def _write(sim, w, d, now):
     hosted = sim.hosted[d]
     hosted.written = sim.nodes[d].begin
     hosted.next_write = -1
-    k = 3 * w + hl.WRITER
+    k = hl.SERVERS * w + hl.WRITER
     server = sim.servers[k]
     if server.head >= 0:
         sim.hosted[server.tail].next_write = d
@@ -129,6 +130,7 @@ def _begin_fetch(sim, w, r):
     fetch.wanted = wanted
     fetch.found = 0
     fetch.read = 0
+    fetch.far_read = 0
     fetch.request = r
     fetch.static = static
     fetch.above = above
@@ -137,7 +139,7 @@ def _begin_fetch(sim, w, r):
     fetch.served = 1
     sim.requests[r].fetch = f
     host.fetching_tokens += wanted
-    servers.queue_fetch(sim, 3 * w + hl.ASKER, f, sim.workers[w].now_s)
+    servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, sim.workers[w].now_s)
 
 
 @kernel
@@ -177,6 +179,7 @@ def take_fetch(sim, w, r):
     present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
     sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
     sim.requests[r].fetched_tokens = fetch.read - present
+    sim.requests[r].far_fetched_tokens = min(fetch.far_read, fetch.read - present)
     _unregister(sim, w, f)
     return True
 
@@ -201,10 +204,8 @@ def next_deadline_s(sim, w):
 @kernel
 def reset(sim, w):
     """Servers at rest, empty stores."""
-    for t in range(sim.tiers.storage):
-        if w % sim.store_tiers[t].workers_per_store == 0:
-            store.reset(sim, servers.store_of(sim, w, t), t)
-    for k in range(3 * w, 3 * w + 3):
+    stores.reset(sim, w)
+    for k in range(hl.SERVERS * w, hl.SERVERS * (w + 1)):
         sim.servers[k].head = -1
         sim.servers[k].tail = -1
         sim.servers[k].slot = -1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lists, log, radix
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
@@ -130,9 +131,9 @@ def _look_again(sim, w):
 def serve(sim, k, now):
     """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
     servers.end_part(sim, k, now)
-    w = k // 3
+    w = k // hl.SERVERS
     worker = sim.workers[w]
-    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s:
+    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s and k % hl.SERVERS != hl.MOVER:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
 

@@ -88,6 +88,35 @@ def leading(sim, v, static, begin, end, now):
 
 
 @kernel
+def _first_held(sim, v, s, begin, end, now):
+    """Where the first page behind ``begin`` that is held begins, at most ``end``, within trace-tree node ``s``."""
+    d = sim.cover[v, s]
+    while d >= 0:
+        if sim.nodes[d].end > begin and not store_room.expired(sim, v, d, now):
+            return min(max(sim.nodes[d].begin, begin), end)
+        d = sim.nodes[d].next
+    return end
+
+
+@kernel
+def gap(sim, v, static, begin, end, now):
+    """Tokens behind ``begin`` on the path to ``static``, up to ``end``, before the first page that is held."""
+    limit = end
+    s = static
+    while s > 0:
+        bottom = runs.bottom(sim, s, begin)
+        top = runs.top(sim, s, end)
+        if top > bottom:
+            found = _first_held(sim, v, s, bottom, top, now)
+            if found < top:
+                limit = found
+        if sim.trace.start_tokens[s] <= begin:
+            break
+        s = sim.trace.parent[s]
+    return limit - begin
+
+
+@kernel
 def touch(sim, v, static, begin, end, now, priority):
     """What is held in (begin, end] on the path to ``static`` is used now, by a request of ``priority``."""
     cache = sim.trees[v]
@@ -241,6 +270,7 @@ def reset(sim, v, tier):
     cache.capacity_pages = sim.store_tiers[tier].pages
     cache.free_pages = cache.capacity_pages
     cache.eviction = sim.store_tiers[tier].eviction
+    cache.gone_head = -1
     if cache.eviction == la.ARC:
         cache.shadows = sim.store_tiers[tier].first_shadow + store_arc.SHADOWS * (v - sim.store_tiers[tier].first)
         store_arc.reset(sim, v)

@@ -8,7 +8,7 @@ use is farthest away, and nothing that is used before what it would make room fo
 
 from __future__ import annotations
 
-from hisearch.kernels import eviction, foresight, store_arc
+from hisearch.kernels import eviction, foresight, moves, store_arc
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
@@ -94,7 +94,12 @@ def _to_go(sim, v, d, wanted):
 @kernel
 def let_go(sim, v, d, count):
     """The last ``count`` pages of run ``d`` go."""
-    sim.trees[v].evicted_tokens += count * sim.config.page_tokens
+    tokens = count * sim.config.page_tokens
+    sim.trees[v].evicted_tokens += tokens
+    if sim.tiers.exclusive and sim.trees[v].tier == 0:
+        node = sim.nodes[d]
+        priority = sim.standings[d].priority if sim.tiers.priorities else 0
+        moves.note_gone(sim, v, node.static, node.end - tokens, node.end, priority)
     runs.trim(sim, v, d, count)
 
 

@@ -2,7 +2,8 @@
 
 A run is as many whole pages as are held without a gap. Its last use, its count of uses, its age and what else its place
 in the store's order depends on are those of all its pages. Runs that come to touch become one, which keeps the foremost
-one's age and uses, and the highest priority. A run that is new has no uses; pages that join one are no use of it.
+one's age and uses, and the highest priority: pages that come behind a run join it, and are no use of it; such as come
+before one are a run without uses, which that one joins.
 
 Ticks and ages are numbers of operations and, of runs of the same operation, such that the deepest goes first.
 """
@@ -94,7 +95,7 @@ def renew(sim, v, d, now, priority):
     hosted.at_s = now
     depth = 0.5 * (node.begin + node.end)
     hosted.value = sim.trees[v].worth + (node.hits + 1) * (1.0 + depth / ATTENTION_TOKENS)
-    if sim.trees[v].eviction == la.BY_PRIORITY:
+    if sim.tiers.priorities:
         sim.standings[d].priority = max(sim.standings[d].priority, priority)
     sift(sim, v, d)
 
@@ -165,6 +166,19 @@ def _insert(sim, v, s, before, begin, end, hits):
 
 
 @kernel
+def _lead(sim, v, d, begin, hits):
+    """A new run from ``begin`` on, with so many ``hits``, comes before run ``d``, which joins it."""
+    node = sim.nodes[d]
+    eviction.withdraw(sim, row(sim, v, d), d)
+    _resize(sim, v, d, -pages(sim, node.end - node.begin))
+    node.begin = begin
+    node.hits = hits
+    node.serial = stamp(sim, v, sim.trees[v].tick, begin)
+    _resize(sim, v, d, pages(sim, node.end - begin))
+    eviction.enter(sim, row(sim, v, d), d)
+
+
+@kernel
 def hold(sim, v, s, begin, end, now, priority, hits):
     """Hold the pages in (begin, end] of trace-tree node ``s``, which there is room for; ``hits``: of a run to be made.
 
@@ -178,23 +192,21 @@ def hold(sim, v, s, begin, end, now, priority, hits):
     if d < 0 or sim.nodes[d].begin > end:
         d = _insert(sim, v, s, before, begin, end, hits)
         sim.hosted[d].spare_from = -DEPTHS
-        if sim.trees[v].eviction == la.BY_PRIORITY:
+        if sim.tiers.priorities:
             sim.standings[d].priority = priority
         renew(sim, v, d, now, priority)
         eviction.enter(sim, row(sim, v, d), d)
         return
     node = sim.nodes[d]
     if begin < node.begin:
-        more = pages(sim, node.begin - begin)
-        node.begin = begin
-        _resize(sim, v, d, more)
+        _lead(sim, v, d, begin, hits)
     while node.end < end:
         after = node.next
         upto = end
         if after >= 0 and sim.nodes[after].begin <= end:
             upto = sim.nodes[after].end
             sim.hosted[d].spare_from = max(sim.hosted[d].spare_from, sim.hosted[after].spare_from)
-            if sim.trees[v].eviction == la.BY_PRIORITY:
+            if sim.tiers.priorities:
                 sim.standings[d].priority = max(sim.standings[d].priority, sim.standings[after].priority)
             remove(sim, v, after)
         more = pages(sim, upto - node.end)
@@ -214,7 +226,7 @@ def _split(sim, v, d, at):
     sim.hosted[e].at_s = sim.hosted[d].at_s
     sim.hosted[e].value = sim.hosted[d].value
     sim.hosted[e].spare_from = sim.hosted[d].spare_from
-    if sim.trees[v].eviction == la.BY_PRIORITY:
+    if sim.tiers.priorities:
         sim.standings[e].priority = sim.standings[d].priority
     eviction.enter(sim, row(sim, v, e), e)
 

@@ -44,11 +44,17 @@ def by_priority(plan: WorkerPlan) -> bool:
     return any(tier.eviction == "priority" for tier in storage_of(plan))
 
 
-def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int) -> dict[str, Any]:
-    """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all movers."""
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -> dict[str, Any]:
+    """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all movers.
+
+    ``node_room``: runs that stores may hold, each of which may move.
+    """
+    storage = storage_of(plan)
     return {
         "tiers": _tier_record(plan),
         "store_tiers": _store_tier_records(plan, workers),
+        "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
+        "fetches": np.zeros(2 * len(trace.arrival_s) if storage else 1, hl.FETCH).view(np.recarray),
         "links": _link_array(plan, workers),
         **_user_arrays(plan, trace),
     }
@@ -83,6 +89,7 @@ def _tier_record(plan: WorkerPlan) -> Any:
         return record
     host_tokens = plan.tiers[0].capacity_tokens
     record["storage"] = len(storage)
+    record["exclusive"] = len(storage) > 1 and movement.hierarchy == "exclusive"
     record["fetch_policy"] = _FETCH_POLICIES[movement.prefetch]
     record["fetch_threshold"] = movement.prefetch_threshold_tokens
     record["fetch_limit_tokens"] = int(_FETCH_SHARE * (host_tokens - plan.kv_capacity_tokens))

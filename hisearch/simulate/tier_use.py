@@ -39,6 +39,7 @@ def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak
         int(tree.read_tokens),
         int(tree.evicted_tokens),
         int(tree.expired_tokens),
+        int(tree.demoted_tokens),
     )
 
 

@@ -4,8 +4,9 @@ The rules of ``kernels.store``, one by one:
 
 1.  A page is named by its content: the trace-tree node in which it completes, and where it ends.
 2.  A run is as many pages of one trace-tree node as are held without a gap. It has a last use, a count of uses, an age
-    and a priority. Pages that are put next to a run, or between two, join it: the foremost one's age and count are
-    kept, and the highest priority. A page taken out of the middle leaves two alike.
+    and a priority. A page that is put behind a run joins it, any other is a run of its own; the run behind a page joins
+    the page's: the foremost one's age and count are kept, and the highest priority. A page taken out of the middle
+    leaves two alike.
 3.  ``put`` and ``touch`` use the runs that they concern, once. A run that is new has a count of 0, and pages that join
     one are no use of it, but make it as new as they are.
 4.  ``put`` goes from the first page to the last. Where no page is free one goes by the policy, from the end of the run
@@ -78,6 +79,7 @@ class Store:
         self.worth = 0.0
         self.adaptive = Adaptive(rules.capacity_pages, rules.page)
         self.past: set[int] = set()
+        self.gone: list[Page] = []
 
     # ---- what callers do -------------------------------------------------------------------------------------------
 
@@ -89,6 +91,15 @@ class Store:
         found = 0
         for page in path:
             if page not in self.pages or self._has_expired(self.pages[page], now):
+                break
+            found += self.page
+        return found
+
+    def gap(self, static: int, begin: int, end: int, now: float) -> int:
+        """Tokens behind ``begin`` before the first that is found."""
+        found = 0
+        for page in self.path(static, begin, end):
+            if page in self.pages and not self._has_expired(self.pages[page], now):
                 break
             found += self.page
         return found
@@ -192,7 +203,9 @@ class Store:
         self.stored += 1
         node, at = page
         joined = [self.pages[near] for near in ((node, at - self.page), (node, at + self.page)) if near in self.pages]
-        run = joined[0] if joined else Run(now, self.operations, at, self.operations, at, uses, priority)
+        run = self.pages.get((node, at - self.page))
+        if run is None:
+            run = Run(now, self.operations, at, self.operations, at, uses, priority)
         run.priority = max([run.priority, *(its.priority for its in joined)])
         run.longest = max([run.longest, *(its.longest for its in joined)])
         self.pages[page] = run
@@ -261,6 +274,7 @@ class Store:
         gone = self._run_pages(run)[-1]
         del self.pages[gone]
         self.evicted += 1
+        self.gone.append(gone)
         if self.rules.policy == "arc":
             self.adaptive.remember(gone, run.uses > 0)
         return True

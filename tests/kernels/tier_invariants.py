@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from tests.kernels import invariants as shared
@@ -45,6 +47,8 @@ def check(sim: la.Sim) -> None:
         _check_fetches(sim, w)
     for v in store_checks.stores(sim):
         store_checks.check_store(sim, v, records.runs[v])
+    if sim.tiers.storage:
+        _check_chain(sim)
     _check_servers(sim)
     _check_links(sim)
     _check_events(sim)
@@ -200,13 +204,22 @@ def _check_locks(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> N
         assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
 
 
+#: What is behind a job in the line of each kind of server.
+_NEXT = {
+    hl.WRITER: lambda sim, d: sim.hosted[d].next_write,
+    hl.ASKER: lambda sim, f: sim.fetches[f].next,
+    hl.READER: lambda sim, f: sim.fetches[f].next,
+    hl.MOVER: lambda sim, m: sim.moves[m].next,
+}
+
+
 def _line(sim: la.Sim, k: int) -> list[int]:
-    """Jobs of server ``k``: nodes for a writer, fetches for the others."""
+    """Jobs of server ``k``: nodes for a writer, moves for a mover, fetches for the others."""
     found, job = [], int(sim.servers[k].head)
     while job >= 0:
         found.append(job)
         assert len(found) <= len(sim.nodes)
-        job = int(sim.hosted[job].next_write if k % 3 == hl.WRITER else sim.fetches[job].next)
+        job = int(_NEXT[k % hl.SERVERS](sim, job))
     assert not found or found[-1] == sim.servers[k].tail
     return found
 
@@ -226,7 +239,7 @@ def _host_locks(sim: la.Sim, w: int) -> list[int]:
         written.append(d)
         d = int(sim.hosted[d].next_write)
     above = [int(sim.fetches[f].above) for f in _registered(sim, w)]
-    return [d for d in [*_line(sim, 3 * w + hl.WRITER), *written, *above] if d >= len(sim.trees)]
+    return [d for d in [*_line(sim, hl.SERVERS * w + hl.WRITER), *written, *above] if d >= len(sim.trees)]
 
 
 def _host_lockers(sim: la.Sim) -> Counter[int]:
@@ -264,8 +277,8 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
 
 def _fetch_pages(sim: la.Sim, w: int) -> int:
     """Host pages of fetches that the tree has not got."""
-    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, 3 * w + hl.ASKER))
-    reading = _line(sim, 3 * w + hl.READER)
+    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, hl.SERVERS * w + hl.ASKER))
+    reading = _line(sim, hl.SERVERS * w + hl.READER)
     for f in reading:
         fetch = sim.fetches[f]
         tokens += int(fetch.found - (fetch.read if fetch.stopped else 0))
@@ -284,7 +297,7 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
     registered = _registered(sim, w)
     assert len(set(registered)) == len(registered)
     assert sim.hosts[w].fetching_tokens == sum(int(sim.fetches[f].wanted) for f in registered)
-    asked, reading = _line(sim, 3 * w + hl.ASKER), _line(sim, 3 * w + hl.READER)
+    asked, reading = _line(sim, hl.SERVERS * w + hl.ASKER), _line(sim, hl.SERVERS * w + hl.READER)
     revoked, f = [], int(sim.hosts[w].revoked)
     while f >= 0:
         revoked.append(f)
@@ -332,16 +345,34 @@ def _check_links(sim: la.Sim) -> None:
 def _check_bytes(sim: la.Sim) -> None:
     """What the links have moved is what the stores have been given and read out of (L4)."""
     workers = int(sim.config.workers)
-    for v in store_checks.stores(sim):
+    stores = store_checks.stores(sim)
+    for v in stores:
         write, read = sim.links[2 * v], sim.links[2 * v + 1]
-        assert read.tokens == sim.trees[v].read_tokens
+        assert read.tokens == sim.trees[v].read_tokens + sim.trees[v].demoted_tokens
         # What the store has already, or has no room for, travels all the same.
         assert sim.trees[v].stored_tokens <= write.tokens
-    if any(tier.first_network >= 0 for tier in sim.store_tiers):
-        networks = sim.links[2 * workers + 2 * len(store_checks.stores(sim)) :]
+    networked = [tier for tier in sim.store_tiers if tier.first_network >= 0]
+    if networked:
+        networks = sim.links[2 * workers + 2 * len(stores) :]
+        behind = [v for tier in networked for v in range(int(tier.first), int(tier.first + tier.stores))]
         for way in (0, 1):
-            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in store_checks.stores(sim))
+            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in behind)
             assert sum(int(link.tokens) for link in networks[way::2]) == at_stores
+
+
+def _check_chain(sim: la.Sim) -> None:
+    """Nothing waits between operations to move on; exclusive: no page is in both stores of a worker.
+
+    Unless others share the farther one, which may have been given what this worker's nearer one holds.
+    """
+    assert all(sim.trees[v].gone_head < 0 for v in store_checks.stores(sim))
+    if not sim.tiers.exclusive:
+        return
+    near, far = sim.store_tiers
+    if near.stores == far.stores and min(near.ttl_s, far.ttl_s) == np.inf:
+        for k in range(int(near.stores)):
+            held = store_checks.pages_of(sim, int(near.first) + k) & store_checks.pages_of(sim, int(far.first) + k)
+            assert not held
 
 
 def _check_events(sim: la.Sim) -> None:

@@ -237,6 +237,12 @@ def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: st
         {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "arc"}]},
         {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "priority"}]},
         {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "belady"}]},
+        {"tiers": [DRAM, {"medium": "ddr5", "gib": 300, "scope": "node"}]},
+        {"tiers": [DRAM, {"medium": "cxl-dram", "gib": 300}, {"medium": "rdma-pool", "gib": 900}]},
+        {
+            "tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900}, {"medium": "rdma-pool", "gib": 900}],
+            "movement": {"hierarchy": "exclusive"},
+        },
     ],
 )
 def test_hicache_is_simulated_whole(fields: dict[str, Any]) -> None:
