@@ -177,6 +177,13 @@ def notes(pool: PoolSpec) -> list[str]:
 def _store_notes(pool: PoolSpec) -> list[str]:
     """Sizes and eviction of stores that the engine does not manage."""
     tier, backend = storage_tier(pool), storage_backend(pool)
+    if tier is not None and len(pool.tiers) > 2:
+        far = pool.tiers[2]
+        return [
+            f"SGLang has one storage backend, and no setting for a second tier behind it: that {tier.medium} "
+            f"({tier.gib:,.6g} GiB, {tier.eviction}) stands before {far.medium} ({far.gib:,.6g} GiB, {far.eviction}), "
+            f"{pool.movement.hierarchy}, is up to the backend."
+        ]
     if tier is not None and backend == "file":
         return [
             f"SGLang's file backend neither limits its folder nor evicts: keep it within {tier.gib:,.6g} GiB by "

@@ -291,6 +291,8 @@ def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
         fetched = min(host_hit_tokens, request.fetched_tokens)
         request.host_hit_tokens = host_hit_tokens - fetched
         request.storage_hit_tokens = fetched
+        near = request.fetched_tokens - request.far_fetched_tokens
+        sim.workers[request.worker].far_hit_tokens += max(fetched - near, 0)
 
 
 @kernel

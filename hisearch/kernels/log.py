@@ -72,8 +72,9 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
     record.storage_tokens = 0
     if sim.config.hicache:
         record.host_tokens = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
-        if sim.tiers.storage:
-            record.storage_tokens = _held(sim, sim.config.workers + w // sim.tiers.workers_per_store)
+        for t in range(sim.tiers.storage):
+            tier = sim.store_tiers[t]
+            record.storage_tokens += _held(sim, tier.first + w // tier.workers_per_store)
     elif sim.config.host_pages > 0:
         record.host_tokens = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
     record.first_entry = first

@@ -184,15 +184,15 @@ def _allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    stores = tier_arrays.store_count(plan, workers)
+    stores = tier_arrays.store_trees(plan, workers)
     trees = workers * (2 if config.host_pages > 0 else 1) + stores
     # Host pools hold nodes of the workers' trees.
     covers = workers + stores
     nodes = node_room + trees
     radix = config.engine == la.SGLANG
-    fetches = 2 * count if stores else 1
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
-    stands = radix and (config.eviction == la.BY_PRIORITY or config.schedule == la.DFS_WEIGHT)
+    priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
+    stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
     words = (workers + 63) // 64 if config.router == la.CACHE_AWARE else 1
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
@@ -211,13 +211,11 @@ def _allocate(
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
-        tiers=tier_arrays.tier_record(plan, workers),
+        **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_records(workers if config.hicache else 1, hl.HOST),
-        fetches=_records(fetches, hl.FETCH),
-        servers=_records(3 * workers if config.hicache else 1, hl.SERVER),
-        server_heap=np.empty(3 * workers, np.int32),
-        links=tier_arrays.link_array(plan, workers),
+        servers=_records(hl.SERVERS * workers if config.hicache else 1, hl.SERVER),
+        server_heap=np.empty(hl.SERVERS * workers, np.int32),
         log_fetches=_records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),
@@ -393,6 +391,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         events=int(sim.counters[la.EVENTS]),
         gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
+        far_hit_tokens=int(workers["far_hit_tokens"].sum()),
         stores=tier_use.store_uses(plan, sim),
         links=tier_use.link_uses(plan, sim),
     )

@@ -28,9 +28,6 @@ __all__ = [
     "plan_worker",
 ]
 
-#: Eviction policies of a store behind HiCache that are simulated.
-STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru", "clock", "tlru", "gdsf")
-
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
 
@@ -129,8 +126,8 @@ def plan_worker(
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
     """Refuse what the kernels do not know yet.
 
-    HiCache, vLLM's offloading connector, and LMCache under vLLM with DRAM and a disk are simulated whole, HiCache's
-    storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each worker's own, under lru.
+    HiCache, vLLM's offloading connector, and LMCache under vLLM with DRAM and a disk are simulated whole; of other
+    movers one tier of each worker's own, under lru.
 
     Raises:
         TierRefused: with the key.
@@ -143,8 +140,7 @@ def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
 def _not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
     """The first key that is not simulated, or nothing."""
     if pool.mover == "hicache":
-        storage = pool.tiers[1:]
-        return "tiers.1.eviction" if storage and storage[0].eviction not in STORE_EVICTIONS else ""
+        return ""
     for index, tier in enumerate(pool.tiers):
         if tier.ttl_s is not None:
             return f"tiers.{index}.ttl_s"

@@ -23,7 +23,7 @@ class Outcome(enum.IntEnum):
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
 
 
-#: Index of the storage tier, behind HBM and the host tier.
+#: Index of the nearest storage tier, behind HBM and the host tier.
 STORAGE_TIER = 2
 
 
@@ -144,6 +144,7 @@ class StoreUse:
         capacity_tokens: its size. peak_tokens: most that it held at once.
         stored_tokens: written into it. read_tokens: read out of it. Both are 0 for HBM, which the steps read and write.
         evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
+        demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
     """
 
     tier: int
@@ -155,6 +156,7 @@ class StoreUse:
     read_tokens: int
     evicted_tokens: int
     expired_tokens: int
+    demoted_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,8 @@ class Result:
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
-    stores, links: what the tiers and the ways between them did.
+    stores, links: what the tiers and the ways between them did. far_hit_tokens: of the hits in storage, those in the
+    farther of two storage tiers; what a request fetched from there counts as the end of what it fetched.
     """
 
     requests: RequestTable
@@ -198,6 +201,7 @@ class Result:
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     stores: tuple[StoreUse, ...] = ()
     links: tuple[LinkUse, ...] = ()
+    far_hit_tokens: int = 0
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
@@ -235,14 +239,18 @@ class Result:
 
     @property
     def wasted_fetch_tokens(self) -> int:
-        """Tokens read from storage that no request was admitted with: fetches that came too late or in vain.
+        """``wasted_tokens`` of all storage tiers."""
+        return sum(self.wasted_tokens(tier) for tier in {store.tier for store in self.stores})
+
+    def wasted_tokens(self, tier: int) -> int:
+        """Tokens read from a storage tier that no request was admitted with: fetches that came too late or in vain.
 
         Of HiCache, which fetches before it knows. (LMCache's hits on disk count as the host tier's.)
         """
-        if not self.requests.storage_hit_tokens.any():
+        if tier < STORAGE_TIER or not self.requests.storage_hit_tokens.any():
             return 0
-        read = sum(store.read_tokens for store in self.stores if store.tier == STORAGE_TIER)
-        return max(read - self.tier_hit_tokens[2], 0)
+        hits = self.far_hit_tokens if tier > STORAGE_TIER else self.tier_hit_tokens[2] - self.far_hit_tokens
+        return max(sum(store.read_tokens for store in self.stores if store.tier == tier) - hits, 0)
 
     def series(self, interval_s: float | None = None) -> pd.DataFrame:
         """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.

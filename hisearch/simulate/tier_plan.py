@@ -71,6 +71,7 @@ class MovementPlan:
     store_threshold: int = 0
     chunk_tokens: int = 256
     save_decode: bool = False
+    hierarchy: str = "inclusive"
     host_read: TransferLaw = TransferLaw()
     host_write: TransferLaw = TransferLaw()
     network_read: TransferLaw | None = None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from hisearch.kernels import layout as la
 from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import LinkUse, StoreUse
-from hisearch.simulate.tier_arrays import storage_of, workers_sharing
 
 
 def store_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[StoreUse, ...]:
@@ -21,11 +18,12 @@ def store_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[StoreUse, ...]:
         return tuple(rows)
     pools = len(sim.trees) - workers
     rows += [_store(sim, 1, pools + w, w, 1, int(sim.trees[pools + w].peak_pages), page) for w in range(workers)]
-    if (storage := storage_of(plan)) is not None:
-        sharing = workers_sharing(storage, plan, workers)
-        for k in range(math.ceil(workers / sharing)):
-            peak = int(sim.trees[workers + k].peak_pages)
-            rows.append(_store(sim, 2, workers + k, k * sharing, min(sharing, workers - k * sharing), peak, page))
+    for index, tier in enumerate(sim.store_tiers, 2):
+        sharing = int(tier.workers_per_store)
+        for k in range(int(tier.stores)):
+            v = int(tier.first) + k
+            mine = min(sharing, workers - k * sharing)
+            rows.append(_store(sim, index, v, k * sharing, mine, int(sim.trees[v].peak_pages), page))
     return tuple(rows)
 
 
@@ -41,6 +39,7 @@ def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak
         int(tree.read_tokens),
         int(tree.evicted_tokens),
         int(tree.expired_tokens),
+        int(tree.demoted_tokens),
     )
 
 
@@ -68,16 +67,18 @@ def link_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[LinkUse, ...]:
     if not sim.config.host_pages and not mover_of(plan):
         return ()
     workers = int(sim.config.workers)
-    stores = math.ceil(workers / int(sim.tiers.workers_per_store)) if sim.tiers.storage else 0
+    # (tier, path) of each pair of links, and which of them it is.
+    pairs = [(1, "medium", w) for w in range(workers)]
     if sim.offloading.disk:
-        stores = int(sim.offloading.stores)
+        pairs += [(2, "medium", k) for k in range(int(sim.offloading.stores))]
+    for index, tier in enumerate(sim.store_tiers, 2):
+        pairs += [(index, "medium", k) for k in range(int(tier.stores))]
+    networked = [index for index, tier in enumerate(sim.store_tiers, 2) if tier.first_network >= 0]
+    if networked:
+        pairs += [(networked[0], "network", node) for node in range(len(sim.links) // 2 - len(pairs))]
     rows = []
     for k, link in enumerate(sim.links):
-        tier, path, index = 1, "medium", k // 2
-        if k >= 2 * workers + 2 * stores:
-            tier, path, index = 2, "network", k // 2 - workers - stores
-        elif k >= 2 * workers:
-            tier, index = 2, k // 2 - workers
+        tier_index, path, index = pairs[k // 2]
         busy_s, tokens, transfers = float(link.busy_s), int(link.tokens), int(link.transfers)
-        rows.append(LinkUse(tier, path, index, k % 2 == 0, busy_s, tokens, transfers))
+        rows.append(LinkUse(tier_index, path, index, k % 2 == 0, busy_s, tokens, transfers))
     return tuple(rows)

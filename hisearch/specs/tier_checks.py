@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import PoolSpec
@@ -62,6 +63,16 @@ def _mover_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator
         )
     if pool.mover == "lmcache":
         yield from _lmcache_problems(pool, media)
+    if pool.mover == "hicache" and len(pool.tiers) > 2:
+        yield from _chain_problems(pool, media)
+
+
+def _chain_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
+    """What leaves the nearer of two stores must know where to go."""
+    near, far = (scope_of(tier, media[tier.medium]) for tier in pool.tiers[1:3])
+    widths = get_args(ScopeName)
+    if widths.index(far) < widths.index(near):
+        yield TierProblem("tiers.2.scope", f"{far}: narrower than that of the tier before it, {near}")
 
 
 def _lmcache_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:

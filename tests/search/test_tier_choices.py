@@ -40,6 +40,10 @@ SPACES: dict[str, dict[str, Any]] = {
         "tiers": [DRAM, {**DISK, "scope": ["worker"]}, {"media": ["rdma-pool"], "gib": [1000]}],
         "movement": {"movers": ["lmcache", "hicache", "offload"], "write_policy": ["write_back", "write_through"]},
     },
+    "chain": {
+        "tiers": [DRAM, {"media": ["nvme-gen4"], "gib": [0, 500]}, {"media": ["rdma-pool"], "gib": [0, 1000]}],
+        "movement": {"hierarchy": ["exclusive", "inclusive"], "prefetch": ["timeout", "best_effort"]},
+    },
     "lmcache": {"tiers": [DRAM], "movement": {"movers": ["lmcache"]}},
 }
 CHOICES = [(space, engine) for space in SPACES for engine in ENGINES]

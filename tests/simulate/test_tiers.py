@@ -214,7 +214,6 @@ def test_a_medium_must_be_known() -> None:
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
-        ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "belady"}]}, "tiers.1.eviction"),
         (
             {"engine": "vllm", "tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], "movement": {"mover": "lmcache"}},
             "tiers.1.scope",
@@ -236,6 +235,15 @@ def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: st
         {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "ttl_s": 60, "reclaim": "pressure"}]},
         {"tiers": [DRAM, {"medium": "rdma-pool", "gib": 900, "eviction": "lfu"}], "movement": {"prefetch": "timeout"}},
         {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "tlru", "tail_tokens": 4096}]},
+        {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "arc"}]},
+        {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "priority"}]},
+        {"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "belady"}]},
+        {"tiers": [DRAM, {"medium": "ddr5", "gib": 300, "scope": "node"}]},
+        {"tiers": [DRAM, {"medium": "cxl-dram", "gib": 300}, {"medium": "rdma-pool", "gib": 900}]},
+        {
+            "tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900}, {"medium": "rdma-pool", "gib": 900}],
+            "movement": {"hierarchy": "exclusive"},
+        },
     ],
 )
 def test_hicache_is_simulated_whole(fields: dict[str, Any]) -> None:
