@@ -384,6 +384,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         log=_log(sim) if sim.config.log else None,
         stores=tier_use.store_uses(plan, sim),
         links=tier_use.link_uses(plan, sim),
+        fetches_ahead=tier_arrays.storage_of(plan) is not None,
     )
 
 

@@ -60,6 +60,10 @@ class WorkerPlan:
     movement: MovementPlan | None = None
     workers_per_node: int = 1
 
+    def workers_sharing(self, tier: TierPlan, workers: int) -> int:
+        """Of ``workers`` in all, those that a store of ``tier`` serves at most."""
+        return {"worker": 1, "node": self.workers_per_node, "cluster": workers}[tier.scope]
+
 
 def plan_worker(
     pool: PoolSpec,
@@ -133,7 +137,7 @@ def plan_worker(
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
     """Refuse what the kernels do not know yet.
 
-    HiCache, vLLM's offloading connector, and LMCache under vLLM with DRAM and a disk are simulated whole, HiCache's
+    HiCache, vLLM's offloading connector, and LMCache under vLLM are simulated whole, HiCache's
     storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each worker's own, under lru.
 
     Raises:
@@ -152,21 +156,8 @@ def _not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
     for index, tier in enumerate(pool.tiers):
         if tier.ttl_s is not None:
             return f"tiers.{index}.ttl_s"
-    if pool.engine.name == "vllm" and pool.mover == "offload":
+    if pool.engine.name == "vllm":
         return ""
-    if pool.engine.name == "vllm" and pool.mover == "lmcache":
-        return _lmcache_not_simulated(pool, tiers)
     if len(pool.tiers) > 1:
         return "tiers.1"
     return "" if pool.mover == MOVERS[pool.engine.name][0] else "movement.mover"
-
-
-def _lmcache_not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
-    if len(pool.tiers) > 2:
-        return "tiers.2"
-    for index, (tier, plan) in enumerate(zip(pool.tiers, tiers.plans, strict=True)):
-        if tier.eviction != "lru":
-            return f"tiers.{index}.eviction"
-        if plan.scope != tiers.plans[0].scope:
-            return f"tiers.{index}.scope"
-    return ""

@@ -9,6 +9,7 @@ import numpy as np
 
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
+from hisearch.simulate import chunk_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 
@@ -26,7 +27,7 @@ _FETCH_SHARE = 0.8
 
 def workers_sharing(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
     """Workers to a store of ``tier``."""
-    return {"worker": 1, "node": plan.workers_per_node, "cluster": workers}[tier.scope]
+    return plan.workers_sharing(tier, workers)
 
 
 def store_count(plan: WorkerPlan, workers: int) -> int:
@@ -75,7 +76,7 @@ def tier_record(plan: WorkerPlan, workers: int) -> Any:
 
 
 def _networked(storage: TierPlan, movement: MovementPlan) -> bool:
-    return storage.scope == "cluster" and movement.network_read is not None
+    return storage.scope == "cluster" and storage.networked and movement.network_read is not None
 
 
 def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
@@ -90,9 +91,11 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
         return np.zeros(1, hl.LINK).view(np.recarray)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
+    if movement.mover == "lmcache":
+        if chunk_arrays.has_links(0, host):
+            laws = [movement.host_write, movement.host_read] * workers
+        laws += chunk_arrays.link_laws(plan, workers)
     storage = storage_of(plan)
-    if movement.mover == "lmcache" and len(plan.tiers) > 1:
-        laws += [plan.tiers[1].write, plan.tiers[1].read] * math.ceil(workers / workers_sharing(host, plan, workers))
     if storage is not None:
         laws += [storage.write, storage.read] * store_count(plan, workers)
         if _networked(storage, movement):

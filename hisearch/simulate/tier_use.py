@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hisearch.kernels import layout as la
+from hisearch.simulate import chunk_arrays
 from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import LinkUse, StoreUse
@@ -45,21 +46,31 @@ def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak
 
 
 def _connector_stores(plan: WorkerPlan, sim: la.Sim) -> list[StoreUse]:
-    """The stores of vLLM's offloading connector, or LMCache's host memory and disks."""
-    workers, sharing, block = (
-        int(value) for value in (sim.config.workers, sim.offloading.workers_per_store, sim.offloading.block_tokens)
-    )
-    stores = int(sim.offloading.stores)
-    lmcache = mover_of(plan) == "lmcache"
+    """The stores of vLLM's offloading connector, or of LMCache."""
+    workers, block = int(sim.config.workers), int(sim.offloading.block_tokens)
+    if mover_of(plan) == "lmcache":
+        return [
+            StoreUse(
+                store.tier + 1,
+                store.first_worker,
+                store.workers,
+                int(book.capacity) * block,
+                int(book.peak) * block,
+                int(book.stored) * block,
+                int(book.read) * block,
+                int(book.evicted) * block,
+                0,
+                int(book.hit_tokens),
+            )
+            for store, book in zip(chunk_arrays.stores(plan, workers), sim.ledgers, strict=True)
+        ]
+    sharing = int(sim.offloading.workers_per_store)
     rows = []
-    for tier in range(1, 1 + len(plan.tiers)):
-        for k in range(stores):
-            book = sim.ledgers[(tier - 1) * stores + k] if lmcache else sim.stores[k]
-            mine = range(k * sharing, min((k + 1) * sharing, workers))
-            links = [2 * w + 1 for w in mine] if tier == 1 else [2 * workers + 2 * k + 1]
-            read = sum(int(sim.links[link].tokens) for link in links)
-            sizes = (int(book.capacity) * block, int(book.peak) * block, int(book.stored) * block)
-            rows.append(StoreUse(tier, mine.start, len(mine), *sizes, read, int(book.evicted) * block, 0))
+    for k, store in enumerate(sim.stores):
+        mine = range(k * sharing, min((k + 1) * sharing, workers))
+        read = sum(int(sim.links[2 * w + 1].tokens) for w in mine)
+        sizes = (int(store.capacity) * block, int(store.peak) * block, int(store.stored) * block)
+        rows.append(StoreUse(1, mine.start, len(mine), *sizes, read, int(store.evicted) * block, 0))
     return rows
 
 
@@ -67,17 +78,31 @@ def link_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[LinkUse, ...]:
     """All links, in the order of ``layout.Sim``."""
     if not sim.config.hicache and not mover_of(plan):
         return ()
-    workers = int(sim.config.workers)
-    stores = math.ceil(workers / int(sim.tiers.workers_per_store)) if sim.tiers.storage else 0
-    if sim.offloading.disk:
-        stores = int(sim.offloading.stores)
-    rows = []
-    for k, link in enumerate(sim.links):
-        tier, path, index = 1, "medium", k // 2
-        if k >= 2 * workers + 2 * stores:
-            tier, path, index = 2, "network", k // 2 - workers - stores
-        elif k >= 2 * workers:
-            tier, index = 2, k // 2 - workers
-        busy_s, tokens, transfers = float(link.busy_s), int(link.tokens), int(link.transfers)
-        rows.append(LinkUse(tier, path, index, k % 2 == 0, busy_s, tokens, transfers))
-    return tuple(rows)
+    ways = _ways(plan, int(sim.config.workers))
+    return tuple(
+        LinkUse(*ways[k // 2], k % 2 == 0, float(link.busy_s), int(link.tokens), int(link.transfers))
+        for k, link in enumerate(sim.links)
+    )
+
+
+def _ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
+    """(tier, path, index) of each pair of links."""
+    nodes = math.ceil(workers / plan.workers_per_node)
+    if mover_of(plan) == "lmcache":
+        return _chunk_ways(plan, workers, nodes)
+    rows = [(1, "medium", w) for w in range(workers)]
+    if (storage := storage_of(plan)) is not None:
+        rows += [(2, "medium", k) for k in range(math.ceil(workers / workers_sharing(storage, plan, workers)))]
+        rows += [(2, "network", node) for node in range(nodes)]
+    return rows
+
+
+def _chunk_ways(plan: WorkerPlan, workers: int, nodes: int) -> list[tuple[int, str, int]]:
+    path = "host" if chunk_arrays.has_links(0, plan.tiers[0]) else "medium"
+    rows = [(1, path, w) for w in range(workers)]
+    for store in chunk_arrays.stores(plan, workers):
+        if store.link >= 0:
+            sharing = workers_sharing(store.plan, plan, workers)
+            rows.append((store.tier + 1, "medium", store.first_worker // sharing))
+    networked = [index for index, tier in enumerate(plan.tiers, 1) if chunk_arrays.is_networked(plan, tier)]
+    return rows + [(networked[0], "network", node) for node in range(nodes) if networked]

@@ -55,8 +55,8 @@ class TierSpec(Strict):
         description="What goes to make room: lru, lfu, fifo, mru, filo, slru and priority as SGLang's; clock; tlru: "
         "lru with an eye on the tail of latencies; arc: adaptive, as vLLM's; gdsf: recompute cost per byte, aged; "
         "belady: an oracle that knows the future and only bounds what a policy could reach. vLLM's offloading has lru "
-        "and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all of a worker's tiers; SGLang evicts "
-        "its host tier by the engine's own eviction.",
+        "and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all tiers that are a worker's own; "
+        "SGLang evicts its host tier by the engine's own eviction.",
     )
     ttl_s: Positive | None = Field(
         None, description="Time after its last use at which an entry expires; never if absent."
@@ -176,7 +176,7 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     title = mover_title(engine, mover)
     if len(tiers) > MOST_TIERS[mover]:
         raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
-    if tiers[0].scope not in (None, "worker"):
+    if mover != "lmcache" and tiers[0].scope not in (None, "worker"):
         raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
     known_evictions = ("lru",) if engine == "trtllm" else EVICTIONS.get(mover)
     for index, tier in enumerate(tiers):

@@ -43,7 +43,7 @@ def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
 
 def _simulated_rows(result: Result) -> list[tuple[float, ...]]:
     table = result.requests
-    hits = table.hit_tokens + table.host_hit_tokens
+    hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
     columns = (
         table.outcome, table.worker, table.arrival_s, table.scheduled_s,
         table.first_token_s, table.finish_s, hits, table.preemptions,

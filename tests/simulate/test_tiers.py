@@ -214,10 +214,6 @@ def test_a_medium_must_be_known() -> None:
     ("fields", "key"),
     [
         ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 900, "eviction": "belady"}]}, "tiers.1.eviction"),
-        (
-            {"engine": "vllm", "tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], "movement": {"mover": "lmcache"}},
-            "tiers.1.scope",
-        ),
         ({"engine": "vllm", "tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
         ({"movement": {"mover": "lmcache"}}, "movement.mover"),
     ],
