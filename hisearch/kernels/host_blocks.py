@@ -14,6 +14,9 @@ from hisearch.kernels import ledger
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
+# What comes of evicting.
+TOO_FEW, DONE, UNSETTLED = 0, 1, 2
+
 
 @kernel
 def _low(sim, s):
@@ -56,8 +59,8 @@ def _touch_run(sim, v, d):
 
 
 @kernel
-def touch(sim, v, static, end):
-    """All blocks of the path before ``end`` are used, the last one first."""
+def _use_now(sim, v, static, end):
+    """Put all blocks of the path before ``end`` where they belong now that they are used, the last one first."""
     if not runs.enough(sim, 2):
         return
     s = static
@@ -71,6 +74,64 @@ def touch(sim, v, static, end):
                 _touch_run(sim, v, d)
             d = higher
         s = sim.trace.parent[s]
+
+
+@kernel
+def _settle(sim, v):
+    """Bring the order of the store up to date with the uses that wait."""
+    store = sim.stores[v]
+    for k in range(store.uses):
+        if sim.uses[v, k].end > 0:
+            _use_now(sim, v, sim.uses[v, k].static, sim.uses[v, k].end)
+    store.uses = 0
+    store.age += 1
+
+
+@kernel
+def _mark_used(sim, v, static, begin, end):
+    """A use of the path's blocks from ``begin`` to ``end`` waits."""
+    s = static
+    while s > 0:
+        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        while d >= 0 and sim.runs[d].end > begin:
+            if sim.runs[d].begin < end:
+                if sim.runs[d].end > end:
+                    d = runs.cut(sim, v, d, end)
+                sim.runs[d].age = sim.stores[v].age
+            d = sim.runs[d].higher
+        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
+            break
+        s = sim.trace.parent[s]
+
+
+@kernel
+def touch(sim, v, static, end, r):
+    """Request ``r`` uses all blocks of its path before ``end``, the last one first.
+
+    Under lru the order matters only once eviction comes to a block that was used. Until then uses wait, and of a
+    request that uses its path block by block the last one stands for all. Blocks that came in after a use that waits
+    were used when they came, which waits behind it.
+    """
+    if sim.offloading.arc:
+        _use_now(sim, v, static, end)
+        return
+    if not runs.enough(sim, 2):
+        return
+    store = sim.stores[v]
+    offloaded = sim.offloaded[r]
+    if store.uses == sim.uses.shape[1]:
+        _settle(sim, v)
+    begin = 0
+    if offloaded.use_age == store.age and sim.uses[v, offloaded.use_at].end <= end:
+        begin = sim.uses[v, offloaded.use_at].end
+        sim.uses[v, offloaded.use_at].end = 0
+    _mark_used(sim, v, static, begin, end)
+    offloaded.use_age = store.age
+    offloaded.use_at = store.uses
+    use = sim.uses[v, store.uses]
+    use.end = end
+    use.static = static
+    store.uses += 1
 
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
@@ -199,10 +260,12 @@ def _is_idle(sim, v, d):
 
 @kernel
 def _idle(sim, v, k, enough):
-    """Blocks of list ``k`` that may be evicted, as far as ``enough``."""
+    """Blocks of list ``k`` that may be evicted, as far as ``enough``; -1: it comes to such whose use waits."""
     count = 0
     d = runs.first(sim, v, k)
     while d >= 0 and count < enough:
+        if sim.runs[d].age == sim.stores[v].age:
+            return -1
         if _is_idle(sim, v, d):
             count += runs.length(sim, d)
         d = sim.runs[d].next
@@ -245,7 +308,7 @@ def _cut_ghosts(sim, v, k):
 
 @kernel
 def _evict(sim, v, count):
-    """Evict ``count`` blocks that are not spared, or none. Returns whether there are so many.
+    """Evict ``count`` blocks that are not spared, or none. Returns ``DONE``, ``TOO_FEW`` or ``UNSETTLED``.
 
     ARC: from T1, one by one, while that is not below its target; what is left, from T2.
     """
@@ -254,15 +317,25 @@ def _evict(sim, v, count):
     if sim.offloading.arc:
         most = min(count, max(runs.size(sim, v, tl.RECENT) - np.int64(store.target) + 1, 0))
     recent = _idle(sim, v, tl.RECENT, most)
+    if recent < 0:
+        return UNSETTLED
     if _idle(sim, v, tl.FREQUENT, count - recent) < count - recent:
-        return False
+        return TOO_FEW
     _evict_from(sim, v, tl.RECENT, recent)
     _evict_from(sim, v, tl.FREQUENT, count - recent)
     if sim.offloading.arc:
         _cut_ghosts(sim, v, tl.RECENT_GHOSTS)
         _cut_ghosts(sim, v, tl.FREQUENT_GHOSTS)
     store.evicted += count
-    return True
+    return DONE
+
+
+@kernel
+def _goes_on(sim, v, d, top, r):
+    """Whether blocks from ``top`` on that ``r`` stores and uses next will be part of run ``d`` once that is settled."""
+    run = sim.runs[d]
+    waits = run.age == sim.stores[v].age
+    return waits and run.end == top and run.owner == r and run.users == 0
 
 
 @kernel
@@ -276,7 +349,9 @@ def _fill(sim, v, s, begin, end, r):
     while end > begin:
         # Run d is the deepest one that begins before ``end``; ``deeper`` is the one below it.
         top = max(sim.runs[d].end, begin) if d >= 0 else begin
-        if top < end:
+        if top < end and d >= 0 and _goes_on(sim, v, d, top, r):
+            runs.extend(sim, v, d, end - top)
+        elif top < end:
             deeper = runs.insert(sim, v, s, top, end, deeper, d)
             sim.runs[deeper].owner = r
         if d < 0:
@@ -334,6 +409,19 @@ def _next_wanted(sim, v, begin, end, offset):
 
 
 @kernel
+def _spare_wanted(sim, v, static, begin, end):
+    """The wanted ones of the blocks are not to be evicted by the present call."""
+    sim.stores[v].marks += 1
+    if sim.offloading.threshold == 0:
+        _spare(sim, v, static, begin, end)
+        return
+    low, high = _next_wanted(sim, v, begin, end, begin)
+    while low < high:
+        _spare(sim, v, static, low, high)
+        low, high = _next_wanted(sim, v, high, end, begin)
+
+
+@kernel
 def _make_room(sim, v, static, begin, end, missing):
     """Whether ``missing`` blocks more can be held, the wanted ones of the blocks staying."""
     store = sim.stores[v]
@@ -341,15 +429,13 @@ def _make_room(sim, v, static, begin, end, missing):
     short = held + missing - store.capacity
     if short <= 0:
         return True
-    store.marks += 1
-    if sim.offloading.threshold == 0:
-        _spare(sim, v, static, begin, end)
-    else:
-        low, high = _next_wanted(sim, v, begin, end, begin)
-        while low < high:
-            _spare(sim, v, static, low, high)
-            low, high = _next_wanted(sim, v, high, end, begin)
-    return _evict(sim, v, short)
+    _spare_wanted(sim, v, static, begin, end)
+    verdict = _evict(sim, v, short)
+    if verdict == UNSETTLED:
+        _settle(sim, v)
+        _spare_wanted(sim, v, static, begin, end)
+        verdict = _evict(sim, v, short)
+    return verdict == DONE
 
 
 @kernel

@@ -398,7 +398,8 @@ class Sim(Handle):
         memory of one worker's own), then of each node's network, out and in.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
         connectors (W,), notes (2 W,), transfers; stores (S,) with run_rows (S, 3 LISTS), run_cover (S, M): deepest run
-        in each trace-tree node, and runs; ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and
+        in each trace-tree node, runs, and uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
+        ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and
         buckets (L, a power of two); block_base (M,): key of the first block in each trace-tree node; path (2, blocks of
         the longest path): scratch. Of LMCache's T tiers: writes (stores behind host memory, writes): rings; groups (L,
         slots); worker_stores (W, T): each worker's ledger in each tier; found_in (N, T): chunks that a request's
@@ -447,6 +448,8 @@ class Sim(Handle):
         "runs": Array(tl.RUN, 1),
         "run_rows": Array("i8", 2),
         "run_cover": Array("i4", 2),
+        "uses": Array(tl.USE, 2),
+        "due": Array("i4", 1),
         "ledgers": Array(tl.LEDGER, 1),
         "ledger_rows": Array("i4", 2),
         "blocks": Array(tl.BLOCK, 2),

@@ -31,6 +31,7 @@ RUN = np.dtype(
         ("higher", "i4"),
         ("users", "i4"),  # loads that read it
         ("owner", "i4"),  # the request that is storing it, -1: it can be found
+        ("age", "i4"),  # the store's, where a use of it waits in Sim.uses
     ],
     align=True,
 )
@@ -62,9 +63,15 @@ STORE = np.dtype(
         ("stored", "i8"),
         ("read", "i8"),
         ("marks", "i8"),
+        ("age", "i4"),  # how often the uses that wait were settled, and one more
+        ("uses", "i4"),  # that wait
     ],
     align=True,
 )
+
+#: A use of the blocks before ``end`` on the path to trace-tree node ``static``, which waits to be settled; ``end`` is 0
+#: where a later one makes up for it.
+USE = np.dtype([("end", "i8"), ("static", "i4")], align=True)
 
 #: A ledger.
 LEDGER = np.dtype(
@@ -101,6 +108,9 @@ OFFLOADED = np.dtype(
         ("found", "i8"),  # LMCache: chunks that its look-up found
         ("tracked", "i8"),  # LMCache: leading tokens that count as its own
         ("saved", "i8"),  # LMCache: tokens that need not be saved any more
+        ("use_age", "i4"),  # the store's when it used the store last, and where that is in Sim.uses
+        ("use_at", "i4"),
+        ("next_due", "i4"),  # the next one that fills a block in the same step of a coast
         ("storing", "i4"),  # 1 while blocks of it are on their way to the host, as far as the manager knows
         ("transfers", "i4"),  # to the host that have not been noted
         ("ever_stored", "i4"),

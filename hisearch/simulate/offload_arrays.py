@@ -15,6 +15,8 @@ from hisearch.traces.compiled import TraceArrays
 
 #: Blocks whose look-ups are counted at a time; see ``kernels.host_blocks``.
 TRACKED_BLOCKS = 64_000
+#: Uses of a store that wait to be settled at most; see ``kernels.host_blocks``.
+USES = 4096
 #: Thresholds below count nothing.
 LEAST_THRESHOLD = 2
 
@@ -96,6 +98,8 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) ->
         "runs": np.empty(room, tl.RUN).view(np.recarray),
         "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
         "run_cover": np.empty((stores, nodes), np.int32),
+        "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
+        "due": np.empty(tier.page_tokens, np.int32),
     }
 
 
@@ -119,6 +123,8 @@ def _nothing() -> dict[str, Any]:
         "runs": _records(1, tl.RUN),
         "run_rows": np.zeros((1, 1), np.int64),
         "run_cover": np.zeros((1, 1), np.int32),
+        "uses": _records(1, tl.USE).reshape(1, 1),
+        "due": np.zeros(1, np.int32),
         "ledgers": _records(1, tl.LEDGER),
         "ledger_rows": np.zeros((1, 3 * tl.LISTS), np.int32),
         "blocks": _records(1, tl.BLOCK).reshape(1, 1),
