@@ -21,13 +21,13 @@ TOO_FEW, DONE, UNSETTLED = 0, 1, 2
 @kernel
 def _low(sim, s):
     """The first block of trace-tree node ``s``."""
-    return sim.trace.start_tokens[s] // sim.offloading.block_tokens
+    return sim.node_blocks[s, 0]
 
 
 @kernel
 def _high(sim, s):
     """One behind the last block of trace-tree node ``s``."""
-    return sim.trace.end_tokens[s] // sim.offloading.block_tokens
+    return sim.node_blocks[s, 1]
 
 
 # ---- order of use ----------------------------------------------------------------------------------------------------

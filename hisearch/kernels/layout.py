@@ -399,11 +399,11 @@ class Sim(Handle):
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
         connectors (W,), notes (2 W,), transfers; stores (S,) with run_rows (S, 3 LISTS), run_cover (S, M): deepest run
         in each trace-tree node, runs, and uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
-        ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and
-        buckets (L, a power of two); block_base (M,): key of the first block in each trace-tree node; path (2, blocks of
-        the longest path): scratch. Of LMCache's T tiers: writes (stores behind host memory, writes): rings; groups (L,
-        slots); worker_stores (W, T): each worker's ledger in each tier; found_in (N, T): chunks that a request's
-        look-up found there.
+        ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each
+        trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the path, and
+        one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores
+        behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in each tier;
+        found_in (N, T): chunks that a request's look-up found there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -455,6 +455,7 @@ class Sim(Handle):
         "blocks": Array(tl.BLOCK, 2),
         "buckets": Array("i4", 2),
         "block_base": Array("i8", 1),
+        "node_blocks": Array("i8", 2),
         "path": Array("i8", 2),
         "writes": Array(tl.WRITE, 2),
         "groups": Array(tl.GROUP, 2),

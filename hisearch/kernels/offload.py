@@ -210,9 +210,9 @@ def store(sim, w, r, tokens):
     """Hand the manager the whole blocks among ``r``'s first ``tokens`` tokens that it has not dealt with."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
-    count = tokens // size
-    if count <= offloaded.dealt_with:
+    if tokens < (offloaded.dealt_with + 1) * size:
         return
+    count = tokens // size
     v = store_of(sim, w)
     static = lists.path_end(sim, r)
     stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)

@@ -160,9 +160,13 @@ WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot",
 #: ``tail``.
 GROUP = np.dtype([("tail", "i4")])
 
+#: What moves KV between vLLM's tiers.
+NO_MOVER, OFFLOAD, LMCACHE = 0, 1, 2
+
 #: Settings of vLLM's tiers.
 OFFLOADING = np.dtype(
     [
+        ("mover", "i8"),  # NO_MOVER, OFFLOAD or LMCACHE
         ("block_tokens", "i8"),
         ("stores", "i8"),  # of the first tier
         ("workers_per_store", "i8"),

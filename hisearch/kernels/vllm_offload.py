@@ -254,7 +254,7 @@ def _sort_by_due(sim, w, steps):
     sim.due[:] = -1
     r = sim.workers[w].running_tail
     while r >= 0:
-        k = size - _tokens_by_then(sim, w, r) % size
+        k = (sim.offloaded[r].dealt_with + 1) * size - _tokens_by_then(sim, w, r)
         if k < steps:
             sim.offloaded[r].next_due = sim.due[k % size]
             sim.due[k % size] = r
@@ -272,7 +272,11 @@ def _catch_up(sim, w):
     _sort_by_due(sim, w, steps)
     end_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
     ended = 0
+    phase = 0
     for k in range(1, steps):
+        phase += 1
+        if phase == sim.offloading.block_tokens:
+            phase = 0
         if connector.prepared >= 0:
             context = worker.context_tokens + ended * worker.decoding
             _, end_s = coast(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context)
@@ -286,7 +290,7 @@ def _catch_up(sim, w):
                 offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
                 r = sim.requests[r].next
             continue
-        r = sim.due[k % sim.offloading.block_tokens]
+        r = sim.due[phase]
         while r >= 0:
             offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
             r = sim.offloaded[r].next_due

@@ -48,12 +48,14 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dic
         return fields
     size = plan.tiers[0].page_tokens
     stores = store_count(plan, workers)
-    whole = trace.end_tokens // size - trace.start_tokens // size
+    bounds = np.stack([trace.start_tokens // size, trace.end_tokens // size], axis=1).astype(np.int64)
+    whole = bounds[:, 1] - bounds[:, 0]
     fields |= {
         "offloading": _settings(plan, stores, workers),
         "offloaded": _records(len(trace.arrival_s), tl.OFFLOADED),
         "connectors": _records(workers, tl.CONNECTOR),
         "block_base": np.concatenate([[0], np.cumsum(whole)[:-1]]).astype(np.int64),
+        "node_blocks": bounds,
         "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
     }
     blocks = int(whole.sum())
@@ -77,6 +79,7 @@ def _threshold(plan: WorkerPlan) -> int:
 def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     assert plan.movement is not None
     settings = _records(1, tl.OFFLOADING)
+    settings["mover"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.mover]
     settings["block_tokens"] = plan.tiers[0].page_tokens
     settings["stores"] = stores
     settings["workers_per_store"] = plan.workers_sharing(plan.tiers[0], workers)
@@ -130,6 +133,7 @@ def _nothing() -> dict[str, Any]:
         "blocks": _records(1, tl.BLOCK).reshape(1, 1),
         "buckets": np.zeros((1, 1), np.int32),
         "block_base": np.zeros(1, np.int64),
+        "node_blocks": np.zeros((1, 2), np.int64),
         "path": np.zeros((2, 1), np.int64),
         "writes": _records(1, tl.WRITE).reshape(1, 1),
         "groups": _records(1, tl.GROUP).reshape(1, 1),

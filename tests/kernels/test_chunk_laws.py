@@ -14,7 +14,7 @@ from hisearch.kernels import tier_layout as tl
 from hisearch.simulate import chunk_arrays
 from hisearch.simulate.tier_plan import TransferLaw
 from tests.kernels.invariants import run_until
-from tests.kernels.systems import System, examples, lmcache_systems, settled
+from tests.kernels.systems import System, examples, lmcache_systems, offload_systems, settled
 
 
 def _slots(sim: la.Sim, v: int) -> list[int]:
@@ -114,3 +114,20 @@ def _laws(system: System) -> list[TransferLaw]:
     plan, movement = system.plan, system.plan.movement
     assert movement is not None
     return [movement.host_write, movement.host_read] * system.workers + chunk_arrays.link_laws(plan, system.workers)
+
+
+@examples(150)
+@given(system=lmcache_systems() | offload_systems())
+def test_series_follow_what_the_tiers_hold(system: System) -> None:
+    result = settled(system, log=True)
+    frame = result.series()
+    peaks = np.zeros((system.workers, 2), np.int64)
+    for use in result.stores:
+        if use.tier:
+            peaks[use.first_worker : use.first_worker + use.workers, min(use.tier, 2) - 1] += use.peak_tokens
+    for column, name in enumerate(("host_tokens", "storage_tokens")):
+        assert (frame[name] >= 0).all()
+        assert (frame[name] <= peaks[frame["worker"], column]).all()
+    if system.offload is not None:
+        # A store only fills while a step is formed, and never empties.
+        assert (frame["host_tokens"].max() if len(frame) else 0) == peaks.max()
