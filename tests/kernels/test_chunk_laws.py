@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +16,16 @@ from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
 from hisearch.simulate import chunk_arrays
 from hisearch.simulate.tier_plan import TransferLaw
+from hisearch.specs.deployment import EngineSpec
+from hisearch.validate.restatement.content import PathContent
+from hisearch.validate.restatement.lmcache import LmcacheConfig, LmcacheTier
+from hisearch.validate.restatement.transfers import CopyLaw
+from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
 from tests.kernels.invariants import run_until
 from tests.kernels.systems import System, examples, lmcache_systems, offload_systems, settled
+from tests.reference.cluster import tree_path
+
+LAW = CopyLaw(1e-4, 4e-6)
 
 
 def _slots(sim: la.Sim, v: int) -> list[int]:
@@ -131,3 +142,50 @@ def test_series_follow_what_the_tiers_hold(system: System) -> None:
     if system.offload is not None:
         # A store only fills while a step is formed, and never empties.
         assert (frame["host_tokens"].max() if len(frame) else 0) == peaks.max()
+
+
+@examples(150)
+@given(system=lmcache_systems() | offload_systems())
+def test_nothing_is_found_before_a_step_that_computed_it_has_ended(system: System) -> None:
+    result, arrays = settled(system, log=True), system.trace.arrays
+    table, log = result.requests, result.log
+    assert log is not None
+    contents = [PathContent(r, tree_path(arrays, int(node))) for r, node in enumerate(arrays.output_node)]
+    unit = system.plan.tiers[0].page_tokens
+    first_end_s: dict[Any, float] = {}
+    for step in log.steps:
+        for entry in log.entries[step["first_entry"] : step["first_entry"] + step["entries"]]:
+            until = int(entry["computed"] + entry["tokens"])
+            for k in range(int(entry["computed"]) // unit, until // unit):
+                key = contents[int(entry["request"])].token((k + 1) * unit - 1)
+                first_end_s[key] = min(first_end_s.get(key, math.inf), float(step["end_s"]))
+    below_hbm = table.host_hit_tokens + table.storage_hit_tokens
+    for r in np.flatnonzero(below_hbm):
+        # Of a prompt that is there as a whole the last token is computed again, with the block that it is in.
+        for k in range(int(table.hit_tokens[r]) // unit, -(-int(table.hit_tokens[r] + below_hbm[r]) // unit)):
+            assert first_end_s[contents[r].token((k + 1) * unit - 1)] <= table.scheduled_s[r]
+
+
+@pytest.mark.parametrize("mover", ["offload", "lmcache"])
+def test_threads_give_the_same_results_as_one_after_another(mover: str) -> None:
+    share = [LmcacheTier(2000, LAW, LAW, scope="node"), LmcacheTier(4000, LAW, LAW, "lfu", "cluster", networked=True)]
+    tiers = LmcacheConfig(LAW, LAW, tuple(share), 16, network=LAW, workers_per_node=2)
+    systems = [
+        System(
+            seed,
+            EngineSpec(name="vllm", page_tokens=4, chunk_tokens=64, max_running_requests=6),
+            capacity_tokens=400,
+            workers=3,
+            lmcache=tiers if mover == "lmcache" else None,
+            offload=OffloadConfig(2000, LAW, LAW) if mover == "offload" else None,
+        )
+        for seed in range(6)
+    ]
+    alone = [_figures(system) for system in systems]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(_figures, systems)) == alone
+
+
+def _figures(system: System) -> tuple[bytes, Any, Any]:
+    result = settled(system)
+    return result.requests.finish_s.tobytes(), result.stores, result.links
