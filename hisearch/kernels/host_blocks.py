@@ -10,128 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.kernels import host_runs as runs
-from hisearch.kernels import ledger
+from hisearch.kernels import host_use, ledger
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
 # What comes of evicting.
 TOO_FEW, DONE, UNSETTLED = 0, 1, 2
-
-
-@kernel
-def _low(sim, s):
-    """The first block of trace-tree node ``s``."""
-    return sim.node_blocks[s, 0]
-
-
-@kernel
-def _high(sim, s):
-    """One behind the last block of trace-tree node ``s``."""
-    return sim.node_blocks[s, 1]
-
-
-# ---- order of use ----------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _learn(sim, v, d):
-    """ARC: a ghost was asked for."""
-    store = sim.stores[v]
-    recent = runs.size(sim, v, tl.RECENT_GHOSTS)
-    frequent = runs.size(sim, v, tl.FREQUENT_GHOSTS)
-    for _ in range(runs.length(sim, d)):
-        if sim.runs[d].list == tl.RECENT_GHOSTS:
-            store.target = min(store.target + max(1.0, frequent / recent), np.float64(store.capacity))
-        else:
-            store.target = max(store.target - max(1.0, recent / frequent), 0.0)
-
-
-@kernel
-def _touch_run(sim, v, d):
-    run = sim.runs[d]
-    to = run.list
-    if sim.offloading.arc:
-        if to == tl.RECENT and run.owner < 0:
-            to = tl.FREQUENT
-        elif to > tl.FREQUENT:
-            _learn(sim, v, d)
-    runs.move(sim, v, d, to)
-
-
-@kernel
-def _use_now(sim, v, static, end):
-    """Put all blocks of the path before ``end`` where they belong now that they are used, the last one first."""
-    if not runs.enough(sim, 2):
-        return
-    s = static
-    while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
-        while d >= 0:
-            higher = sim.runs[d].higher
-            if sim.runs[d].begin < end:
-                if sim.runs[d].end > end:
-                    d = runs.cut(sim, v, d, end)
-                _touch_run(sim, v, d)
-            d = higher
-        s = sim.trace.parent[s]
-
-
-@kernel
-def _settle(sim, v):
-    """Bring the order of the store up to date with the uses that wait."""
-    store = sim.stores[v]
-    for k in range(store.uses):
-        if sim.uses[v, k].end > 0:
-            _use_now(sim, v, sim.uses[v, k].static, sim.uses[v, k].end)
-    store.uses = 0
-    store.age += 1
-
-
-@kernel
-def _mark_used(sim, v, static, begin, end):
-    """A use of the path's blocks from ``begin`` to ``end`` waits."""
-    s = static
-    while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
-        while d >= 0 and sim.runs[d].end > begin:
-            if sim.runs[d].begin < end:
-                if sim.runs[d].end > end:
-                    d = runs.cut(sim, v, d, end)
-                sim.runs[d].age = sim.stores[v].age
-            d = sim.runs[d].higher
-        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
-            break
-        s = sim.trace.parent[s]
-
-
-@kernel
-def touch(sim, v, static, end, r):
-    """Request ``r`` uses all blocks of its path before ``end``, the last one first.
-
-    Under lru the order matters only once eviction comes to a block that was used. Until then uses wait, and of a
-    request that uses its path block by block the last one stands for all. Blocks that came in after a use that waits
-    were used when they came, which waits behind it.
-    """
-    if sim.offloading.arc:
-        _use_now(sim, v, static, end)
-        return
-    if not runs.enough(sim, 2):
-        return
-    store = sim.stores[v]
-    offloaded = sim.offloaded[r]
-    if store.uses == sim.uses.shape[1]:
-        _settle(sim, v)
-    begin = 0
-    if offloaded.use_age == store.age and sim.uses[v, offloaded.use_at].end <= end:
-        begin = sim.uses[v, offloaded.use_at].end
-        sim.uses[v, offloaded.use_at].end = 0
-    _mark_used(sim, v, static, begin, end)
-    offloaded.use_age = store.age
-    offloaded.use_at = store.uses
-    use = sim.uses[v, store.uses]
-    use.end = end
-    use.static = static
-    store.uses += 1
 
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
@@ -168,8 +52,8 @@ def lookup(sim, v, static, begin, end):
     missing = end
     s = static
     while s > 0:
-        bottom = max(begin, _low(sim, s))
-        at = min(end, _high(sim, s))
+        bottom = max(begin, runs.low(sim, s))
+        at = min(end, runs.high(sim, s))
         if at > bottom:
             d = sim.run_cover[v, s]
             while d >= 0 and sim.runs[d].end > bottom:
@@ -204,7 +88,7 @@ def use(sim, v, static, begin, end, loads):
     """The blocks, all of which are held, are read by so many loads more."""
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 d = _cut_out(sim, v, d, begin, end)
@@ -224,7 +108,7 @@ def _held(sim, v, static, begin, end):
     held = 0
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].list <= tl.FREQUENT:
                 held += max(min(sim.runs[d].end, end) - max(sim.runs[d].begin, begin), 0)
@@ -241,7 +125,7 @@ def _spare(sim, v, static, begin, end):
     mark = sim.stores[v].marks
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 d = _cut_out(sim, v, d, begin, end)
@@ -379,8 +263,8 @@ def _store_range(sim, v, static, begin, end, r):
     """Take in the blocks that are not held; ``r`` stores them."""
     s = static
     while s > 0:
-        bottom = max(begin, _low(sim, s))
-        top = min(end, _high(sim, s))
+        bottom = max(begin, runs.low(sim, s))
+        top = min(end, runs.high(sim, s))
         if top > bottom:
             if sim.offloading.arc:
                 _forget_ghosts(sim, v, s, bottom, top)
@@ -432,7 +316,7 @@ def _make_room(sim, v, static, begin, end, missing):
     _spare_wanted(sim, v, static, begin, end)
     verdict = _evict(sim, v, short)
     if verdict == UNSETTLED:
-        _settle(sim, v)
+        host_use.settle(sim, v)
         _spare_wanted(sim, v, static, begin, end)
         verdict = _evict(sim, v, short)
     return verdict == DONE
@@ -480,7 +364,7 @@ def end_store(sim, v, static, end, r):
     """What request ``r`` stores, all before ``end``, can be found from now on."""
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0:
             if sim.runs[d].owner == r:
                 sim.runs[d].owner = -1

@@ -12,6 +12,18 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
+def low(sim, s):
+    """The first block of trace-tree node ``s``."""
+    return sim.node_blocks[s, 0]
+
+
+@kernel
+def high(sim, s):
+    """One behind the last block of trace-tree node ``s``."""
+    return sim.node_blocks[s, 1]
+
+
+@kernel
 def length(sim, d):
     """Blocks of run ``d``."""
     return sim.runs[d].end - sim.runs[d].begin

@@ -7,7 +7,7 @@ step's results are taken in (see ``tier_layout.NOTES``), or at once where no ste
 
 from __future__ import annotations
 
-from hisearch.kernels import host_blocks, ledger, links, lists
+from hisearch.kernels import host_blocks, host_use, ledger, links, lists
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
@@ -85,7 +85,7 @@ def find(sim, w, r, static, known, on_device):
     size = sim.offloading.block_tokens
     v = store_of(sim, w)
     count = known // size
-    host_blocks.touch(sim, v, static, count, r)
+    host_use.touch(sim, v, static, count, r)
     if count * size - on_device < size:
         return 0
     first = on_device // size
@@ -221,7 +221,7 @@ def store(sim, w, r, tokens):
         return
     offloaded.dealt_with = count
     if stored > 0:
-        host_blocks.touch(sim, v, static, count, r)
+        host_use.touch(sim, v, static, count, r)
         offloaded.storing = 1
         _prepare(sim, w, r, stored * size)
 
