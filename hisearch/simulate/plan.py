@@ -137,18 +137,18 @@ def plan_worker(
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
     """Refuse what the kernels do not know yet.
 
-    HiCache, vLLM's offloading connector, and LMCache under vLLM are simulated whole, HiCache's
-    storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each worker's own, under lru.
+    HiCache, vLLM's offloading connector, and LMCache under vLLM are simulated whole, HiCache's storage under the
+    policies of ``STORE_EVICTIONS``; of other movers one tier of each worker's own, under lru.
 
     Raises:
         TierRefused: with the key.
     """
-    key = _not_simulated(pool, tiers)
+    key = _not_simulated(pool)
     if tiers.plans and key:
         raise TierRefused(pool.name, TierProblem(key, "not simulated yet"))
 
 
-def _not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
+def _not_simulated(pool: PoolSpec) -> str:
     """The first key that is not simulated, or nothing."""
     if pool.mover == "hicache":
         storage = pool.tiers[1:]

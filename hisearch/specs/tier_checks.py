@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
-from hisearch.specs.tiers import TierSpec, mover_title
+from hisearch.specs.tiers import TierSpec, mover_title, shares_memory
 
 _GIB = 1024.0**3
 
@@ -58,7 +58,7 @@ def _mover_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator
         yield TierProblem(
             "tiers.0.medium", f"{title} needs host memory (dram or cxl) here, {nearest.medium} is {medium.kind}"
         )
-    elif pool.mover != "lmcache" and scope_of(nearest, medium) != "worker":
+    elif not shares_memory(pool.engine.name, pool.mover) and scope_of(nearest, medium) != "worker":
         yield TierProblem(
             "tiers.0.scope",
             f"{scope_of(nearest, medium)}: {title}'s nearest tier is each worker's own; set scope: worker",

@@ -154,6 +154,11 @@ def mover_title(engine: EngineName, mover: MoverName) -> str:
     return f"{ENGINE_TITLES[engine]}'s {MOVER_TITLES[mover]}" if mover == "offload" else MOVER_TITLES[mover]
 
 
+def shares_memory(engine: EngineName, mover: MoverName) -> bool:
+    """Whether workers may share their nearest tier: those of vLLM that an LMCache server serves."""
+    return engine == "vllm" and mover == "lmcache"
+
+
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
     """Refuse tiers and settings that the mover does not have, as far as names tell.
 
@@ -176,7 +181,7 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     title = mover_title(engine, mover)
     if len(tiers) > MOST_TIERS[mover]:
         raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
-    if mover != "lmcache" and tiers[0].scope not in (None, "worker"):
+    if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
         raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
     known_evictions = ("lru",) if engine == "trtllm" else EVICTIONS.get(mover)
     for index, tier in enumerate(tiers):

@@ -123,6 +123,7 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
         ("vllm", f"{DRAM}, {OWN_DISK}, {OWN_DISK}", "{mover: lmcache}", "tiers.2.medium", "one disk (nvme)"),
         ("vllm", f"{SHARED}, {OWN_DISK}", "{mover: lmcache}", "tiers.1.scope", "behind ddr5, which is of scope node"),
         ("vllm", f"{DRAM}, {REMOTE}, {DISK}", "{mover: lmcache}", "tiers.2.scope", "node: nvme-gen5 lies behind"),
+        ("sglang", SHARED, "{mover: lmcache}", "tiers.0.scope", "node: LMCache's nearest tier is each worker's own"),
         ("vllm", SHARED, "{}", "tiers.0.scope", "node: vLLM's native offloading's nearest tier is each worker's own"),
         (
             "sglang",
