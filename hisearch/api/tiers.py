@@ -27,8 +27,7 @@ def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
     if not plan.tiers:
         return []
     prompt = result.prompt_tokens
-    in_hbm, in_host, in_storage = result.tier_hit_tokens
-    hits = (in_hbm, in_host, in_storage - result.far_hit_tokens, result.far_hit_tokens)
+    hits = result.tier_hit_tokens
     hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * simulated.resolved.deployment.pool.tensor_parallel
     rows = []
     for index in range(1 + len(plan.tiers)):

@@ -413,15 +413,18 @@ class Sim(Handle):
     cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
         run there.
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
-    links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading, then of each
-        node's network, out and in.
+    links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading (not of host
+        memory of one worker's own), then of each node's network, out and in.
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): who will use a trace-tree
         node's pages (see ``foresight``), of length 0 where nobody asks.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
         connectors (W,), notes (2 W,), transfers; stores (S,) with run_rows (S, 3 LISTS), run_cover (S, M): deepest run
-        in each trace-tree node, and runs; ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and
-        buckets (L, a power of two); block_base (M,): key of the first block in each trace-tree node; path (2, blocks of
-        the longest path): scratch; writes (stores, chunks of host memory): rings.
+        in each trace-tree node, runs, and uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
+        ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each
+        trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the path, and
+        one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores
+        behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in each tier;
+        found_in (N, T): chunks that a request's look-up found there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -471,13 +474,19 @@ class Sim(Handle):
         "runs": Array(tl.RUN, 1),
         "run_rows": Array("i8", 2),
         "run_cover": Array("i4", 2),
+        "uses": Array(tl.USE, 2),
+        "due": Array("i4", 1),
         "ledgers": Array(tl.LEDGER, 1),
         "ledger_rows": Array("i4", 2),
         "blocks": Array(tl.BLOCK, 2),
         "buckets": Array("i4", 2),
         "block_base": Array("i8", 1),
+        "node_blocks": Array("i8", 2),
         "path": Array("i8", 2),
         "writes": Array(tl.WRITE, 2),
+        "groups": Array(tl.GROUP, 2),
+        "worker_stores": Array("i4", 2),
+        "found_in": Array("i8", 2),
         "cover": Array("i4", 2),
         "ways": Array("i4", 2),
         "residue": Array("i8", 2),

@@ -394,6 +394,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         far_hit_tokens=int(workers["far_hit_tokens"].sum()),
         stores=tier_use.store_uses(plan, sim),
         links=tier_use.link_uses(plan, sim),
+        fetches_ahead=bool(tier_arrays.storage_of(plan)),
     )
 
 

@@ -58,6 +58,10 @@ class WorkerPlan:
         """Whole pages of the nearest tier, 0 without one."""
         return self.tiers[0].capacity_tokens if self.tiers else 0
 
+    def workers_sharing(self, tier: TierPlan, workers: int) -> int:
+        """Of ``workers`` in all, those that a store of ``tier`` serves at most."""
+        return {"worker": 1, "node": self.workers_per_node, "cluster": workers}[tier.scope]
+
 
 def plan_worker(
     pool: PoolSpec,
@@ -126,39 +130,26 @@ def plan_worker(
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
     """Refuse what the kernels do not know yet.
 
-    HiCache, vLLM's offloading connector, and LMCache under vLLM with DRAM and a disk are simulated whole; of other
-    movers one tier of each worker's own, under lru.
+    HiCache, vLLM's offloading connector, and LMCache under vLLM are simulated whole; of other movers one tier of each
+    worker's own, under lru.
 
     Raises:
         TierRefused: with the key.
     """
-    key = _not_simulated(pool, tiers)
+    key = _not_simulated(pool)
     if tiers.plans and key:
         raise TierRefused(pool.name, TierProblem(key, "not simulated yet"))
 
 
-def _not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
+def _not_simulated(pool: PoolSpec) -> str:
     """The first key that is not simulated, or nothing."""
     if pool.mover == "hicache":
         return ""
     for index, tier in enumerate(pool.tiers):
         if tier.ttl_s is not None:
             return f"tiers.{index}.ttl_s"
-    if pool.engine.name == "vllm" and pool.mover == "offload":
+    if pool.engine.name == "vllm":
         return ""
-    if pool.engine.name == "vllm" and pool.mover == "lmcache":
-        return _lmcache_not_simulated(pool, tiers)
     if len(pool.tiers) > 1:
         return "tiers.1"
     return "" if pool.mover == MOVERS[pool.engine.name][0] else "movement.mover"
-
-
-def _lmcache_not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
-    if len(pool.tiers) > 2:
-        return "tiers.2"
-    for index, (tier, plan) in enumerate(zip(pool.tiers, tiers.plans, strict=True)):
-        if tier.eviction != "lru":
-            return f"tiers.{index}.eviction"
-        if plan.scope != tiers.plans[0].scope:
-            return f"tiers.{index}.scope"
-    return ""

@@ -11,6 +11,7 @@ from hisearch.kernels import foresight
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels.store_arc import SHADOWS
+from hisearch.simulate import chunk_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.traces.compiled import TraceArrays
@@ -30,7 +31,7 @@ _FETCH_SHARE = 0.8
 
 def workers_sharing(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
     """Workers to a store of ``tier``."""
-    return {"worker": 1, "node": plan.workers_per_node, "cluster": workers}[tier.scope]
+    return plan.workers_sharing(tier, workers)
 
 
 def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
@@ -145,7 +146,9 @@ def _user_arrays(plan: WorkerPlan, trace: TraceArrays) -> dict[str, Any]:
 
 
 def _networked(storage: TierPlan, movement: MovementPlan | None) -> bool:
-    return storage.scope == "cluster" and movement is not None and movement.network_read is not None
+    return (
+        storage.scope == "cluster" and storage.networked and movement is not None and movement.network_read is not None
+    )
 
 
 def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
@@ -160,8 +163,10 @@ def _link_array(plan: WorkerPlan, workers: int) -> Any:
         return np.zeros(1, hl.LINK).view(np.recarray)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
-    if movement.mover == "lmcache" and len(plan.tiers) > 1:
-        laws += [plan.tiers[1].write, plan.tiers[1].read] * math.ceil(workers / workers_sharing(host, plan, workers))
+    if movement.mover == "lmcache":
+        if chunk_arrays.has_links(0, host):
+            laws = [movement.host_write, movement.host_read] * workers
+        laws += chunk_arrays.link_laws(plan, workers)
     storage = storage_of(plan)
     for tier in storage:
         laws += [tier.write, tier.read] * _stores(tier, plan, workers)

@@ -56,7 +56,8 @@ class TierSpec(Strict):
         description="What goes to make room: lru, lfu, fifo, mru, filo, slru and priority as SGLang's; clock; tlru: "
         "lru with an eye on the tail of latencies; arc: adaptive (Megiddo and Modha); gdsf: recompute cost per byte, "
         "aged; belady: an oracle that knows the trace and only bounds what a policy could reach. vLLM's offloading has "
-        "lru and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all of a worker's tiers; SGLang "
+        "lru and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all tiers that are a "
+        "worker's own; SGLang "
         "evicts its host tier by the engine's own eviction.",
     )
     ttl_s: Positive | None = Field(
@@ -161,6 +162,11 @@ def mover_title(engine: EngineName, mover: MoverName) -> str:
     return f"{ENGINE_TITLES[engine]}'s {MOVER_TITLES[mover]}" if mover == "offload" else MOVER_TITLES[mover]
 
 
+def shares_memory(engine: EngineName, mover: MoverName) -> bool:
+    """Whether workers may share their nearest tier: those of vLLM that an LMCache server serves."""
+    return engine == "vllm" and mover == "lmcache"
+
+
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
     """Refuse tiers and settings that the mover does not have, as far as names tell.
 
@@ -183,7 +189,7 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     title = mover_title(engine, mover)
     if len(tiers) > MOST_TIERS[mover]:
         raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
-    if tiers[0].scope not in (None, "worker"):
+    if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
         raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
     known_evictions = ("lru",) if engine == "trtllm" else EVICTIONS.get(mover)
     for index, tier in enumerate(tiers):

@@ -155,7 +155,7 @@ class System:
         write, read = (HOST_LAW, HOST_LAW) if self.host_laws is None else map(transfer_law, self.host_laws)
         bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, read, write, self.ignore_eos)
         if self.lmcache is not None:
-            return with_lmcache(bare, self.lmcache, self.sharing)
+            return with_lmcache(bare, self.lmcache)
         return bare if self.offload is None else offloading(bare, self.offload, self.sharing)
 
     def simulate(self, **options: Any) -> Result:
@@ -180,11 +180,11 @@ class System:
 
     def _reference_stores(self) -> list[Any]:
         """Each worker's host memory."""
-        shared: list[Any] = [None] * self.workers
-        if self.offload is not None:
-            shared = [self.offload.new_store(self.engine.page_size) for _ in range(self.workers)]
         if self.lmcache is not None:
-            shared = [self.lmcache.new_store() for _ in range(self.workers)]
+            return list(self.lmcache.new_stores(self.workers))
+        if self.offload is None:
+            return [None] * self.workers
+        shared = [self.offload.new_store(self.engine.page_size) for _ in range(self.workers)]
         return [shared[w // self.sharing] for w in range(self.workers)]
 
     def _reference_worker(self, stream: int, store: Any) -> Worker:
@@ -233,22 +233,32 @@ def offloading(bare: WorkerPlan, offload: OffloadConfig, sharing: int) -> Worker
     return replace(bare, tiers=(tier,), movement=movement, workers_per_node=sharing)
 
 
-def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig, sharing: int) -> WorkerPlan:
-    """The plan with LMCache's tiers, shared by so many workers."""
+def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig) -> WorkerPlan:
+    """The plan with LMCache's tiers."""
     size = settings.chunk_tokens
-    scope = "worker" if sharing == 1 else "node"
-    host = TierPlan("host", scope, settings.host_tokens // size * size, size)
-    write, read = transfer_law(settings.disk_write), transfer_law(settings.disk_read)
-    disk = TierPlan("disk", scope, settings.disk_tokens // size * size, size, write=write, read=read)
+    tiers = tuple(
+        TierPlan(
+            f"tier {k}",
+            tier.scope,
+            tier.tokens // size * size,
+            size,
+            tier.eviction,
+            write=transfer_law(tier.write),
+            read=transfer_law(tier.read),
+            networked=tier.networked,
+        )
+        for k, tier in enumerate(settings.tiers)
+    )
     movement = MovementPlan(
         "lmcache",
         chunk_tokens=size,
         save_decode=settings.save_decode,
         host_read=transfer_law(settings.to_device),
         host_write=transfer_law(settings.to_host),
+        network_read=transfer_law(settings.network),
+        network_write=transfer_law(settings.network),
     )
-    tiers = (host, disk) if disk.capacity_tokens else (host,)
-    return replace(bare, tiers=tiers, movement=movement, workers_per_node=sharing)
+    return replace(bare, tiers=tiers, movement=movement, workers_per_node=settings.workers_per_node)
 
 
 def transfer_law(law: CopyLaw) -> TransferLaw:
@@ -401,26 +411,41 @@ def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
     )
 
 
+#: From the narrowest to the widest.
+SCOPES = ("worker", "node", "cluster")
 #: From transfers that take no time to such that hardly end before the run does.
 COPY_LAWS = st.builds(CopyLaw, st.sampled_from([0.0, 1e-4, 0.003]), st.sampled_from([0.0, 4e-6, 1e-4, 1e-3]))
+
+
+@st.composite
+def chunk_tiers(draw: st.DrawFn) -> tuple[lmcache.LmcacheTier, ...]:
+    """One to three tiers of LMCache, of one worker or shared, none by fewer than the one before it."""
+    scopes = sorted(draw(st.lists(st.sampled_from(SCOPES), min_size=1, max_size=3)), key=SCOPES.index)
+    tiers = []
+    for index, scope in enumerate(scopes):
+        own = index == 0 and scope == "worker"
+        tokens = st.sampled_from([64, 300, 1000, 4000, 100_000] if index == 0 else [10, 100, 300, 1000, 100_000])
+        law = st.just(CopyLaw(0.0, 0.0)) if own else COPY_LAWS
+        eviction = st.sampled_from(["lru", "lru", "lfu", "fifo", "mru"])
+        networked = st.booleans() if scope == "cluster" else st.just(False)
+        tier = st.builds(lmcache.LmcacheTier, tokens, law, law, eviction, st.just(scope), networked)
+        tiers.append(draw(tier))
+    return tuple(tiers)
 
 
 def lmcache_systems() -> st.SearchStrategy[System]:
     """Deployments of vLLM with LMCache."""
     settings = st.builds(
         lmcache.LmcacheConfig,
-        host_tokens=st.sampled_from([64, 300, 1000, 4000, 100_000]),
         to_host=COPY_LAWS,
         to_device=COPY_LAWS,
-        disk_tokens=st.sampled_from([0, 0, 100, 1000, 100_000]),
-        disk_write=COPY_LAWS,
-        disk_read=COPY_LAWS,
+        tiers=chunk_tiers(),
         chunk_tokens=st.sampled_from([16, 32]),
         save_decode=st.booleans(),
+        network=COPY_LAWS,
+        workers_per_node=st.sampled_from([1, 2, 2, 3]),
     )
-    return st.builds(
-        replace, systems(vllm_engines(), repeats=True), lmcache=settings, sharing=st.sampled_from([1, 1, 1, 2])
-    )
+    return st.builds(replace, systems(vllm_engines(), repeats=True), lmcache=settings)
 
 
 def offload_systems() -> st.SearchStrategy[System]:

@@ -214,10 +214,6 @@ def test_a_medium_must_be_known() -> None:
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
-        (
-            {"engine": "vllm", "tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], "movement": {"mover": "lmcache"}},
-            "tiers.1.scope",
-        ),
         ({"engine": "vllm", "tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
         ({"movement": {"mover": "lmcache"}}, "movement.mover"),
     ],
