@@ -19,12 +19,14 @@ can make them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hisearch.latency.curves import F8, Curve, Grid
 from hisearch.specs.errors import SpecError
@@ -75,6 +77,37 @@ class AttentionTables:
     skew: Curve | None
     mixed_skew: Curve | None
 
+    def batch_s(
+        self,
+        chunk: npt.ArrayLike,
+        cached: npt.ArrayLike,
+        sequences: npt.ArrayLike,
+        mean: npt.ArrayLike,
+        longer: npt.ArrayLike,
+    ) -> F8:
+        """Attention of one chunk beside decodes, as ``StepCosts`` have it, for each entry; either may be absent (0).
+
+        Args:
+            chunk: tokens of the chunk.
+            cached: tokens before it.
+            sequences: decodes.
+            mean: their mean tokens before the new one.
+            longer: by how much the longest exceeds it.
+        """
+        new, before, n, tokens, more = (
+            np.asarray(value, dtype=np.float64) for value in np.broadcast_arrays(chunk, cached, sequences, mean, longer)
+        )
+        prompts, decodes = new > 0, n > 0
+        mixed = self.decode if self.mixed_decode is None else self.mixed_decode
+        at = n.astype(np.int64)
+        most = int(at.max(initial=1))
+        skews = [skew_by_sequences(curve, most) for curve in (self.skew, self.mixed_skew)]
+        alone_skew, mixed_skew = (np.zeros(most + 1) if skew is None else skew for skew in skews)
+        alone = self.decode(np.maximum(n, 1.0), tokens) + alone_skew[at] * more
+        beside = mixed(np.maximum(n, 1.0), tokens) + mixed_skew[at] * more
+        total = np.where(prompts, self.prefill(np.maximum(new, 1.0), before), 0.0)
+        return np.asarray(total + np.where(decodes, np.where(prompts, beside, alone), 0.0))
+
 
 @dataclass(frozen=True)
 class OperatorTables:
@@ -91,8 +124,9 @@ class OperatorTables:
     moe: Grid | None
 
 
+@functools.lru_cache(maxsize=8)
 def read_tables(folder: Path, tensor: int) -> OperatorTables:
-    """The tables of one rank of ``tensor``.
+    """The tables of one rank of ``tensor``; read once per process.
 
     Raises:
         TableError: a folder, file or column is missing, or a figure is not a positive number.
@@ -108,7 +142,8 @@ def read_tables(folder: Path, tensor: int) -> OperatorTables:
     for name in ("lm_head", "sampler"):
         if name not in per_sequence:
             raise _error(part / "per_sequence.csv", "layer", f"'{name}' is missing")
-    return OperatorTables(folder, tensor, dense, per_sequence, _attention(folder, part), _moe(part))
+    attention = attention_tables(part, attention_rows(part), skew_rows(part))
+    return OperatorTables(folder, tensor, dense, per_sequence, attention, _moe(part))
 
 
 def table_meta(folder: Path) -> dict[str, Any]:
@@ -195,11 +230,44 @@ def _grid(frame: pd.DataFrame, rows: str, columns: str, values: str) -> Grid:
     return Grid(x, y, np.stack([curve(y) for curve in curves]))
 
 
-def _attention(folder: Path, part: Path) -> AttentionTables:
-    names = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
-    frame = _read(part, "attention", names)
+def attention_rows(part: Path) -> pd.DataFrame:
+    """Rows of ``attention.csv`` in a folder ``tpN``, with ``time_s``.
+
+    Raises:
+        TableError: as ``read_tables``.
+    """
+    frame = _read(part, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"))
     assert frame is not None
-    frame = frame.assign(time_s=frame["time_us"] * _MICRO)
+    return frame.assign(time_s=frame["time_us"] * _MICRO)
+
+
+def skew_rows(part: Path) -> pd.DataFrame | None:
+    """Rows of ``skew.csv`` in a folder ``tpN``, with ``mean_s``, ``skew_s`` and ``longer``; None where there is none.
+
+    Raises:
+        TableError: as ``read_tables``.
+    """
+    names = ("n", "nb", "pc", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
+    frame = _read(part, "skew", names, required=False)
+    if frame is None:
+        return None
+    folder = part.parent
+    runs = table_meta(folder).get("measurement_iterations", 1)
+    if not isinstance(runs, int) or runs < 1:
+        raise _error(folder / "meta.yaml", "measurement_iterations", f"expected a whole number from 1, not {runs!r}")
+    return frame.assign(
+        mean_s=frame["t_mean_us"] * _MICRO / runs,
+        skew_s=frame["t_skew_us"] * _MICRO / runs,
+        longer=frame["kv_big"] - frame["kv_mean"],
+    )
+
+
+def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | None) -> AttentionTables:
+    """Tables of ``attention_rows`` and ``skew_rows``, or of some of them; ``part``: what errors name.
+
+    Raises:
+        TableError: no row of prompts alone, or none of decodes alone.
+    """
     prompts, decodes = frame["prefill_chunk"] > 0, frame["n_decode"] > 0
     for what, rows in (("prompts alone", prompts & ~decodes), ("decodes alone", decodes & ~prompts)):
         if not rows.any():
@@ -212,22 +280,14 @@ def _attention(folder: Path, part: Path) -> AttentionTables:
         alone = prefill(beside["prefill_chunk"].to_numpy(), beside["kv_prefill"].to_numpy())
         added = beside.assign(added_s=np.maximum(beside["time_s"].to_numpy() - alone, 0.0))
         mixed = _grid(added, "n_decode", "kv_decode", "added_s")
-    skew, mixed_skew = _skews(folder, part)
+    skew, mixed_skew = (None, None) if skewed is None else _skews(skewed)
     return AttentionTables(prefill, decode, mixed, skew, mixed_skew)
 
 
-def _skews(folder: Path, part: Path) -> tuple[Curve | None, Curve | None]:
-    names = ("n", "nb", "pc", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
-    frame = _read(part, "skew", names, required=False)
-    if frame is None:
-        return None, None
-    runs = table_meta(folder).get("measurement_iterations", 1)
-    if not isinstance(runs, int) or runs < 1:
-        raise _error(folder / "meta.yaml", "measurement_iterations", f"expected a whole number from 1, not {runs!r}")
-    longer = frame["kv_big"] - frame["kv_mean"]
+def _skews(frame: pd.DataFrame) -> tuple[Curve | None, Curve | None]:
     few = (frame["nb"] <= _FEW * frame["n"]) | (frame["nb"] == 1)
-    rows = frame[few & (longer >= _SKEW_TOKENS)]
-    rate = (rows["t_skew_us"] - rows["t_mean_us"]) * _MICRO / runs / longer[rows.index]
+    rows = frame[few & (frame["longer"] >= _SKEW_TOKENS)]
+    rate = (rows["skew_s"] - rows["mean_s"]) / rows["longer"]
     return _skew_curve(rows, rate, rows["pc"] == 0), _skew_curve(rows, rate, rows["pc"] > 0)
 
 
