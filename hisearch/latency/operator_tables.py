@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.latency.curves import F8, Curve, Grid
+from hisearch.latency.costs import octaves
+from hisearch.latency.curves import F8, Curve, Grid, Lattice
 from hisearch.specs.errors import SpecError
 
 if TYPE_CHECKING:
@@ -46,9 +47,6 @@ DENSE_FFN = ("gate_up_proj", "act_fn", "down_proj")
 #: Operators that not every model has.
 OPTIONAL = ("qk_norm", *DENSE_FFN)
 
-#: Chunks of at least so many tokens fill the accelerator, so that decodes beside them add to their time. Beside shorter
-#: ones they partly hide.
-_FILLING_TOKENS = 128
 #: A batch is skewed by few long decodes where at most this share of it is long.
 _FEW = 0.2
 #: Skews of fewer tokens than this are lost in the noise of the measurement.
@@ -67,13 +65,14 @@ class AttentionTables:
 
     prefill: by (chunk tokens, tokens before it).
     decode: by (sequences, mean tokens before the new one), of steps in which all decode.
-    mixed_decode: likewise, what decodes add to a step with prompt chunks; None where not measured.
+    beside: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
+        its knots are ``costs.octaves``. None where not measured.
     skew, mixed_skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
     """
 
     prefill: Grid
     decode: Grid
-    mixed_decode: Grid | None
+    beside: Lattice | None
     skew: Curve | None
     mixed_skew: Curve | None
 
@@ -98,13 +97,16 @@ class AttentionTables:
             np.asarray(value, dtype=np.float64) for value in np.broadcast_arrays(chunk, cached, sequences, mean, longer)
         )
         prompts, decodes = new > 0, n > 0
-        mixed = self.decode if self.mixed_decode is None else self.mixed_decode
         at = n.astype(np.int64)
         most = int(at.max(initial=1))
         skews = [skew_by_sequences(curve, most) for curve in (self.skew, self.mixed_skew)]
         alone_skew, mixed_skew = (np.zeros(most + 1) if skew is None else skew for skew in skews)
         alone = self.decode(np.maximum(n, 1.0), tokens) + alone_skew[at] * more
-        beside = mixed(np.maximum(n, 1.0), tokens) + mixed_skew[at] * more
+        beside = mixed_skew[at] * more
+        if self.beside is None:
+            beside += self.decode(np.maximum(n, 1.0), tokens)
+        else:
+            beside += self.beside(new, before, np.maximum(n, 1.0), tokens)
         total = np.where(prompts, self.prefill(np.maximum(new, 1.0), before), 0.0)
         return np.asarray(total + np.where(decodes, np.where(prompts, beside, alone), 0.0))
 
@@ -274,14 +276,45 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
             raise _error(part / "attention.csv", "", f"no row of {what}")
     prefill = _grid(frame[prompts & ~decodes], "prefill_chunk", "kv_prefill", "time_s")
     decode = _grid(frame[decodes & ~prompts], "n_decode", "kv_decode", "time_s")
-    beside = frame[prompts & decodes & (frame["prefill_chunk"] >= _FILLING_TOKENS)]
-    mixed = None
-    if len(beside):
-        alone = prefill(beside["prefill_chunk"].to_numpy(), beside["kv_prefill"].to_numpy())
-        added = beside.assign(added_s=np.maximum(beside["time_s"].to_numpy() - alone, 0.0))
-        mixed = _grid(added, "n_decode", "kv_decode", "added_s")
     skew, mixed_skew = (None, None) if skewed is None else _skews(skewed)
-    return AttentionTables(prefill, decode, mixed, skew, mixed_skew)
+    beside = _beside(frame[prompts & decodes], prefill)
+    return AttentionTables(prefill, decode, beside, skew, mixed_skew)
+
+
+def _beside(frame: pd.DataFrame, prefill: Grid) -> Lattice | None:
+    """What decodes add to the attention of a chunk, at the powers of two that were measured."""
+    if frame.empty:
+        return None
+    columns = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+    axes = tuple(_octaves(axis, frame[column].max()) for axis, column in enumerate(columns))
+    places = [
+        np.searchsorted(axis, frame[column]).clip(max=len(axis) - 1) for axis, column in zip(axes, columns, strict=True)
+    ]
+    exact = np.all(
+        [axis[place] == frame[column] for axis, place, column in zip(axes, places, columns, strict=True)], axis=0
+    )
+    added = frame["time_s"].to_numpy() - prefill(frame["prefill_chunk"].to_numpy(), frame["kv_prefill"].to_numpy())
+    values = np.full(tuple(len(axis) for axis in axes), np.nan)
+    values[tuple(place[exact] for place in places)] = np.maximum(added[exact], 0.0)
+    if np.isnan(values).all():
+        return None
+    # Along the decodes' length first: it is what the time depends on most evenly.
+    for axis in (3, 1, 0, 2):
+        values = np.apply_along_axis(_filled, axis, values)
+    return Lattice(axes, np.ascontiguousarray(values))
+
+
+def _octaves(axis: int, largest: float) -> F8:
+    count = 2
+    while octaves(axis, count + 1)[-1] <= largest:
+        count += 1
+    return np.array(octaves(axis, count), dtype=np.float64)
+
+
+def _filled(values: F8) -> F8:
+    """Gaps filled between neighbours, evenly along octaves; as the nearest at the ends; nothing if all are gaps."""
+    known = np.flatnonzero(~np.isnan(values))
+    return values if not len(known) else np.interp(np.arange(len(values)), known, values[known])
 
 
 def _skews(frame: pd.DataFrame) -> tuple[Curve | None, Curve | None]:
