@@ -2,7 +2,7 @@
 
 Notation
     N requests, M nodes of the trace's prefix tree, W workers, P tokens per KV page
-    tree    a prefix cache: one per worker's HBM (index w) and, with a host tier, one per worker's DRAM (index W + w)
+    tree    a prefix cache: one per worker (index w), of its HBM or of HBM and host memory, and one per store
     node    a run of whole pages of one tree, all cached; node v < number of trees is the (empty) root of tree v
     clock   a worker's count of decode steps: all its decoding requests advance by one token per tick, so that progress
             is never stored per request; one with ``finish_clock`` f has f - clock tokens to go
@@ -97,7 +97,8 @@ REQUEST = np.dtype(
     align=True,
 )
 
-GHOST = -1
+# Where NODE.queued says that a node is; 0: in no free queue. GHOST: see copies; ON_HOST: see trtllm_host.
+GHOST, FREE, ON_HOST = -1, 1, 2
 
 
 #: A run of cached pages.
@@ -117,7 +118,7 @@ NODE = np.dtype(
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
         ("heap_slot", "i4"),  # position in the eviction heap, -1 outside
-        ("queued", "i4"),  # 1 while in the free queue; GHOST: see copies
+        ("queued", "i4"),  # FREE or ON_HOST while in that free queue; GHOST
     ],
     align=True,
 )
@@ -147,7 +148,7 @@ TREE = np.dtype(
         ("capacity_pages", "i8"),
         # Pages to be had without taking them from a running request (queue); pages without content (radix).
         ("free_pages", "i8"),
-        ("evictable_pages", "i8"),  # radix: unlocked pages in the tree
+        ("evictable_pages", "i8"),  # radix: unlocked pages in the tree; TensorRT-LLM's host cache: those with content
         ("evicted_tokens", "i8"),
         ("expired_tokens", "i8"),
         ("given_tokens", "i8"),  # store: handed to another one, which holds them instead
@@ -188,7 +189,7 @@ WORKER = np.dtype(
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
         ("decode_before_s", "f8"),
-        ("load_back_s", "f8"),  # when the host-tier load of the step being formed completes
+        ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
         # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
         ("reserved_tokens", "f8"),
         ("taken_tokens", "i8"),
@@ -200,6 +201,9 @@ WORKER = np.dtype(
         ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
+        # Of them, the most that one reads, less ``clock``: constant while it decodes; stale where that one has left.
+        ("longest_tokens", "i8"),
+        ("longest_stale", "i8"),
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_s", "f8"),  # when the pass was that planned them
         ("coast_from_s", "f8"),  # with overlap: when the first of them starts
@@ -281,8 +285,8 @@ ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
 #: Preemptions without a token sampled in between, per request that a worker may run, after which it is stuck.
 FUTILE_PREEMPTIONS = 1000
 
-#: Node records that one event can take, per request that a worker may run (and a few): at most five for each one that
-#: ends or is preempted, six for each one admitted.
+#: Node records that one event can take, per request that a worker may run (and a few): at most six for each one that
+#: ends, is preempted or admitted.
 NODES_PER_REQUEST = 12
 
 
@@ -335,8 +339,6 @@ CONFIG = np.dtype(
         ("horizon_s", "f8"),
         ("late_s", "f8"),  # a first token is late where it takes longer than this
         ("late_requests", "i8"),  # once more requests than this were late, the run stops
-        ("host_latency_s", "f8"),
-        ("host_s_per_token", "f8"),
     ],
     align=True,
 )
@@ -366,7 +368,7 @@ STEP_LOG = np.dtype(
 ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
 
 #: Scalars of ``latency.costs.StepCosts``.
-HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
+HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8"), ("skewed", "i8")], align=True)
 
 
 class Costs(Handle):
@@ -378,6 +380,9 @@ class Costs(Handle):
         "sequence_s": Array("f8", 1),
         "chunk_rate": Array("f8", 2),
         "decode_s": Array("f8", 2),
+        "mixed_decode_s": Array("f8", 2),
+        "skew_s": Array("f8", 1),
+        "mixed_skew_s": Array("f8", 1),
     }
 
 
@@ -404,7 +409,7 @@ class Sim(Handle):
     standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
         nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves, which a host tier has.
     trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the host pools of
-        HiCache, which have none of their own.
+        HiCache and TensorRT-LLM, which have none of their own.
     cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
         run there.
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.

@@ -75,6 +75,8 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
         for t in range(sim.tiers.storage):
             tier = sim.store_tiers[t]
             record.storage_tokens += _held(sim, tier.first + w // tier.workers_per_store)
+    elif sim.config.host_pages > 0:
+        record.host_tokens = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
     record.first_entry = first
     record.entries = sim.counters[la.LOG_ENTRIES] - first
     record.first_lost = sim.counters[la.LOG_LOST_TAKEN]

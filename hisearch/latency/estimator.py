@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -38,6 +39,7 @@ class LatencyEstimator(Protocol):
         accelerator: AcceleratorSpec,
         *,
         tensor_parallel: int,
+        parallelism: Parallelism | None = None,
         weight_dtype: DType | None,
         kv_dtype: DType,
         engine: EngineSpec,
@@ -45,12 +47,15 @@ class LatencyEstimator(Protocol):
         max_sequences: int,
         max_context_tokens: int,
     ) -> CompiledCosts:
-        """Tables of the worker's step costs.
+        """Tables of a worker's step costs: one pass of one attention group's batch through all stages.
+
+        The other groups of a stage are taken to run batches of the same make-up at the same time.
 
         Args:
             model: architecture.
             accelerator: what each rank runs on.
-            tensor_parallel: ranks of the worker.
+            tensor_parallel: ranks of an attention group.
+            parallelism: how the model is split where that is more than tensor parallelism; None, where it is not.
             weight_dtype: format of the weights; None is the model's own.
             kv_dtype: format of the KV cache.
             engine: serving engine; its name chooses the host overhead.
@@ -59,7 +64,7 @@ class LatencyEstimator(Protocol):
             max_context_tokens: most tokens of context that the decodes of one step read together.
 
         Raises:
-            InvalidParallelism: the model cannot be split over that many ranks.
+            InvalidParallelism: the model cannot be split so.
             ValueError: the accelerator or the profile lacks a figure that is needed; the message says which.
         """
         ...
@@ -113,6 +118,7 @@ def compile_costs(
     accelerator: AcceleratorSpec,
     *,
     tensor_parallel: int,
+    parallelism: Parallelism | None = None,
     weight_dtype: DType | None,
     kv_dtype: DType,
     engine: EngineSpec,
@@ -127,7 +133,8 @@ def compile_costs(
     limits = {"max_tokens": max_tokens, "max_sequences": max_sequences, "max_context_tokens": max_context_tokens}
     key = (
         profile_name, profile.model_dump_json(), model.model_dump_json(), accelerator.model_dump_json(),
-        tensor_parallel, weight_dtype, kv_dtype, engine.model_dump_json(), *limits.values(),
+        parallelism_of(tensor_parallel, parallelism), weight_dtype, kv_dtype, engine.model_dump_json(),
+        *limits.values(),
     )  # fmt: skip
     question = _Question(
         key,
@@ -135,6 +142,7 @@ def compile_costs(
             model,
             accelerator,
             tensor_parallel=tensor_parallel,
+            parallelism=parallelism,
             weight_dtype=weight_dtype,
             kv_dtype=kv_dtype,
             engine=engine,

@@ -39,7 +39,7 @@ from hisearch.latency.parameters import (
     weight_bytes_per_rank,
     window_kv_bytes_per_token_per_rank,
 )
-from hisearch.latency.sharding import shard
+from hisearch.latency.sharding import Parallelism, parallelism_of, shard
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -88,6 +88,7 @@ def plan_memory(
     accelerator: AcceleratorSpec,
     *,
     tensor_parallel: int,
+    parallelism: Parallelism | None = None,
     weight_dtype: DType | None,
     kv_dtype: DType,
     engine: EngineSpec,
@@ -95,6 +96,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
 
+    ``parallelism`` says how the model is split where that is more than tensor parallelism; the capacity is then that of
+    one attention group.
     Layers with a sliding window keep the window of every running request and one chunk; their room is set aside first,
     and the capacity counts what the other layers keep.
 
@@ -103,10 +106,11 @@ def plan_memory(
         DoesNotFit: less than one page of KV is left, or SGLang's activations do not fit beside the static share.
     """
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-    weights = weight_bytes_per_rank(model, tensor_parallel, dtype)
-    activation = activation_peak_bytes(model, tensor_parallel, engine)
-    runtime = RUNTIME_BYTES[engine.name] + (COMMUNICATION_BYTES if tensor_parallel > 1 else 0.0)
-    what = f"{model.huggingface_id} ({dtype}, tensor_parallel {tensor_parallel}) on {accelerator_name}"
+    split = parallelism_of(tensor_parallel, parallelism)
+    weights = weight_bytes_per_rank(model, split, dtype)
+    activation = activation_peak_bytes(model, split, engine)
+    runtime = RUNTIME_BYTES[engine.name] + (COMMUNICATION_BYTES if split.ranks > 1 else 0.0)
+    what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
     usable = accelerator.memory_bytes - DRIVER_BYTES
     if engine.name == "vllm":
         room = usable * engine.memory_fraction - runtime - activation
@@ -117,8 +121,8 @@ def plan_memory(
         available = usable - runtime
         room = available * engine.memory_fraction
         _check_headroom(what, available - room, activation + CUDA_GRAPH_BYTES, engine)
-    per_token = kv_bytes_per_token_per_rank(model, tensor_parallel, kv_dtype)
-    window = _window_bytes(model, tensor_parallel, kv_dtype, engine)
+    per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
+    window = _window_bytes(model, split, kv_dtype, engine)
     spare = room - weights - window
     page = engine.page_size
     if spare < per_token * page:
@@ -133,29 +137,31 @@ def plan_memory(
     return MemoryPlan(weights, activation, runtime, window, per_token, capacity)
 
 
-def activation_peak_bytes(model: ModelSpec, tensor_parallel: int, engine: EngineSpec) -> float:
+def activation_peak_bytes(model: ModelSpec, split: int | Parallelism, engine: EngineSpec) -> float:
     """Most bytes of temporaries on one rank while a full batch runs (see the module's law)."""
-    part = shard(model, tensor_parallel)
+    part = shard(model, split)
     if model.mla is None:
         attention = (2 * part.heads + 2 * part.kv_heads) * model.head_dim
     else:
         key = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
         attention = part.heads * (2 * key + 2 * model.mla.v_head_dim)
-    widest = max(attention, (3 if model.gated_ffn else 2) * part.intermediate)
+    groups = part.parallelism.attention_data
+    widest: float = max(attention, (3 if model.gated_ffn else 2) * part.intermediate * groups)
     if model.moe is not None:
         up = (2 if model.gated_ffn else 1) * part.expert_intermediate
-        routed = model.moe.experts_per_token * (max(up, model.hidden_size) + part.expert_intermediate)
-        widest = max(widest, routed + 3 * part.shared_intermediate)
+        uses = model.moe.experts_per_token * groups / part.parallelism.expert
+        routed = uses * (max(up, model.hidden_size) + part.expert_intermediate)
+        widest = max(widest, routed + 3 * part.shared_intermediate * groups)
     tokens = 2.0 * engine.chunk_tokens * (3 * model.hidden_size + widest)
     sampling = engine.max_running_requests * model.vocab_size * SAMPLER_BYTES[engine.name]
     return max(tokens, sampling)
 
 
-def _window_bytes(model: ModelSpec, tensor_parallel: int, kv_dtype: DType, engine: EngineSpec) -> float:
+def _window_bytes(model: ModelSpec, split: Parallelism, kv_dtype: DType, engine: EngineSpec) -> float:
     if not model.sliding_window_tokens:
         return 0.0
     tokens = engine.max_running_requests * model.sliding_window_tokens + engine.chunk_tokens
-    return tokens * window_kv_bytes_per_token_per_rank(model, tensor_parallel, kv_dtype)
+    return tokens * window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
 
 
 def _check_headroom(what: str, headroom: float, needed: float, engine: EngineSpec) -> None:

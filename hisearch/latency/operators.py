@@ -48,7 +48,11 @@ SAMPLING_BYTES_PER_LOGIT = 16.0
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of ``layers`` layers; figures are per layer and rank."""
+    """One operator of ``layers`` layers; figures are per layer and rank.
+
+    A unit brings the units of ``token_groups`` attention groups with it; ``flops_per_unit`` and ``bytes_per_unit``
+    count them. The ``experts`` of the layer lie on ``expert_ranks`` sets of ranks.
+    """
 
     name: str
     family: Literal["gemm", "elementwise"]
@@ -59,6 +63,8 @@ class Operator:
     weight_bytes: float = 0.0
     experts: int = 1
     experts_per_token: int = 1
+    expert_ranks: int = 1
+    token_groups: int = 1
 
     def flops(self, units: F8) -> F8:
         """FLOPs for each entry of ``units``."""
@@ -68,7 +74,10 @@ class Operator:
         """Bytes read and written for each entry of ``units``."""
         moved = self.bytes_per_unit * units
         if self.weight_bytes:
-            moved += self.weight_bytes * active_experts(self.experts, self.experts_per_token, units)
+            tokens = units * self.token_groups
+            moved += (
+                self.weight_bytes / self.expert_ranks * active_experts(self.experts, self.experts_per_token, tokens)
+            )
         return moved
 
 
@@ -153,16 +162,19 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
 def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
     wide = wide_dtype(weight_dtype)
     stored = element_bytes(weight_dtype) if matrix.quantised else DTYPE_BYTES[wide]
+    uses = matrix.experts_per_token * matrix.token_groups / matrix.expert_ranks
     return Operator(
         name=matrix.name,
         family="gemm",
         dtype=compute_dtype if matrix.quantised else wide,
         layers=matrix.layers,
-        flops_per_unit=2.0 * matrix.experts_per_token * matrix.inputs * matrix.outputs,
-        bytes_per_unit=matrix.experts_per_token * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
+        flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
+        bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
         weight_bytes=matrix.inputs * matrix.outputs * stored,
-        experts=matrix.experts,
+        experts=matrix.experts * matrix.expert_ranks,
         experts_per_token=matrix.experts_per_token,
+        expert_ranks=matrix.expert_ranks,
+        token_groups=matrix.token_groups,
     )
 
 
@@ -173,15 +185,17 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         rotated = (part.heads + 2 * part.kv_heads) * model.head_dim
     else:
         rotated = part.heads * model.mla.qk_rope_head_dim + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
-    widths = [
+    widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
         ("norms", 2 * model.layers, 4 * model.hidden_size),
         ("rotary_kv_write", model.layers, 2 * rotated),
     ]
+    split = part.parallelism
     if dense_layers(model):
-        widths.append(("activation", dense_layers(model), 3 * part.intermediate))
+        widths.append(("activation", dense_layers(model), 3 * part.intermediate * split.attention_data))
     if model.moe is not None and moe_layers(model):
-        routed = model.moe.experts_per_token * part.expert_intermediate
-        widths.append(("expert_activation", moe_layers(model), 3 * (routed + part.shared_intermediate)))
-        widths.append(("expert_gather", moe_layers(model), 2 * model.moe.experts_per_token * model.hidden_size))
+        uses = model.moe.experts_per_token * split.attention_data / split.expert
+        shared = part.shared_intermediate * split.attention_data
+        widths.append(("expert_activation", moe_layers(model), 3 * (uses * part.expert_intermediate + shared)))
+        widths.append(("expert_gather", moe_layers(model), 2 * uses * model.hidden_size))
     return [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]

@@ -6,9 +6,10 @@ Biases and the norms of queries and keys are left out (below 0.01 % of the param
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard, window_layers
+from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, shard, window_layers
 from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
 from hisearch.specs.model import MlaSpec, ModelSpec
 
@@ -20,7 +21,8 @@ WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
 class Matrix:
     """A weight matrix of one rank, ``inputs x outputs`` elements, in ``layers`` layers.
 
-    ``experts`` copies exist per layer, of which a token uses ``experts_per_token``; dense matrices have one of one.
+    The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
+    Dense matrices have one of one. ``token_groups`` attention groups send their tokens through it.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Matrix:
     experts: int = 1
     experts_per_token: int = 1
     quantised: bool = True
+    expert_ranks: int = 1
+    token_groups: int = 1
 
     @property
     def elements(self) -> int:
@@ -70,18 +74,22 @@ def active_parameter_count(model: ModelSpec) -> int:
     return used + _norm_elements(model) + model.vocab_size * model.hidden_size
 
 
-def weight_bytes_per_rank(model: ModelSpec, tensor_parallel: int, weight_dtype: DType) -> float:
+def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dtype: DType) -> float:
     """Bytes of weights each rank holds. Embedding, LM head, router and norms stay wide when the rest is quantised.
+
+    ``split`` is so many tensor-parallel ranks, or a ``Parallelism``. Stages of a pipeline count their mean share of the
+    layers, and the first or last stage's table.
 
     Raises:
         InvalidParallelism: the model cannot be split so.
     """
-    part = shard(model, tensor_parallel)
+    part = shard(model, split)
+    stages = part.parallelism.pipeline
     wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
     narrow = element_bytes(weight_dtype)
     total = sum(m.elements * (narrow if m.quantised else wide) for m in matrices(model, part))
-    tables = 1 if model.tie_word_embeddings else 2
-    return total + wide * (_norm_elements(model) + tables * part.vocab * model.hidden_size)
+    tables = 1 if model.tie_word_embeddings or stages > 1 else 2
+    return (total + wide * _norm_elements(model)) / stages + wide * tables * part.vocab * model.hidden_size
 
 
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
@@ -91,21 +99,25 @@ def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> 
     return 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype)
 
 
-def kv_bytes_per_token_per_rank(model: ModelSpec, tensor_parallel: int, kv_dtype: DType) -> float:
+def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a cached token takes on each rank, in all layers that keep every token (sliding windows do not).
+
+    ``split`` is so many tensor-parallel ranks, or a ``Parallelism``, of which a token lies in one attention group.
 
     A model whose every layer has a window is counted as keeping every token, as engines do with a single KV group.
 
     Raises:
         InvalidParallelism: the model cannot be split so.
     """
-    part = shard(model, tensor_parallel)
-    return (model.layers - _dropping_layers(model)) * layer_kv_bytes_per_token(model, part, kv_dtype)
+    part = shard(model, split)
+    layers = (model.layers - _dropping_layers(model)) / part.parallelism.pipeline
+    return layers * layer_kv_bytes_per_token(model, part, kv_dtype)
 
 
-def window_kv_bytes_per_token_per_rank(model: ModelSpec, tensor_parallel: int, kv_dtype: DType) -> float:
+def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop what leaves it."""
-    return _dropping_layers(model) * layer_kv_bytes_per_token(model, shard(model, tensor_parallel), kv_dtype)
+    part = shard(model, split)
+    return _dropping_layers(model) / part.parallelism.pipeline * layer_kv_bytes_per_token(model, part, kv_dtype)
 
 
 def _dropping_layers(model: ModelSpec) -> int:
@@ -151,9 +163,10 @@ def _dense_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     layers = dense_layers(model)
     if not layers:
         return []
+    groups = part.parallelism.attention_data
     return [
-        Matrix("gate_up_proj", model.hidden_size, _up_factor(model) * part.intermediate, layers),
-        Matrix("down_proj", part.intermediate, model.hidden_size, layers),
+        Matrix("gate_up_proj", model.hidden_size, _up_factor(model) * part.intermediate, layers, token_groups=groups),
+        Matrix("down_proj", part.intermediate, model.hidden_size, layers, token_groups=groups),
     ]
 
 
@@ -161,16 +174,18 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     moe, layers, hidden = model.moe, moe_layers(model), model.hidden_size
     if moe is None or not layers:
         return []
-    up, counts = _up_factor(model), (moe.experts, moe.experts_per_token)
+    up, counts = _up_factor(model), (part.experts, moe.experts_per_token)
+    groups, ranks = part.parallelism.attention_data, part.parallelism.expert
+    routed = functools.partial(Matrix, expert_ranks=ranks, token_groups=groups)
     found = [
         Matrix("router", hidden, moe.experts, layers, quantised=False),
-        Matrix("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),
-        Matrix("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
+        routed("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),
+        routed("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
     ]
     if part.shared_intermediate:
         found += [
-            Matrix("shared_gate_up_proj", hidden, up * part.shared_intermediate, layers),
-            Matrix("shared_down_proj", part.shared_intermediate, hidden, layers),
+            Matrix("shared_gate_up_proj", hidden, up * part.shared_intermediate, layers, token_groups=groups),
+            Matrix("shared_down_proj", part.shared_intermediate, hidden, layers, token_groups=groups),
         ]
     return found
 

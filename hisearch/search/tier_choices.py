@@ -90,6 +90,13 @@ class TierChoices:
         return found or [MOVERS[self.engine][0]]
 
     @property
+    def possible_movers(self) -> tuple[MoverName | None, ...]:
+        """Who may move KV between a worker's tiers; None: it may have no tiers."""
+        sizes = self.space.tiers[0].sizes() if self.space.tiers else [0.0]
+        none = (None,) if 0 in sizes else ()
+        return (*none, *(self._movers if max(sizes) > 0 else ()))
+
+    @property
     def starting_eviction(self) -> EvictionName:
         """What device memory evicts by where that is no choice."""
         return "lru" if self.engine != "sglang" or "lru" in self.space.eviction else self.space.eviction[0]

@@ -25,9 +25,11 @@ def mover_of(plan: WorkerPlan) -> str:
     return plan.movement.mover
 
 
-def door_of(plan: WorkerPlan, engine: int) -> int:
-    """The code of the plan's door."""
-    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}.get(mover_of(plan), engine)
+def door(engine: int, mover: str | None) -> int:
+    """The code of the door of an engine whose tiers ``mover`` serves; None or "": it has none."""
+    if engine != la.VLLM or not mover:
+        return engine
+    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[mover]
 
 
 def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dict[str, Any]:

@@ -36,8 +36,7 @@ NO_WINDOW = 2**62
 class WorkerPlan:
     """Everything a simulation needs to know about a worker.
 
-    kv_capacity_tokens: whole pages of HBM. host_capacity_tokens: whole pages of the nearest tier, 0 without one.
-    host_latency_s, host_s_per_token: law of a load-back from it, per operation and per token of KV.
+    kv_capacity_tokens: whole pages of HBM.
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
@@ -48,14 +47,16 @@ class WorkerPlan:
     costs: CompiledCosts
     memory: MemoryPlan
     kv_capacity_tokens: int
-    host_capacity_tokens: int = 0
-    host_latency_s: float = 0.0
-    host_s_per_token: float = 0.0
     max_request_tokens: int = NO_WINDOW
     ignore_eos: bool = False
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
+
+    @property
+    def host_capacity_tokens(self) -> int:
+        """Whole pages of the nearest tier, 0 without one."""
+        return self.tiers[0].capacity_tokens if self.tiers else 0
 
 
 def plan_worker(
@@ -110,16 +111,11 @@ def plan_worker(
         max_sequences=engine.max_running_requests,
         max_context_tokens=memory.kv_capacity_tokens,
     )
-    nearest = tiers.plans[0] if tiers.plans else None
-    host_link = tiers.movement.host_read if tiers.movement is not None else TransferLaw(0.0, 0.0)
     return WorkerPlan(
         engine,
         costs,
         memory,
         memory.kv_capacity_tokens,
-        host_capacity_tokens=nearest.capacity_tokens if nearest is not None else 0,
-        host_latency_s=host_link.base_s + nearest.read.base_s if nearest is not None else 0.0,
-        host_s_per_token=max(host_link.s_per_token, nearest.read.s_per_token) if nearest is not None else 0.0,
         max_request_tokens=model.max_context_tokens,
         tiers=tiers.plans,
         movement=tiers.movement,

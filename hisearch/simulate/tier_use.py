@@ -64,7 +64,7 @@ def _connector_stores(plan: WorkerPlan, sim: la.Sim) -> list[StoreUse]:
 
 def link_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[LinkUse, ...]:
     """All links, in the order of ``layout.Sim``."""
-    if not sim.config.hicache and not mover_of(plan):
+    if not sim.config.host_pages and not mover_of(plan):
         return ()
     workers = int(sim.config.workers)
     # (tier, path) of each pair of links, and which of them it is.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hisearch.specs.base import Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.base import Count, Evidence, Fraction, NonNegative, Provenance, Strict
 
 
 class Efficiency(Strict):
@@ -18,10 +18,23 @@ class Efficiency(Strict):
 
 
 class EngineOverhead(Strict):
-    """Host work per step that the device waits for."""
+    """Host work per step that the device waits for, and what CUDA graphs pad."""
 
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
+    graph_batches: list[Count] = Field(
+        default_factory=list,
+        description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
+    )
+    eager_layer_s: NonNegative = Field(
+        0.0, description="Per layer, in steps beyond the largest CUDA graph: gaps between kernels launched one by one."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineOverhead:
+        if self.graph_batches != sorted(set(self.graph_batches)):
+            raise ValueError("graph_batches need to rise")
+        return self
 
 
 class CollectiveTerms(Strict):
@@ -32,9 +45,9 @@ class CollectiveTerms(Strict):
 
 
 class LatencyProfileSpec(Strict):
-    """Constants of the roofline estimator."""
+    """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for."""
 
-    estimator: Literal["roofline"] = Field(
+    estimator: Literal["roofline", "tables"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -43,6 +56,12 @@ class LatencyProfileSpec(Strict):
     decode_attention: Efficiency = Field(description="Attention of decodes.")
     elementwise: Efficiency = Field(description="Norms, rotary embedding, activation.")
     all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
+    gather: CollectiveTerms | None = Field(
+        None, description="All-gather and reduce-scatter; as all_reduce where absent."
+    )
+    operators: str | None = Field(
+        None, description="Folder of measured operator tables, with estimator tables (docs/latency.md states the form)."
+    )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")

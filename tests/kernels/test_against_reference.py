@@ -23,6 +23,7 @@ from tests.kernels.systems import (
     sglang_engines,
     systems,
     trtllm_engines,
+    trtllm_host_systems,
     vllm_engines,
 )
 from tests.reference.cluster import ClusterOutcome
@@ -130,6 +131,12 @@ def test_sglang_equals_its_reference(system: System) -> None:
 @examples(500)
 @given(system=systems(trtllm_engines(), repeats=True))
 def test_trtllm_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
+@examples(500)
+@given(system=trtllm_host_systems())
+def test_trtllm_with_its_host_cache_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 

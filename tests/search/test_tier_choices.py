@@ -149,6 +149,21 @@ def test_an_engine_is_asked_for_what_it_has() -> None:
     assert choices_of("always", "vllm").choose(lambda name, options: options[-1]).tiers[0].eviction == "lru"
 
 
+@pytest.mark.parametrize(
+    ("space", "engine", "movers"),
+    [
+        ("nothing", "vllm", (None,)),
+        ("none", "sglang", (None,)),
+        ("usual", "sglang", (None, "hicache")),
+        ("usual", "vllm", (None, "offload")),
+        ("always", "trtllm", ("offload",)),
+        ("movers", "vllm", (None, "lmcache", "offload")),
+    ],
+)
+def test_who_may_move_kv(space: str, engine: EngineName, movers: tuple[str | None, ...]) -> None:
+    assert choices_of(space, engine).possible_movers == movers
+
+
 def test_other_tiers_are_not_of_the_space() -> None:
     choices = choices_of("two", "sglang")
     tier = {"medium": "ddr5", "gib": 64, "scope": "worker"}

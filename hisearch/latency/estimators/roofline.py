@@ -3,12 +3,16 @@
 Notation (per layer and rank)
     operator_s = max(flops / (peak * e_flops), bytes / (bandwidth * e_bytes)) + launch_s
     token_s[T] = sum over token-wise operators of operator_s(T)
-               + (2 * layers + 1) * all_reduce_s(2 bytes * h * T)
+               + (2 * layers + 1) * all_reduce_s(2 bytes * h * T)                   over the ranks of a group
                + layers * attention launch                                 one attention kernel per layer and step
     sequence_s[S] = LM head + sampling + all-gather of the logits (2 bytes * vocabulary * S)
     chunk_s(new, cached) = max(pairs * flops_per_pair + cached * decompress_flops, bytes of queries, keys and values)
     decode_s(n, c)       = max(c * flops_per_pair, c * kv_bytes + n * query_bytes)
     all_reduce_s(b)      = alpha_s + 2 (n - 1) / n * b / (link bandwidth * e)
+
+With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens over the ranks of the stage take the
+place of the second all-reduce of a layer; p > 1 stages hand 2 bytes * h * T on p - 1 times. A step is one pass of one
+group's batch through all stages.
 
 A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
 contexts are on the same side of W, otherwise an upper bound.
@@ -38,7 +42,7 @@ from hisearch.latency.operators import (
     token_operators,
 )
 from hisearch.latency.parameters import wide_dtype
-from hisearch.latency.sharding import shard
+from hisearch.latency.sharding import Parallelism, parallelism_of, shard
 from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -86,7 +90,7 @@ class RooflineWorker:
     """One worker's operators at given rates; methods take arrays and return seconds (joules if ``scale`` is watts)."""
 
     model: ModelSpec
-    ranks: int
+    split: Parallelism
     token_ops: list[Operator]
     sequence_ops: list[Operator]
     attention: AttentionShape
@@ -98,7 +102,7 @@ class RooflineWorker:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
         total = self._operators(self.token_ops, tokens)
         payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
-        total += (2 * self.model.layers + 1) * self._collective(all_reduce_volume(1.0, self.ranks) * payload)
+        total += self._collectives(payload)
         total += self.model.layers * max(self.rates.prefill_attention.launch_s, self.rates.decode_attention.launch_s)
         return total * self.scale
 
@@ -106,7 +110,7 @@ class RooflineWorker:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
         total = self._operators(self.sequence_ops, sequences)
         payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
-        total += self._collective(all_gather_volume(1.0, self.ranks) * payload)
+        total += self._collective(all_gather_volume(1.0, self.split.tensor) * payload, self.split.tensor)
         return total * self.scale
 
     def chunk_s(self, new: F8, cached: F8) -> F8:
@@ -155,8 +159,20 @@ class RooflineWorker:
             total += op.layers * (rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + rate.launch_s)
         return total
 
-    def _collective(self, volume_bytes: F8) -> F8:
-        if self.ranks == 1 or self.rates.link_bytes_per_s is None:
+    def _collectives(self, payload: F8) -> F8:
+        """Of all layers and stages; ``payload``, bytes of the group's own tokens."""
+        split, layers = self.split, self.model.layers
+        attention = all_reduce_volume(1.0, split.tensor) * payload
+        total = (layers + 1) * self._collective(attention, split.tensor)
+        if split.attention_data == 1:
+            total += layers * self._collective(attention, split.tensor)
+        else:
+            gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
+            total += 2 * layers * self._collective(gathered, split.stage_ranks)
+        return total + (split.pipeline - 1) * self._collective(payload, split.pipeline)
+
+    def _collective(self, volume_bytes: F8, ranks: int) -> F8:
+        if ranks == 1 or self.rates.link_bytes_per_s is None:
             return np.zeros_like(volume_bytes)
         return np.asarray(self.rates.alpha_s + volume_bytes / self.rates.link_bytes_per_s)
 
@@ -200,22 +216,14 @@ class RooflineEstimator:
         accelerator: AcceleratorSpec,
         *,
         tensor_parallel: int,
+        parallelism: Parallelism | None = None,
         weight_dtype: DType | None,
         kv_dtype: DType,
     ) -> RooflineWorker:
         """The worker's operators in seconds, not yet tabulated."""
-        dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-        part = shard(model, tensor_parallel)
-        peaks = _peaks(accelerator)
-        return RooflineWorker(
-            model=model,
-            ranks=tensor_parallel,
-            token_ops=token_operators(model, part, dtype, compute_dtype(accelerator, dtype)),
-            sequence_ops=sequence_operators(model, part, dtype),
-            attention=attention_shape(model, part, kv_dtype),
-            attention_dtype=wide_dtype(dtype),
-            rates=_attained_rates(self.profile, accelerator, peaks),
-        )
+        split = parallelism_of(tensor_parallel, parallelism)
+        rates = _attained_rates(self.profile, accelerator, _peaks(accelerator))
+        return _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
 
     def compile(
         self,
@@ -223,6 +231,7 @@ class RooflineEstimator:
         accelerator: AcceleratorSpec,
         *,
         tensor_parallel: int,
+        parallelism: Parallelism | None = None,
         weight_dtype: DType | None,
         kv_dtype: DType,
         engine: EngineSpec,
@@ -233,18 +242,19 @@ class RooflineEstimator:
         """See ``LatencyEstimator.compile``."""
         overhead = self._overhead(engine)
         timed = self.worker(
-            model, accelerator, tensor_parallel=tensor_parallel, weight_dtype=weight_dtype, kv_dtype=kv_dtype
+            model,
+            accelerator,
+            tensor_parallel=tensor_parallel,
+            parallelism=parallelism,
+            weight_dtype=weight_dtype,
+            kv_dtype=kv_dtype,
         )
-        powered = replace(
-            timed,
-            rates=_peak_rates(accelerator, _peaks(accelerator)),
-            scale=worker_dynamic_w(accelerator, tensor_parallel),
-        )
+        ranks = timed.split.group_ranks
         limits = (max_tokens, max_sequences, max_context_tokens)
         return CompiledCosts(
             seconds=timed.tabulate(overhead, *limits),
-            joules=powered.tabulate(EngineOverhead(step_s=0.0), *limits),
-            idle_w=worker_idle_w(accelerator, tensor_parallel),
+            joules=energy_costs(model, accelerator, timed.split, weight_dtype, kv_dtype, *limits),
+            idle_w=worker_idle_w(accelerator, ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
@@ -258,6 +268,44 @@ class RooflineEstimator:
                 f"known: {', '.join(sorted(self.profile.engines))}"
             )
         return self.profile.engines[engine.name]
+
+
+def energy_costs(
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+    max_tokens: int,
+    max_sequences: int,
+    max_context_tokens: int,
+) -> StepCosts:
+    """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
+    rates = _peak_rates(accelerator, _peaks(accelerator))
+    worker = _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
+    powered = replace(worker, scale=worker_dynamic_w(accelerator, split.tensor))
+    return powered.tabulate(EngineOverhead(step_s=0.0), max_tokens, max_sequences, max_context_tokens)
+
+
+def _worker(
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+    rates: Rates,
+) -> RooflineWorker:
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    part = shard(model, split)
+    return RooflineWorker(
+        model=model,
+        split=part.parallelism,
+        token_ops=token_operators(model, part, dtype, compute_dtype(accelerator, dtype)),
+        sequence_ops=sequence_operators(model, part, dtype),
+        attention=attention_shape(model, part, kv_dtype),
+        attention_dtype=wide_dtype(dtype),
+        rates=rates,
+    )
 
 
 @register("roofline")
