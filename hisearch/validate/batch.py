@@ -84,8 +84,6 @@ def _skew(path: Path) -> BatchFile:
     rows = skew_rows(path.parent)
     if rows is None:
         raise TableError.at("is missing (.csv or .csv.gz)", path=path)
-    if "kp" not in rows:
-        raise TableError.at("no such column", path=path, key="kp")
     held = np.random.default_rng(_SEED).random(len(rows)) < HELD_OUT
     tables = attention_tables(path.parent, attention_rows(path.parent), rows[~held])
     test = rows[held]
