@@ -270,6 +270,7 @@ def _catch_up(sim, w):
     if steps < 2:
         return
     _sort_by_due(sim, w, steps)
+    excess = lists.excess_tokens(sim, w)
     end_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
     ended = 0
     phase = 0
@@ -279,7 +280,7 @@ def _catch_up(sim, w):
             phase = 0
         if connector.prepared >= 0:
             context = worker.context_tokens + ended * worker.decoding
-            _, end_s = coast(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context)
+            _, end_s = coast(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context, excess)
             ended = k
             offload.begin_prepared(sim, w, end_s)
             offload.end_transfers(sim, w, end_s, 2 * w)

@@ -308,6 +308,9 @@ def _beside(frame: pd.DataFrame, prefill: Grid) -> Lattice | None:
     # Along the decodes' length first: it is what the time depends on most evenly.
     for axis in (3, 1, 0, 2):
         values = np.apply_along_axis(_filled, axis, values)
+    # More decodes, or longer ones, never take less: what seems so is noise, and would go on beyond the table.
+    for axis in (2, 3):
+        values = np.maximum.accumulate(values, axis=axis)
     return Lattice(axes, np.ascontiguousarray(values))
 
 
