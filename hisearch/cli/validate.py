@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -168,6 +169,48 @@ def scheduler(
         output.warn(validate_view.warnings(cases))
     if not ok:
         raise typer.Exit(ERROR)
+
+
+@app.command("silicon")
+def silicon(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured closed-loop runs, a row each.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only rows with this value; may be given several times."),
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", metavar="OUT.csv", help="Write every row with its prediction here.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="NAME", help="Latency profile: a catalogue name or a path.")
+    ] = "roofline",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat measured serving runs in the simulator and compare mean TTFT and TPOT.
+
+    Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy.md the conditions that
+    are assumed.
+    """
+    from hisearch.cli import output, silicon_view
+    from hisearch.validate.silicon.pricing import Pricer
+    from hisearch.validate.silicon.report import validate_silicon
+
+    if not quiet:
+        output.note_compilation()
+    report = validate_silicon(file, where=_selection(where or ()), pricer=Pricer(profile), rows_out=rows)
+    if as_json:
+        output.print_json(report)
+    else:
+        silicon_view.show(report)
+
+
+def _selection(pairs: Sequence[str]) -> dict[str, str]:
+    """Columns and values of ``COLUMN=VALUE``."""
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise typer.BadParameter(f"expected COLUMN=VALUE, not '{pair}'", param_hint="--where")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _capacities(text: str) -> list[int]:

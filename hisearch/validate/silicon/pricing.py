@@ -1,0 +1,210 @@
+"""One measured run in the simulator: the catalogue's model on the catalogue's GPU, under the run's own conditions.
+
+A run over several attention groups (data-parallel attention) is simulated as one of them with its share of the
+requests: the groups step together, and the step costs count the tokens that the others bring to the shared FFNs.
+
+What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is not
+looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, and the front end
+(``FRONT_END_S``: HTTP, tokenisation, the way to the scheduler and back).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.latency.estimator import compile_costs
+from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.simulate.engine import EngineOutOfMemory, simulate
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.result import RequestTable
+from hisearch.specs.base import DType
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.sampling import stream
+from hisearch.traces.trace import make_trace
+from hisearch.validate.silicon.conditions import Conditions, conditions_of
+from hisearch.validate.silicon.rows import SiliconRow
+
+#: Catalogue names of the systems that measurements name.
+SYSTEMS = {
+    "a100_sxm": "a100-80gb",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200",
+    "b200_sxm": "b200",
+    "l40s": "l40s",
+    "rtx_pro_6000": "rtx-pro-6000",
+    "rtx4090": "rtx4090",
+}
+#: What follows a model's own name in the names of its checkpoints.
+CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
+#: Formats of weights by the columns' words; other words are refused.
+WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "": "bf16"}
+BACKENDS = ("vllm", "sglang", "trtllm")
+
+
+class NotPriced(ValueError):  # noqa: N818
+    """A row that is skipped; the message is the reason, in words that rows of a kind share."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Mean times of a simulated run, seconds."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+class Pricer:
+    """Simulates rows with the constants of one latency profile."""
+
+    def __init__(self, profile_name: str = "roofline", catalogue: Catalogue | None = None) -> None:
+        self.catalogue = catalogue or Catalogue()
+        self.profile_name = profile_name
+        self.profile: LatencyProfileSpec = self.catalogue.get("LatencyProfile", profile_name).spec
+        self._models = {_plain(name): name for name in self.catalogue.names("Model")}
+
+    def price(self, row: SiliconRow) -> Price:
+        """Mean TTFT and TPOT of ``row``, simulated.
+
+        Raises:
+            NotPriced: with the reason.
+        """
+        if row.mode != "agg":
+            raise NotPriced(f"mode {row.mode}: prefill and decode apart are not simulated yet")
+        if row.backend not in BACKENDS:
+            raise NotPriced(f"engine {row.backend} is not simulated")
+        conditions = conditions_of(row)
+        plan = self._plan(row, conditions)
+        slots = -(-row.concurrency // row.parallelism.attention_data)
+        trace = closed_loop(
+            slots, row.input_tokens, row.output_tokens, conditions.shortest_share, conditions.requests_per_slot
+        )
+        try:
+            result = simulate(plan, trace)
+        except EngineOutOfMemory as error:
+            raise NotPriced("the simulated engine runs out of KV memory") from error
+        return _means(result.requests, conditions, row, slots)
+
+    def _plan(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
+        model, accelerator, dtype = self._model(row), self._accelerator(row), _weight_dtype(row, self._model(row))
+        engine, split = conditions.engine, row.parallelism
+        try:
+            memory = plan_memory(
+                model,
+                accelerator,
+                tensor_parallel=split.tensor,
+                weight_dtype=dtype,
+                kv_dtype=conditions.kv_dtype,
+                engine=engine,
+                parallelism=split,
+            )
+            costs = compile_costs(
+                self.profile_name,
+                self.profile,
+                model,
+                accelerator,
+                tensor_parallel=split.tensor,
+                weight_dtype=dtype,
+                kv_dtype=conditions.kv_dtype,
+                engine=engine,
+                max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
+                max_sequences=engine.max_running_requests,
+                max_context_tokens=engine.max_running_requests * (row.input_tokens + row.output_tokens),
+                parallelism=split,
+            )
+        except InvalidParallelism as error:
+            raise NotPriced(f"split: {error}") from error
+        except DoesNotFit as error:
+            raise NotPriced("the model does not fit as we plan memory") from error
+        return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
+
+    def _model(self, row: SiliconRow) -> ModelSpec:
+        name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
+        if name is None:
+            raise NotPriced(f"model {row.model} is not in the catalogue")
+        spec: ModelSpec = self.catalogue.get("Model", name).spec
+        return spec
+
+    def _accelerator(self, row: SiliconRow) -> AcceleratorSpec:
+        if row.system not in SYSTEMS:
+            raise NotPriced(f"GPU {row.system} is not in the catalogue")
+        spec: AcceleratorSpec = self.catalogue.get("Accelerator", SYSTEMS[row.system]).spec
+        return spec
+
+
+@functools.lru_cache(maxsize=256)
+def closed_loop(
+    slots: int, input_tokens: int, output_tokens: int, shortest_share: float, requests_per_slot: int
+) -> CompiledTrace:
+    """``slots`` chains of requests, each of which follows the one before it at once; nothing shared.
+
+    A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
+    that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
+    evenly, whole tokens, from ``shortest_share`` of the nominal one up to it.
+    """
+    count = slots * requests_per_slot
+    draw = stream("silicon", slots, input_tokens, output_tokens)
+    lengths = [
+        draw.integers(max(int(shortest_share * nominal), 1), nominal + 1, count)
+        for nominal in (input_tokens, output_tokens)
+    ]
+    index = np.arange(count)
+    trace = make_trace(
+        arrival_s=np.where(index < slots, 0.0, np.nan),
+        input_tokens=lengths[0],
+        output_tokens=lengths[1],
+        previous=index - np.where(index < slots, index + 1, slots),
+        open_loop=False,
+    )
+    return compile_trace(trace, "closed loop", "closed_loop")
+
+
+def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, slots: int) -> Price:
+    counted = table.finished
+    if not conditions.burst_counts:
+        counted = counted & (np.arange(len(counted)) >= slots)
+    if not counted.any():
+        raise NotPriced("no request finishes in the simulated engine")
+    ttft_s = float(table.ttft_s[counted].mean())
+    longer = counted & (table.output_tokens > 1)
+    tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
+    return Price(ttft_s + _held_steps(conditions, row, slots) * tpot_s, tpot_s)
+
+
+def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
+    """Decode steps for which a prompt is held back, on average.
+
+    A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
+    steps later, while others come at a rate of ``slots / output_tokens`` a step, holds the first for g steps and the
+    others for g / 2.
+    """
+    polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
+    gather = float(conditions.gather_steps)
+    others = gather * slots / row.output_tokens
+    return polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+
+
+def _plain(name: str) -> str:
+    """A checkpoint's name without what tells its format and training."""
+    plain = name.lower()
+    while plain.endswith(CHECKPOINT_SUFFIXES):
+        plain = plain[: plain.rindex("-")]
+    return plain
+
+
+def _weight_dtype(row: SiliconRow, model: ModelSpec) -> DType:
+    """A model that is published in fp4 (MXFP4) runs so wherever the row says fp4 or fp8."""
+    if model.weight_dtype == "fp4":
+        return "fp4"
+    word = row.gemm_dtype
+    if word not in WEIGHT_DTYPES:
+        raise NotPriced(f"format {word} of weights is not known")
+    return WEIGHT_DTYPES[word]
