@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from hisearch.cli.main import app
 from hisearch.latency.sharding import Parallelism
 from hisearch.validate.silicon.conditions import conditions_of
-from hisearch.validate.silicon.pricing import NotPriced, Pricer, closed_loop
+from hisearch.validate.silicon.pricing import FrontEnd, Loop, NotPriced, Pricer, closed_loop
 from hisearch.validate.silicon.report import validate_silicon
 from hisearch.validate.silicon.rows import SiliconFileError, SiliconRow, read_rows, split_of
 
@@ -92,8 +92,8 @@ def test_columns_without_attention_dp_are_read_as_they_stand() -> None:
 class TestConditions:
     def test_lengths_of_inferencemax_with_attention_dp_are_its_runs(self, tmp_path: Path) -> None:
         cells = {"input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1.0"}
-        assert conditions_of(only_row(tmp_path, **cells)).shortest_share == 0.8
-        assert conditions_of(only_row(tmp_path, **{**cells, "attention_dp": ""})).shortest_share == 1.0
+        assert conditions_of(only_row(tmp_path, **cells)).output_share == 0.8
+        assert conditions_of(only_row(tmp_path, **{**cells, "attention_dp": ""})).output_share > 0.99
 
     def test_an_attention_group_runs_its_share_of_the_requests(self, tmp_path: Path) -> None:
         row = only_row(tmp_path, concurrency="64", attention_dp="4", moe_tp="4", model="openai/gpt-oss-120b")
@@ -102,18 +102,25 @@ class TestConditions:
 
 class TestClosedLoop:
     def test_each_slot_sends_its_requests_one_after_another(self) -> None:
-        arrays = closed_loop(3, 100, 10, 1.0, 4).arrays
+        arrays = closed_loop(Loop(3, 100, 10, 1.0, 1.0, 4, FrontEnd(0.0, 0.0))).arrays
         assert np.count_nonzero(arrays.previous < 0) == 3
         assert np.array_equal(np.bincount(arrays.previous[arrays.previous >= 0]), np.ones(9))
         assert set(arrays.input_tokens) == {100}
         assert not arrays.think_s.any()
 
     def test_lengths_vary_from_the_stated_share_to_the_nominal_one(self) -> None:
-        arrays = closed_loop(64, 1000, 200, 0.8, 10).arrays
+        arrays = closed_loop(Loop(64, 1000, 200, 0.8, 0.8, 10, FrontEnd(1e-3, 1e-6))).arrays
         assert arrays.input_tokens.min() >= 800
         assert arrays.input_tokens.max() <= 1000
         assert arrays.input_tokens.mean() == pytest.approx(900, rel=0.01)
         assert arrays.output_tokens.mean() == pytest.approx(180, rel=0.02)
+
+    def test_requests_reach_the_scheduler_one_by_one_after_the_front_end(self) -> None:
+        arrays = closed_loop(Loop(256, 1000, 200, 1.0, 1.0, 10, FrontEnd(1e-3, 1e-6))).arrays
+        delay_s = np.where(arrays.previous < 0, arrays.arrival_s, arrays.think_s)
+        assert delay_s.mean() == pytest.approx(2e-3, rel=0.05)
+        assert delay_s.max() <= 4e-3
+        assert len(np.unique(delay_s)) == len(delay_s)
 
 
 class TestPricing:

@@ -6,7 +6,7 @@ first burst counts. Each script states the server's flags; ``_inferencemax`` rep
 Source: github SemiAnalysisAI/InferenceX, ``benchmarks/single_node/*.sh`` and ``benchmarks/benchmark_lib.sh``, and the
 earlier ``benchmarks/70b_*``, ``dsr1_*`` and ``gptoss_*`` scripts of InferenceMAX.
 
-Other runs state nothing: exact lengths, engine defaults, and a client that measures after its first burst are assumed.
+Other runs state nothing: exact lengths, engine defaults and ten requests for every one in flight are assumed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 class Conditions:
     """How a run was made.
 
-    shortest_share: lengths are drawn evenly from this share of the nominal one up to it.
+    input_share, output_share: lengths are drawn evenly from this share of the nominal one up to it.
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
-    burst_counts: whether the first request of every slot, all sent at once, is in the means.
     poll_steps: decode steps between two looks at the network (SGLang ``--scheduler-recv-interval``).
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     kv_dtype: format of the KV cache.
@@ -37,9 +36,9 @@ class Conditions:
     campaign: str
     engine: EngineSpec
     kv_dtype: DType
-    shortest_share: float = 1.0
+    input_share: float = 1.0
+    output_share: float = 1.0
     requests_per_slot: int = 10
-    burst_counts: bool = False
     poll_steps: int = 1
     gather_steps: int = 0
 
@@ -66,10 +65,12 @@ def _campaign(row: SiliconRow) -> str:
 
 def _fixed(row: SiliconRow) -> Conditions:
     quantised = row.precision in ("fp8", "fp4")
+    memory = 0.84 if row.backend == "sglang" else 0.9
     return Conditions(
         FIXED,
-        _engine(row, chunk_tokens=8192, most_running=1024 if row.backend == "vllm" else 2048),
+        _engine(row, chunk_tokens=8192, most_running=1024 if row.backend == "vllm" else 2048, memory_fraction=memory),
         kv_dtype="fp8" if quantised and row.backend == "trtllm" else "bf16",
+        output_share=0.995 if row.backend == "vllm" else 1.0,
     )
 
 
@@ -120,8 +121,8 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_s
         INFERENCEMAX,
         engine,
         kv_dtype,
-        shortest_share=0.8,
-        burst_counts=True,
+        input_share=0.8,
+        output_share=0.8,
         poll_steps=poll_steps,
         gather_steps=gather_steps,
     )

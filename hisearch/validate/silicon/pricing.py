@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,14 +85,21 @@ class Pricer:
         conditions = conditions_of(row)
         plan = self._plan(row, conditions)
         slots = -(-row.concurrency // row.parallelism.attention_data)
-        trace = closed_loop(
-            slots, row.input_tokens, row.output_tokens, conditions.shortest_share, conditions.requests_per_slot
+        loop = Loop(
+            slots,
+            row.input_tokens,
+            row.output_tokens,
+            conditions.input_share,
+            conditions.output_share,
+            conditions.requests_per_slot,
+            FRONT_END[row.backend],
         )
+        trace = closed_loop(loop)
         try:
             result = simulate(plan, trace)
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
-        return _means(result.requests, conditions, row, slots)
+        return _means(result.requests, conditions, row, loop)
 
     def _plan(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
         model, accelerator, dtype = self._model(row), self._accelerator(row), _weight_dtype(row, self._model(row))
@@ -140,43 +148,76 @@ class Pricer:
         return spec
 
 
+class FrontEnd(NamedTuple):
+    """Seconds from the client's send until the scheduler knows a prompt: HTTP, tokenisation, the way between processes.
+
+    request_s: for each request. token_s: for each token of the prompt.
+    """
+
+    request_s: float
+    token_s: float
+
+
+FRONT_END = {
+    "vllm": FrontEnd(5e-3, 10e-6),
+    "sglang": FrontEnd(5e-3, 10e-6),
+    "trtllm": FrontEnd(5e-3, 10e-6),
+}
+
+
+class Loop(NamedTuple):
+    """A closed loop: see ``Conditions``; ``slots`` requests in flight."""
+
+    slots: int
+    input_tokens: int
+    output_tokens: int
+    input_share: float
+    output_share: float
+    requests_per_slot: int
+    front_end: FrontEnd
+
+
 @functools.lru_cache(maxsize=256)
-def closed_loop(
-    slots: int, input_tokens: int, output_tokens: int, shortest_share: float, requests_per_slot: int
-) -> CompiledTrace:
-    """``slots`` chains of requests, each of which follows the one before it at once; nothing shared.
+def closed_loop(loop: Loop) -> CompiledTrace:
+    """``slots`` chains of requests, each of which follows the one before it; nothing shared.
 
     A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
     that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
-    evenly, whole tokens, from ``shortest_share`` of the nominal one up to it.
+    evenly, whole tokens, from the stated share of the nominal one up to it. A request reaches the scheduler after the
+    front end's time, drawn evenly between nothing and twice its mean: requests that are sent at once come one by one.
     """
-    count = slots * requests_per_slot
-    draw = stream("silicon", slots, input_tokens, output_tokens)
-    lengths = [
-        draw.integers(max(int(shortest_share * nominal), 1), nominal + 1, count)
-        for nominal in (input_tokens, output_tokens)
-    ]
+    count = loop.slots * loop.requests_per_slot
+    draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
+    inputs, outputs = (
+        draw.integers(max(int(share * nominal), 1), nominal + 1, count)
+        for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
+    )
+    delay_s = draw.uniform(0.0, 2.0, count) * (loop.front_end.request_s + loop.front_end.token_s * inputs)
     index = np.arange(count)
+    first = index < loop.slots
+    # The first request of every slot arrives after its own delay; slots are numbered as they arrive.
+    delay_s[: loop.slots].sort()
     trace = make_trace(
-        arrival_s=np.where(index < slots, 0.0, np.nan),
-        input_tokens=lengths[0],
-        output_tokens=lengths[1],
-        previous=index - np.where(index < slots, index + 1, slots),
+        arrival_s=np.where(first, delay_s, np.nan),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        previous=np.where(first, -1, index - loop.slots),
+        think_s=np.where(first, 0.0, delay_s),
         open_loop=False,
     )
     return compile_trace(trace, "closed loop", "closed_loop")
 
 
-def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, slots: int) -> Price:
+def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: Loop) -> Price:
     counted = table.finished
-    if not conditions.burst_counts:
-        counted = counted & (np.arange(len(counted)) >= slots)
     if not counted.any():
         raise NotPriced("no request finishes in the simulated engine")
-    ttft_s = float(table.ttft_s[counted].mean())
+    inputs = float(table.input_tokens[counted].mean())
+    sent_s = loop.front_end.request_s + loop.front_end.token_s * inputs
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
-    return Price(ttft_s + _held_steps(conditions, row, slots) * tpot_s, tpot_s)
+    held_s = _held_steps(conditions, row, loop.slots) * tpot_s
+    return Price(float(table.ttft_s[counted].mean()) + sent_s + held_s, tpot_s)
 
 
 def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
