@@ -140,7 +140,7 @@ class RooflineWorker:
         context = knots_up_to(max_context).astype(np.float64)
         # A chunk has at least one token: row 0 repeats row 1 so that the rate is finite everywhere.
         rows, columns = np.maximum(new, 1.0)[:, None], cached[None, :]
-        chunk_rate = self.chunk_s(rows, columns) / attention_pairs(rows, columns)
+        chunk_rate = (self.chunk_s(rows, columns) + overhead.per_prompt_s) / attention_pairs(rows, columns)
         decode = self.decode_s(batch[:, None], context[None, :])
         decode[0, :] = 0.0
         return StepCosts(

@@ -80,9 +80,9 @@ def _inferencemax(row: SiliconRow) -> Conditions:
 
 
 def _inferencemax_vllm(row: SiliconRow) -> Conditions:
-    """Llama and gpt-oss keep KV in fp8, gpt-oss on Hopper, Kimi and MiniMax in bf16."""
+    """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16."""
     model = row.model.lower()
-    narrow = "llama" in model or ("gpt-oss" in model and row.system.startswith("b"))
+    narrow = "llama" in model or (row.system.startswith("b") and row.precision in ("fp8", "fp4"))
     memory = 0.95 if "minimax" in model else 0.9
     engine = _engine(row, chunk_tokens=8192, most_running=1024, memory_fraction=memory)
     return _burst(engine, "fp8" if narrow else "bf16")
@@ -98,12 +98,15 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         engine = _engine(row, chunk_tokens=8192, most_running=32, memory_fraction=0.95, max_prefill_tokens=8192)
         poll = 10
     else:
-        engine = _engine(row, chunk_tokens=32768, most_running=128, memory_fraction=0.82, max_prefill_tokens=32768)
+        engine = _engine(row, chunk_tokens=32768, most_running=256, memory_fraction=0.82, max_prefill_tokens=32768)
     return _burst(engine, "fp8", poll_steps=poll)
 
 
 def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
-    """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts."""
+    """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
+
+    Attention groups wait up to 60 steps until every one of them has a prompt (``attention_dp_config.timeout_iters``).
+    """
     short = (row.input_tokens, row.output_tokens) == (1024, 1024)
     if "llama" in row.model.lower():
         engine = _engine(row, chunk_tokens=16384, most_running=2048)
@@ -112,6 +115,8 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
         return _burst(_engine(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85), "fp8")
     budget = (row.concurrency + row.input_tokens + 127) // 64 * 64
     gather = 40 if row.precision == "fp8" and short and row.concurrency >= 64 else 0
+    if row.parallelism.attention_data > 1:
+        gather = 60
     engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=0.8)
     return _burst(engine, "fp8", gather_steps=gather)
 

@@ -5,7 +5,7 @@ requests: the groups step together, and the step costs count the tokens that the
 
 What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is not
 looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, and the front end
-(``FRONT_END_S``: HTTP, tokenisation, the way to the scheduler and back).
+(HTTP, tokenisation, the way to the scheduler), which the profile states by engine and version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.profile import EngineOverhead, EngineTerms, LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
@@ -78,12 +78,17 @@ class Pricer:
         Raises:
             NotPriced: with the reason.
         """
+        return self.with_overhead(row, None)
+
+    def with_overhead(self, row: SiliconRow, overhead: EngineOverhead | None) -> Price:
+        """``price`` with ``overhead`` as the engine's host work; the profile's where it is None."""
         if row.mode != "agg":
             raise NotPriced(f"mode {row.mode}: prefill and decode apart are not simulated yet")
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
         conditions = conditions_of(row)
-        plan = self._plan(row, conditions)
+        overhead = self.overhead_of(row) if overhead is None else overhead
+        plan = self._plan(row, conditions, overhead)
         slots = -(-row.concurrency // row.parallelism.attention_data)
         loop = Loop(
             slots,
@@ -92,7 +97,7 @@ class Pricer:
             conditions.input_share,
             conditions.output_share,
             conditions.requests_per_slot,
-            FRONT_END[row.backend],
+            FrontEnd(overhead.request_s, overhead.prompt_token_s),
         )
         trace = closed_loop(loop)
         try:
@@ -101,7 +106,17 @@ class Pricer:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, conditions, row, loop)
 
-    def _plan(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
+    def overhead_of(self, row: SiliconRow) -> EngineOverhead:
+        """Host work of the row's engine in its version.
+
+        Raises:
+            NotPriced: the profile has no such engine.
+        """
+        if row.backend not in self.profile.engines:
+            raise NotPriced(f"the profile has no overhead for engine {row.backend}")
+        return self.profile.engines[row.backend].of_version(row.version)
+
+    def _plan(self, row: SiliconRow, conditions: Conditions, overhead: EngineOverhead) -> WorkerPlan:
         model, accelerator, dtype = self._model(row), self._accelerator(row), _weight_dtype(row, self._model(row))
         engine, split = conditions.engine, row.parallelism
         try:
@@ -116,7 +131,7 @@ class Pricer:
             )
             costs = compile_costs(
                 self.profile_name,
-                self.profile,
+                self._with(row.backend, overhead),
                 model,
                 accelerator,
                 tensor_parallel=split.tensor,
@@ -133,6 +148,11 @@ class Pricer:
         except DoesNotFit as error:
             raise NotPriced("the model does not fit as we plan memory") from error
         return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
+
+    def _with(self, engine: str, overhead: EngineOverhead) -> LatencyProfileSpec:
+        """The profile with ``overhead`` as the engine's own."""
+        terms = EngineTerms.model_validate(overhead.model_dump())
+        return self.profile.model_copy(update={"engines": {engine: terms}})
 
     def _model(self, row: SiliconRow) -> ModelSpec:
         name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
@@ -156,13 +176,6 @@ class FrontEnd(NamedTuple):
 
     request_s: float
     token_s: float
-
-
-FRONT_END = {
-    "vllm": FrontEnd(5e-3, 10e-6),
-    "sglang": FrontEnd(5e-3, 10e-6),
-    "trtllm": FrontEnd(5e-3, 10e-6),
-}
 
 
 class Loop(NamedTuple):

@@ -22,6 +22,10 @@ REQUIRED = (
 )  # fmt: skip
 
 
+#: Version of rows whose cell is empty.
+UNKNOWN_VERSION = "unknown"
+
+
 class SiliconFileError(ValueError):
     """A file of measured runs that cannot be read: which file, line and column, and what was expected."""
 
@@ -54,7 +58,7 @@ class SiliconRow:
     @property
     def key(self) -> tuple[str, str, str, str, str]:
         """What rows are grouped by: engine, version, GPU, model, mode."""
-        return (self.backend, self.version or "unknown", self.system, self.model, self.mode)
+        return (self.backend, self.version, self.system, self.model, self.mode)
 
 
 def read_rows(path: Path, where: Mapping[str, str] | None = None) -> tuple[list[str], list[SiliconRow]]:
@@ -121,7 +125,7 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
     return SiliconRow(
         line=line,
         backend=cells["backend"],
-        version=cells["backend_version"],
+        version=cells["backend_version"] or UNKNOWN_VERSION,
         model=cells["model"],
         system=cells["system"],
         mode=cells["mode"],
