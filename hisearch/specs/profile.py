@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hisearch.specs.base import Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.base import Count, Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.laws import LawsSpec
 
 
 class Efficiency(Strict):
@@ -18,10 +19,22 @@ class Efficiency(Strict):
 
 
 class EngineOverhead(Strict):
-    """Host work per step that the device waits for."""
+    """Host work per step that the device waits for, and what CUDA graphs pad."""
 
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
+    graph_batches: list[Count] = Field(
+        default_factory=list,
+        description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
+    )
+    version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
+    evidence: Evidence = Field("assumed", description="How the figures are known.")
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineOverhead:
+        if self.graph_batches != sorted(set(self.graph_batches)):
+            raise ValueError("graph_batches need to rise")
+        return self
 
 
 class CollectiveTerms(Strict):
@@ -32,9 +45,9 @@ class CollectiveTerms(Strict):
 
 
 class LatencyProfileSpec(Strict):
-    """Constants of the roofline estimator."""
+    """Constants of the roofline estimator; with laws, of the scaled one, which takes the others for what has none."""
 
-    estimator: Literal["roofline"] = Field(
+    estimator: Literal["roofline", "scaled"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -44,5 +57,12 @@ class LatencyProfileSpec(Strict):
     elementwise: Efficiency = Field(description="Norms, rotary embedding, activation.")
     all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
+    laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LatencyProfileSpec:
+        if (self.estimator == "scaled") != (self.laws is not None):
+            raise ValueError("estimator: scaled needs a laws section, and only then")
+        return self
