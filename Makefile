@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench accuracy clean
+.PHONY: help quickstart test lint format docs bench accuracy profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE
 
 accuracy: $(STAMP) ## Hold the simulator against the closed forms and counts of docs/accuracy.md
 	$(BIN)/python -m pytest -q tests/accuracy
+
+profiles: $(STAMP) ## Refit the shipped latency profiles (needs aiconfigurator-core, or TABLES=FOLDER of it unpacked)
+	$(BIN)/hisearch calibrate $(TABLES) --shipped profiles/latency
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

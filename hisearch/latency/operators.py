@@ -111,6 +111,17 @@ def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
     return np.asarray(experts * -np.expm1(tokens * np.log1p(-experts_per_token / experts)))
 
 
+def attention_pairs(new: F8, cached: F8) -> F8:
+    """(query, key) pairs of a causal chunk: ``new * (cached + (new + 1) / 2)``."""
+    return np.asarray(new * (cached + (new + 1.0) / 2.0))
+
+
+def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
+    """Pairs where query i of the chunk (i = 1 …) sees ``min(cached + i, window)`` keys, itself included."""
+    growing = np.clip(window - cached, 0.0, new)
+    return np.asarray(growing * (cached + (growing + 1.0) / 2.0) + (new - growing) * window)
+
+
 def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType) -> list[Operator]:
     """Operators whose cost depends on the number of tokens in the step alone (attention itself and collectives apart).
 

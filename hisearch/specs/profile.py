@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hisearch.specs.base import Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.base import Count, Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.laws import LawsSpec
 
 
 class Efficiency(Strict):
@@ -17,7 +18,7 @@ class Efficiency(Strict):
     launch_s: NonNegative = Field(0.0, description="Fixed cost per kernel of the family and layer.")
 
 
-class EngineOverhead(Strict):
+class HostTimes(Strict):
     """Host work of an engine: what a step waits for, and what a prompt passes on its way to the scheduler."""
 
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
@@ -31,17 +32,33 @@ class EngineOverhead(Strict):
     prompt_token_s: NonNegative = Field(0.0, description="Front end, per token of the prompt: tokenisation. Likewise.")
 
 
-class EngineTerms(EngineOverhead):
-    """Host work of an engine, and of versions of it that differ."""
+class EngineOverhead(HostTimes):
+    """Host work of an engine, what CUDA graphs pad, and versions of it whose host work differs."""
 
-    versions: dict[str, EngineOverhead] = Field(
-        default_factory=dict, description="By version, as measurements name it; `validate silicon` looks it up."
+    graph_batches: list[Count] = Field(
+        default_factory=list,
+        description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
+    )
+    version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
+    evidence: Evidence = Field("assumed", description="How the figures are known.")
+    versions: dict[str, HostTimes] = Field(
+        default_factory=dict,
+        description="Of other versions, as measurements name them, for `validate silicon`.",
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> EngineOverhead:
+        if self.graph_batches != sorted(set(self.graph_batches)):
+            raise ValueError("graph_batches need to rise")
+        return self
+
     def of_version(self, version: str) -> EngineOverhead:
-        """The terms of ``version``; the engine's own where it has none."""
-        own = EngineOverhead.model_validate(self.model_dump(exclude={"versions"}))
-        return self.versions.get(version, own)
+        """With the host work of ``version``; as it is where that is not known."""
+        return self.with_times(self.versions[version]) if version in self.versions else self
+
+    def with_times(self, times: HostTimes) -> EngineOverhead:
+        """With ``times`` in place of its own."""
+        return self.model_copy(update={name: getattr(times, name) for name in HostTimes.model_fields})
 
 
 class CollectiveTerms(Strict):
@@ -52,9 +69,9 @@ class CollectiveTerms(Strict):
 
 
 class LatencyProfileSpec(Strict):
-    """Constants of the roofline estimator."""
+    """Constants of the roofline estimator; with laws, of the scaled one, which takes the others for what has none."""
 
-    estimator: Literal["roofline"] = Field(
+    estimator: Literal["roofline", "scaled"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -63,6 +80,13 @@ class LatencyProfileSpec(Strict):
     decode_attention: Efficiency = Field(description="Attention of decodes.")
     elementwise: Efficiency = Field(description="Norms, rotary embedding, activation.")
     all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
-    engines: dict[str, EngineTerms] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
+    engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
+    laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LatencyProfileSpec:
+        if (self.estimator == "scaled") != (self.laws is not None):
+            raise ValueError("estimator: scaled needs a laws section, and only then")
+        return self

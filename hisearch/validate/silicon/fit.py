@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.specs.profile import EngineOverhead, EngineTerms, LatencyProfileSpec
-from hisearch.validate.silicon.pricing import NotPriced, Pricer
+from hisearch.specs.profile import HostTimes
+from hisearch.validate.silicon.pricing import EngineTimes, NotPriced, Pricer
 from hisearch.validate.silicon.report import START_UP, Errors, PricedRow, errors
 from hisearch.validate.silicon.rows import SiliconRow
 
@@ -50,7 +50,7 @@ class EngineFit:
     model or GPU (linearised at the full fit).
     """
 
-    engines: dict[str, EngineTerms]
+    engines: dict[str, EngineTimes]
     left_out: dict[str, Errors]
 
 
@@ -146,8 +146,8 @@ def _left_out(
         theta = _without(by_version[0], by_version[1], starts, key_of, out, VERSION_RUNS)
         engines = _terms(own, theta)
         for row in (row for row in rows if key_of(row) == out):
-            overhead = engines[row.backend].of_version(row.version) if row.backend in engines else _overhead(START)
-            entries.append(PricedRow(row, pricer.with_overhead(row, overhead)))
+            overhead = engines[row.backend].of_version(row.version) if row.backend in engines else _times(START)
+            entries.append(PricedRow(row, pricer.with_times(row, overhead)))
     return errors(f"left out by {name}", entries, [entry for entry in entries if not _starts_up(entry.row)])
 
 
@@ -168,27 +168,22 @@ def _without(
     return found
 
 
-def refitted(profile: LatencyProfileSpec, fit: EngineFit) -> LatencyProfileSpec:
-    """``profile`` with the fitted engines in place of its own; engines that no row had stay."""
-    return profile.model_copy(update={"engines": {**profile.engines, **fit.engines}})
-
-
-def _terms(own: dict[Group, F8], theta: dict[Group, F8]) -> dict[str, EngineTerms]:
+def _terms(own: dict[Group, F8], theta: dict[Group, F8]) -> dict[str, EngineTimes]:
     terms = {}
     for (engine, _), vector in own.items():
-        versions = {group[1]: _overhead(value) for group, value in theta.items() if group[0] == engine}
-        terms[engine] = EngineTerms(**_overhead(vector).model_dump(), versions=versions)
+        versions = {group[1]: _times(value) for group, value in theta.items() if group[0] == engine}
+        terms[engine] = EngineTimes(_times(vector), versions)
     return terms
 
 
-def _overhead(vector: F8) -> EngineOverhead:
+def _times(vector: F8) -> HostTimes:
     """Constants to four digits."""
-    return EngineOverhead(**{name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, vector, strict=True)})
+    return HostTimes(**{name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, vector, strict=True)})
 
 
 def _residuals(rows: Iterable[SiliconRow], pricer: Pricer, theta: F8) -> F8:
     """(rows, 2) logarithms of predicted over measured TTFT and TPOT."""
-    prices = [(pricer.with_overhead(row, _exact(theta)), row) for row in rows]
+    prices = [(pricer.with_times(row, _exact(theta)), row) for row in rows]
     return np.array(
         [
             (np.log(price.ttft_s / row.measured_ttft_s), np.log(price.tpot_s / row.measured_tpot_s))
@@ -197,8 +192,8 @@ def _residuals(rows: Iterable[SiliconRow], pricer: Pricer, theta: F8) -> F8:
     )
 
 
-def _exact(vector: F8) -> EngineOverhead:
-    return EngineOverhead(**dict(zip(CONSTANTS, np.maximum(vector, 0.0).tolist(), strict=True)))
+def _exact(vector: F8) -> HostTimes:
+    return HostTimes(**dict(zip(CONSTANTS, np.maximum(vector, 0.0).tolist(), strict=True)))
 
 
 def _priced(rows: Iterable[SiliconRow], pricer: Pricer) -> list[SiliconRow]:

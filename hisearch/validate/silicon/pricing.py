@@ -11,12 +11,14 @@ looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own m
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.estimator import compile_costs
+from hisearch.latency.estimator import build_estimator
+from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.engine import EngineOutOfMemory, simulate
@@ -26,7 +28,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import EngineOverhead, EngineTerms, LatencyProfileSpec
+from hisearch.specs.profile import HostTimes, LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
@@ -48,6 +50,8 @@ SYSTEMS = {
 CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
 #: Formats of weights by the columns' words; other words are refused.
 WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "": "bf16"}
+#: Profile of rows whose engine and GPU have none of their own.
+FALLBACK_PROFILE = "roofline"
 BACKENDS = ("vllm", "sglang", "trtllm")
 
 
@@ -63,13 +67,39 @@ class Price:
     tpot_s: float
 
 
-class Pricer:
-    """Simulates rows with the constants of one latency profile."""
+@dataclass(frozen=True)
+class EngineTimes:
+    """Host work of an engine, and of versions of it that differ."""
 
-    def __init__(self, profile_name: str = "roofline", catalogue: Catalogue | None = None) -> None:
+    own: HostTimes
+    versions: Mapping[str, HostTimes]
+
+    def of_version(self, version: str) -> HostTimes:
+        """Of ``version``; the engine's own where it has none."""
+        return self.versions.get(version, self.own)
+
+
+class Pricer:
+    """Simulates rows: with one latency profile, or each with that of its engine and GPU (``vllm-b200``).
+
+    Args:
+        profile: catalogue name or path of the one profile; None for each row's own.
+        catalogue: where models, GPUs and profiles are found.
+        engines: host work to take in place of the profiles'.
+    """
+
+    def __init__(
+        self,
+        profile: str | None = None,
+        catalogue: Catalogue | None = None,
+        engines: Mapping[str, EngineTimes] | None = None,
+    ) -> None:
         self.catalogue = catalogue or Catalogue()
-        self.profile_name = profile_name
-        self.profile: LatencyProfileSpec = self.catalogue.get("LatencyProfile", profile_name).spec
+        self.profile_name = profile or f"ENGINE-GPU, else {FALLBACK_PROFILE}"
+        self._profile = profile
+        self._engines = engines or {}
+        self._shipped = frozenset(self.catalogue.names("LatencyProfile"))
+        self._plans: dict[tuple[object, ...], WorkerPlan] = {}
         self._models = {_plain(name): name for name in self.catalogue.names("Model")}
 
     def price(self, row: SiliconRow) -> Price:
@@ -78,47 +108,67 @@ class Pricer:
         Raises:
             NotPriced: with the reason.
         """
-        return self.with_overhead(row, None)
+        return self.with_times(row, None)
 
-    def with_overhead(self, row: SiliconRow, overhead: EngineOverhead | None) -> Price:
-        """``price`` with ``overhead`` as the engine's host work; the profile's where it is None."""
+    def with_times(self, row: SiliconRow, times: HostTimes | None) -> Price:
+        """``price`` with ``times`` as the engine's host work; those of the profile, for its version, where None."""
         if row.mode != "agg":
             raise NotPriced(f"mode {row.mode}: prefill and decode apart are not simulated yet")
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
+        times = self.times_of(row) if times is None else times
         conditions = conditions_of(row)
-        overhead = self.overhead_of(row) if overhead is None else overhead
-        plan = self._plan(row, conditions, overhead)
-        slots = -(-row.concurrency // row.parallelism.attention_data)
+        device = self._device(row, conditions)
+        seconds = with_host_times(device.costs.seconds, times)
+        plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
         loop = Loop(
-            slots,
+            -(-row.concurrency // row.parallelism.attention_data),
             row.input_tokens,
             row.output_tokens,
             conditions.input_share,
             conditions.output_share,
             conditions.requests_per_slot,
-            FrontEnd(overhead.request_s, overhead.prompt_token_s),
+            FrontEnd(times.request_s, times.prompt_token_s),
         )
-        trace = closed_loop(loop)
         try:
-            result = simulate(plan, trace)
+            result = simulate(plan, closed_loop(loop))
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, conditions, row, loop)
 
-    def overhead_of(self, row: SiliconRow) -> EngineOverhead:
+    def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.
 
         Raises:
             NotPriced: the profile has no such engine.
         """
-        if row.backend not in self.profile.engines:
-            raise NotPriced(f"the profile has no overhead for engine {row.backend}")
-        return self.profile.engines[row.backend].of_version(row.version)
+        if row.backend in self._engines:
+            return self._engines[row.backend].of_version(row.version)
+        name, profile = self._profile_of(row)
+        if row.backend not in profile.engines:
+            raise NotPriced(f"profile {name} has no overhead for engine {row.backend}")
+        return profile.engines[row.backend].of_version(row.version)
 
-    def _plan(self, row: SiliconRow, conditions: Conditions, overhead: EngineOverhead) -> WorkerPlan:
-        model, accelerator, dtype = self._model(row), self._accelerator(row), _weight_dtype(row, self._model(row))
+    def _profile_of(self, row: SiliconRow) -> tuple[str, LatencyProfileSpec]:
+        """The profile asked for, else that of the row's engine and GPU, else the fallback."""
+        own = f"{row.backend}-{SYSTEMS.get(row.system, '')}"
+        name = self._profile or (own if own in self._shipped else FALLBACK_PROFILE)
+        spec: LatencyProfileSpec = self.catalogue.get("LatencyProfile", name).spec
+        return name, spec
+
+    def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
+        """The row's worker without host work, kept: rows differ in few things."""
+        model, dtype = self._model(row), _weight_dtype(row, self._model(row))
+        name = self._profile_of(row)[0]
+        key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, conditions.engine, row.tokens)
+        if key not in self._plans:
+            self._plans[key] = self._compile(row, conditions, model, dtype)
+        return self._plans[key]
+
+    def _compile(self, row: SiliconRow, conditions: Conditions, model: ModelSpec, dtype: DType) -> WorkerPlan:
+        accelerator = self._accelerator(row)
         engine, split = conditions.engine, row.parallelism
+        name, profile = self._profile_of(row)
         try:
             memory = plan_memory(
                 model,
@@ -129,9 +179,7 @@ class Pricer:
                 engine=engine,
                 parallelism=split,
             )
-            costs = compile_costs(
-                self.profile_name,
-                self._with(row.backend, overhead),
+            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(
                 model,
                 accelerator,
                 tensor_parallel=split.tensor,
@@ -140,19 +188,16 @@ class Pricer:
                 engine=engine,
                 max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
                 max_sequences=engine.max_running_requests,
-                max_context_tokens=engine.max_running_requests * (row.input_tokens + row.output_tokens),
+                max_context_tokens=engine.max_running_requests * row.tokens,
                 parallelism=split,
             )
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:
             raise NotPriced("the model does not fit as we plan memory") from error
+        # Energy is not asked for: its tables would double what is kept.
+        costs = replace(costs, joules=costs.seconds)
         return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
-
-    def _with(self, engine: str, overhead: EngineOverhead) -> LatencyProfileSpec:
-        """The profile with ``overhead`` as the engine's own."""
-        terms = EngineTerms.model_validate(overhead.model_dump())
-        return self.profile.model_copy(update={"engines": {engine: terms}})
 
     def _model(self, row: SiliconRow) -> ModelSpec:
         name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
@@ -244,6 +289,11 @@ def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
     gather = float(conditions.gather_steps)
     others = gather * slots / row.output_tokens
     return polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+
+
+def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:
+    """``profile`` with no host work of ``engine``."""
+    return profile.model_copy(update={"engines": {engine: profile.engines[engine].with_times(HostTimes(step_s=0.0))}})
 
 
 def _plain(name: str) -> str:

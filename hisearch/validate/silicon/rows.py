@@ -56,6 +56,11 @@ class SiliconRow:
     cells: Mapping[str, str]
 
     @property
+    def tokens(self) -> int:
+        """Longest sequence."""
+        return self.input_tokens + self.output_tokens
+
+    @property
     def key(self) -> tuple[str, str, str, str, str]:
         """What rows are grouped by: engine, version, GPU, model, mode."""
         return (self.backend, self.version, self.system, self.model, self.mode)
