@@ -28,9 +28,13 @@ HOST_BOUND_S = 20e-6
 HOST_QUANTILE = 0.02
 HOST_FACTOR = 2.0
 
-#: Smallest width of a matrix, widths of heads, and longest context that count: real shards are wider and shorter.
+#: Shapes that count: width of a matrix, width of a head, queries per KV head, tokens of a chunk and of a context, sets
+#: of ranks that share the experts. Real shards lie within; outside, libraries take kernels that no server sees.
 LEAST_WIDTH = 128
 HEAD_DIMS = (64, 128, 256)
+QUERIES_PER_HEAD = (2, 32)
+LEAST_CHUNK, LEAST_CONTEXT = 16, 64
+MOST_SETS = 32
 
 #: Knots of the corrections by tokens.
 GEMM_KNOTS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
@@ -38,23 +42,23 @@ MOE_KNOTS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
 
 _GEMM = {
     "launch_s": Bounds(1e-7, 2.3e-6, 3e-5), "fill_s": Bounds(1e-8, 2.5e-6, 3e-5), "fill_depth": Bounds(50, 1e3, 2e4),
-    "bandwidth": Bounds(0.3, 0.9, 1.5), "flops": Bounds(0.2, 0.8, 1.2), "tile_losses.0": Bounds(1e-4, 0.1, 2),
+    "bandwidth": Bounds(0.3, 0.9, 1.05), "flops": Bounds(0.2, 0.8, 1.2), "tile_losses.0": Bounds(1e-4, 0.1, 2),
     "tile_losses.1": Bounds(1e-4, 0.2, 2), "tile_losses.2": Bounds(1e-4, 0.3, 2), "wave_s": Bounds(1e-9, 1e-6, 3e-5),
     "quantisation": Bounds(1e-3, 0.3, 1), "sharpness": Bounds(1, 3, 32), "quantise_bandwidth": Bounds(0.02, 0.5, 50),
 }  # fmt: skip
 _PREFILL = {
     "launch_s": Bounds(1e-7, 8e-6, 1e-4), "flops": Bounds(0.05, 0.6, 1.2), "rate_64": Bounds(0.2, 0.7, 3),
-    "rate_256": Bounds(0.2, 1, 3), "bandwidth": Bounds(0.05, 0.7, 1.4), "pad_tokens": Bounds(1, 128, 1000),
+    "rate_256": Bounds(0.2, 1, 3), "bandwidth": Bounds(0.05, 0.7, 1), "pad_tokens": Bounds(1, 128, 1000),
     "tile_s": Bounds(1e-9, 2e-6, 1e-4), "sharpness": Bounds(1, 2, 32), "longest_share": Bounds(0.1, 0.6, 1),
 }  # fmt: skip
 _DECODE = {
     "launch_s": Bounds(1e-7, 6e-6, 1e-4), "fill_s": Bounds(1e-8, 5e-6, 1e-4), "fill_tokens": Bounds(50, 2e3, 1e6),
-    "bandwidth": Bounds(0.05, 0.85, 1.4), "rate_64": Bounds(0.2, 1, 2), "rate_256": Bounds(0.2, 1, 2),
+    "bandwidth": Bounds(0.05, 0.85, 1), "rate_64": Bounds(0.2, 1, 2), "rate_256": Bounds(0.2, 1, 2),
     "flops": Bounds(0.005, 0.4, 1.2), "unit_s": Bounds(1e-8, 2e-6, 1e-4), "sharpness": Bounds(1, 3, 32),
     "cache_bytes": Bounds(3e6, 4e7, 4e8), "cache_speedup": Bounds(1, 2, 6),
 }  # fmt: skip
 _MOE = {
-    "launch_s": Bounds(1e-6, 2e-5, 3e-4), "bandwidth": Bounds(0.05, 0.8, 1.4), "flops": Bounds(0.02, 0.6, 1.2),
+    "launch_s": Bounds(1e-6, 2e-5, 3e-4), "bandwidth": Bounds(0.05, 0.8, 1), "flops": Bounds(0.02, 0.6, 1.2),
     "small_tile_loss": Bounds(1e-3, 0.3, 4), "wave_s": Bounds(1e-9, 1e-6, 3e-5), "quantisation": Bounds(1e-3, 0.3, 1),
     "permute_bandwidth": Bounds(0.02, 0.6, 50), "route_bandwidth": Bounds(0.02, 2, 100),
     "sharpness": Bounds(1, 3, 32), "spread": Bounds(0.2, 0.8, 1),
@@ -87,7 +91,7 @@ def gemm(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> 
 
 def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> PrefillTerms:
     """Coefficients of prompt attention with one format of KV; bytes of a KV element."""
-    frame = _usual_heads(frame)
+    frame = _usual_kernel(_usual_heads(frame[frame["new_tokens"] >= LEAST_CHUNK]))
     parts = _by_heads(frame)
     batch, new = _floats(frame, "batch", "new_tokens")
 
@@ -107,7 +111,8 @@ def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> 
 
 def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> DecodeTerms:
     """Coefficients of decode attention with one format of KV; bytes of a KV element."""
-    frame = _usual_heads(frame)
+    grouped = (frame["heads"] / frame["kv_heads"]).between(*QUERIES_PER_HEAD) | (frame["head_dim"] == MLA_LATENT)
+    frame = _usual_kernel(_usual_heads(frame[grouped & (frame["context_tokens"] >= LEAST_CONTEXT)]))
     parts = _by_heads(frame)
     batch, context = _floats(frame, "batch", "context_tokens")
 
@@ -127,7 +132,7 @@ def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> D
 
 def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> MoeTerms:
     """Coefficients of routed experts in one format; ``frame`` has that format's rows."""
-    frame = frame[(frame["width"] >= LEAST_WIDTH) & (frame["sets"] < frame["experts"])]
+    frame = _usual_kernel(frame[(frame["width"] >= LEAST_WIDTH) & (frame["sets"] <= MOST_SETS)])
     tokens, hidden, width, per_token, experts, sets = _floats(
         frame, "tokens", "hidden", "width", "per_token", "experts", "sets"
     )
@@ -188,6 +193,19 @@ def _groups(frame: pd.DataFrame, *columns: str) -> I8:
 def _usual_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of head widths that models have; MLA's own are."""
     return frame[frame["head_dim"].isin([*HEAD_DIMS, MLA_KEY, MLA_LATENT])]
+
+
+def _usual_kernel(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one kernel: of several that an engine chooses from, the one of most common shapes.
+
+    Those are heads of 128 and experts that are not dealt to ranks.
+    """
+    if "source" not in frame.columns:
+        return frame
+    common = frame[frame["sets"] == 1] if "sets" in frame.columns else frame[frame["head_dim"] == 128]
+    counts = (common if len(common) else frame)["source"].value_counts()
+    usual: pd.DataFrame = frame[frame["source"] == counts.index[0]]
+    return usual
 
 
 def _by_heads(frame: pd.DataFrame) -> list[tuple[tuple[int, int, float, float], npt.NDArray[np.bool_]]]:

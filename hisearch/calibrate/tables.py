@@ -42,6 +42,9 @@ DTYPES = {
 #: Widths of DeepSeek's MLA, on which aiconfigurator measured it: key, value, latent with its rotary part, rotary part.
 MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
 
+#: Columns that older tables do not have, and what their rows are.
+ABSENT: dict[str, object] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
+
 #: Engines whose MLA prefill was measured on the latent (3.4 times the arithmetic), where the server rebuilds keys and
 #: values of every head for prompts.
 PREFILLS_IN_LATENT_SPACE = frozenset({"sglang"})
@@ -87,7 +90,9 @@ def read_own(folder: Path) -> Tables:
 
 
 def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
-    """Tables of ``systems/data`` of aiconfigurator-core, for one of its systems and engines; the newest of each.
+    """Tables of ``systems/data`` of aiconfigurator-core, for one of its systems and engines.
+
+    Of each family, the newest version that has rows of use.
 
     Raises:
         ValueError: the system or the engine has no GEMM table.
@@ -104,10 +109,12 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     if engine in PREFILLS_IN_LATENT_SPACE:
         del readers["mla_prefill"]
     for name, (family, file, reader) in readers.items():
-        path = _newest(data / system / family / engine, file)
-        if path is not None:
-            frames[name] = reader(_read(path))
-            sources[name] = f"{system}/{path.parent.relative_to(data / system)}/{path.stem}"
+        for path in _newest_first(data / system / family / engine, file):
+            frame = reader(_read(path))
+            if len(frame):
+                frames[name] = frame
+                sources[name] = f"{system}/{path.parent.relative_to(data / system)}/{path.stem}"
+                break
     if "gemm" not in frames:
         raise ValueError(f"{data}: no GEMM table of system {system} and engine {engine}")
     found = _collectives(data / system / "comm", engine)
@@ -116,10 +123,9 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     return Tables(frames, sources)
 
 
-def _newest(folder: Path, file: str) -> Path | None:
-    """``file`` of the newest version below ``folder``; release candidates come before their release."""
-    found = sorted(folder.glob(f"*/{file}.parquet"), key=lambda path: _version(path.parent.name))
-    return found[-1] if found else None
+def _newest_first(folder: Path, file: str) -> list[Path]:
+    """``file`` of every version below ``folder``, newest first; release candidates come before their release."""
+    return sorted(folder.glob(f"*/{file}.parquet"), key=lambda path: _version(path.parent.name), reverse=True)
 
 
 def _version(text: str) -> tuple[tuple[int, str], ...]:
@@ -132,6 +138,9 @@ def _read(path: Path) -> pd.DataFrame:
 
     frame = pd.read_parquet(path)
     frame["latency_s"] = frame["latency"] * 1e-3
+    for column, value in ABSENT.items():
+        if column not in frame.columns:
+            frame[column] = value
     return frame[frame["latency_s"] > 0].rename(columns={"kernel_source": "source"})
 
 
@@ -204,7 +213,8 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
     """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements."""
     import pandas as pd
 
-    own, nccl = _newest(folder / engine, "custom_allreduce_perf"), _newest(folder / "nccl", "nccl_perf")
+    own = next(iter(_newest_first(folder / engine, "custom_allreduce_perf")), None)
+    nccl = next(iter(_newest_first(folder / "nccl", "nccl_perf")), None)
     parts, sources = [], []
     if own is not None:
         frame = _read(own)

@@ -47,7 +47,7 @@ def calibrate(
     """
     from hisearch.api import calibrate as api
     from hisearch.cli import output as out
-    from hisearch.specs.base import ENGINE_TITLES, EngineName
+    from hisearch.specs.base import ENGINE_TITLES
 
     def said(text: str) -> None:
         if not quiet:
@@ -61,7 +61,7 @@ def calibrate(
         raise typer.BadParameter("say which accelerator was measured", param_hint="--accelerator")
     if engine not in ENGINE_TITLES:
         raise typer.BadParameter("vllm, sglang or trtllm", param_hint="--engine")
-    serving = cast(EngineName, engine)
+    serving = engine
     if folder is not None and _is_own(folder):
         if multiprocessors is None:
             raise typer.BadParameter("needed with tables of one's own", param_hint="--multiprocessors")
