@@ -43,7 +43,7 @@ DTYPES = {
 MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
 
 #: Columns that older tables do not have, and what their rows are.
-ABSENT: dict[str, object] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
+ABSENT: dict[str, int | str] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
 
 #: Engines whose MLA prefill was measured on the latent (3.4 times the arithmetic), where the server rebuilds keys and
 #: values of every head for prompts.
