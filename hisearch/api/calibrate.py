@@ -14,12 +14,17 @@ from hisearch.calibrate.tables import read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec, ProfileChoice
 
 __all__ = ["Calibrated", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped"]
 
 #: Distribution of aiconfigurator's tables, and the version that is taken for an unpacked one.
 PACKAGE, FITTED_VERSION = "aiconfigurator-core", "0.12.0"
+
+
+#: The profile that chooses among them.
+AUTO = "auto"
+AUTO_DESCRIPTION = "The fitted profile of the accelerator and engine at hand; the roofline, with a warning, elsewhere."
 
 
 class Calibrated(NamedTuple):
@@ -83,7 +88,7 @@ def calibrate_aiconfigurator(
 def calibrate_shipped(
     into: Path, *, folder: Path | None = None, said: Callable[[str], None] = lambda text: None
 ) -> list[Path]:
-    """Fit every shipped profile, and write it into ``into``; the files.
+    """Fit every shipped profile, and write them and the one that chooses among them into ``into``; the files.
 
     Raises:
         ValueError: the tables are not there.
@@ -96,7 +101,20 @@ def calibrate_shipped(
             path = into / f"{found.name}.yaml"
             path.write_text(found.yaml, encoding="utf-8")
             written.append(path)
-    return written
+    path = into / f"{AUTO}.yaml"
+    path.write_text(profile_yaml(AUTO, AUTO_DESCRIPTION, auto_profile()), encoding="utf-8")
+    return [*written, path]
+
+
+def auto_profile() -> LatencyProfileSpec:
+    """The profile that takes the shipped one of the accelerator and engine at hand, and is the roofline elsewhere."""
+    choices = [
+        ProfileChoice(engine=engine, accelerator=accelerator, profile=f"{engine}-{accelerator}")
+        for accelerator in BOARDS
+        for engine in sorted(ENGINES)
+    ]
+    roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
+    return roofline.model_copy(update={"estimator": "auto", "choices": choices})
 
 
 def _written(name: str, accelerator: str, engine: EngineName, profile: LatencyProfileSpec) -> Calibrated:

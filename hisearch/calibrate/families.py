@@ -28,8 +28,8 @@ HOST_BOUND_S = 20e-6
 HOST_QUANTILE = 0.02
 HOST_FACTOR = 2.0
 
-#: Shapes that count: width of a matrix, width of a head, queries per KV head, tokens of a chunk and of a context, sets of
-#: ranks that share the experts. Real shards lie within; outside, libraries take kernels that no server sees.
+#: Shapes that count: width of a matrix, width of a head, queries per KV head, tokens of a chunk and of a context, sets
+#: of ranks that share the experts. Real shards lie within; outside, libraries take kernels that no server sees.
 LEAST_WIDTH = 128
 HEAD_DIMS = (64, 128, 256)
 QUERIES_PER_HEAD = (2, 32)

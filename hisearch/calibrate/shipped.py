@@ -118,6 +118,7 @@ def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Boar
             **families,
             "accelerator": accelerator_name,
             "multiprocessors": board.multiprocessors,
+            "flops": spec.peak_flops["bf16"],
             "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
             "collectives": None,
         }

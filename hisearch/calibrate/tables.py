@@ -42,6 +42,9 @@ DTYPES = {
 #: Widths of DeepSeek's MLA, on which aiconfigurator measured it: key, value, latent with its rotary part, rotary part.
 MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
 
+#: Columns that older tables do not have, and what their rows are.
+ABSENT: dict[str, int | str] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
+
 #: Engines whose MLA prefill was measured on the latent (3.4 times the arithmetic), where the server rebuilds keys and
 #: values of every head for prompts.
 PREFILLS_IN_LATENT_SPACE = frozenset({"sglang"})
@@ -135,6 +138,9 @@ def _read(path: Path) -> pd.DataFrame:
 
     frame = pd.read_parquet(path)
     frame["latency_s"] = frame["latency"] * 1e-3
+    for column, value in ABSENT.items():
+        if column not in frame.columns:
+            frame[column] = value
     return frame[frame["latency_s"] > 0].rename(columns={"kernel_source": "source"})
 
 

@@ -151,6 +151,7 @@ class LawsSpec(Strict):
     engine_version: str = Field(min_length=1, description="Of which version.")
     multiprocessors: Count = Field(description="Of the accelerator.")
     memory_bandwidth_bytes_per_s: Positive = Field(description="Of its sheet; tells another accelerator apart.")
+    flops: Positive = Field(description="16-bit peak of its sheet; likewise.")
     gemm: dict[str, GemmTerms] = Field(
         description="By format of the weights: bf16, fp8 (a scale per tensor or channel), fp8_block (per 128 x 128) …"
     )

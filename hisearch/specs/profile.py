@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Provenance, Strict
 from hisearch.specs.laws import LawsSpec
 
 
@@ -68,10 +68,21 @@ class CollectiveTerms(Strict):
     bandwidth: Fraction = Field(description="Share of the peer link's bandwidth.")
 
 
-class LatencyProfileSpec(Strict):
-    """Constants of the roofline estimator; with laws, of the scaled one, which takes the others for what has none."""
+class ProfileChoice(Strict):
+    """The profile of an accelerator under an engine."""
 
-    estimator: Literal["roofline", "scaled"] = Field(
+    engine: EngineName = Field(description="Which serving engine.")
+    accelerator: str = Field(min_length=1, description="Name of an Accelerator; another with the same sheet is it too.")
+    profile: str = Field(min_length=1, description="Name of the LatencyProfile.")
+
+
+class LatencyProfileSpec(Strict):
+    """Constants of the roofline estimator; with laws, of the scaled one, which takes the others for what has none.
+
+    With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
+    """
+
+    estimator: Literal["roofline", "scaled", "auto"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -82,6 +93,9 @@ class LatencyProfileSpec(Strict):
     all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
+    choices: list[ProfileChoice] = Field(
+        default_factory=list, description="Profiles of accelerators under engines; with estimator auto."
+    )
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")
 
@@ -89,4 +103,6 @@ class LatencyProfileSpec(Strict):
     def _check(self) -> LatencyProfileSpec:
         if (self.estimator == "scaled") != (self.laws is not None):
             raise ValueError("estimator: scaled needs a laws section, and only then")
+        if (self.estimator == "auto") != bool(self.choices):
+            raise ValueError("estimator: auto needs choices, and only then")
         return self

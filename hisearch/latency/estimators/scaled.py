@@ -53,7 +53,7 @@ from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 #: Formats by whose law another one's matrices are priced where it has none.
 NEAREST: dict[str, tuple[str, ...]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",), "fp16": ("bf16",)}
 
-#: Deviation of memory bandwidth from which a profile is of another accelerator.
+#: Deviation of memory bandwidth or peak from which a profile is of another accelerator.
 SAME_SHEET = 0.02
 
 
@@ -316,8 +316,9 @@ class ScaledEstimator:
         laws, found = self.laws, []
         if engine.name != laws.engine:
             found.append(f"laws of {laws.engine} {laws.engine_version} price steps of {engine.name}")
-        bandwidth = worker.accelerator.memory_bandwidth_bytes_per_s
-        if abs(bandwidth / laws.memory_bandwidth_bytes_per_s - 1.0) > SAME_SHEET:
+        sheet = worker.sheet("bf16")
+        ratios = (sheet.bytes_per_s / laws.memory_bandwidth_bytes_per_s, sheet.flops / laws.flops)
+        if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
         for family, known, name in (
             ("dense products", laws.gemm, worker.weights),
