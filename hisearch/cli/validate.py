@@ -182,8 +182,22 @@ def silicon(
         Path | None, typer.Option("--rows", metavar="OUT.csv", help="Write every row with its prediction here.")
     ] = None,
     profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="Latency profile: a catalogue name or a path.")
-    ] = "roofline",
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="One latency profile for all rows, by catalogue name or path; where absent each row's own, "
+            "ENGINE-GPU, or roofline where there is none.",
+        ),
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            "--fit",
+            metavar="OUT.yaml",
+            help="First fit the host work of every engine and version to these rows, and write it here; minutes.",
+        ),
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -193,12 +207,19 @@ def silicon(
     are assumed.
     """
     from hisearch.cli import output, silicon_view
+    from hisearch.validate.silicon.fit import fit_engines, write_engines
     from hisearch.validate.silicon.pricing import Pricer
     from hisearch.validate.silicon.report import validate_silicon
+    from hisearch.validate.silicon.rows import read_rows
 
     if not quiet:
         output.note_compilation()
-    report = validate_silicon(file, where=_selection(where or ()), pricer=Pricer(profile), rows_out=rows)
+    selection, pricer, left_out = _selection(where or ()), Pricer(profile), {}
+    if fit is not None:
+        fitted = fit_engines(read_rows(file, selection)[1], pricer, (lambda _: None) if quiet else output.note)
+        write_engines(fit, fitted, file.name)
+        pricer, left_out = Pricer(profile, engines=fitted.engines), fitted.left_out
+    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, left_out=left_out)
     if as_json:
         output.print_json(report)
     else:

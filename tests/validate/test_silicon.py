@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from hisearch.cli.main import app
+from hisearch.latency.host import with_host_times
 from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import law_costs, step_seconds
+from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.conditions import conditions_of
-from hisearch.validate.silicon.pricing import FrontEnd, Loop, NotPriced, Pricer, closed_loop
+from hisearch.validate.silicon.fit import EngineFit, fit_engines, write_engines
+from hisearch.validate.silicon.pricing import EngineTimes, FrontEnd, Loop, NotPriced, Pricer, closed_loop
 from hisearch.validate.silicon.report import validate_silicon
 from hisearch.validate.silicon.rows import SiliconFileError, SiliconRow, read_rows, split_of
 
@@ -43,7 +48,7 @@ def only_row(tmp_path: Path, **cells: str) -> SiliconRow:
 
 @pytest.fixture(scope="module")
 def pricer() -> Pricer:
-    return Pricer()
+    return Pricer("roofline")
 
 
 class TestRows:
@@ -191,3 +196,54 @@ class TestReport:
     def test_a_selection_without_a_value_is_refused(self, tmp_path: Path) -> None:
         answer = CliRunner().invoke(app, ["validate", "silicon", str(write(tmp_path / "r.csv", {})), "--where", "tp"])
         assert answer.exit_code == 2
+
+
+class TestFit:
+    def test_constants_that_made_the_rows_are_found_again(self, tmp_path: Path) -> None:
+        made = HostTimes(step_s=1.5e-3, per_sequence_s=0.0, per_prompt_s=4e-3, request_s=20e-3, prompt_token_s=2e-6)
+        truth = Pricer("roofline", engines={"vllm": EngineTimes(made, {})})
+        loops = [
+            (c, i, o, tp) for c in ("1", "4", "32") for i, o in (("128", "64"), ("2048", "16")) for tp in ("1", "2")
+        ]
+        cells = [{"concurrency": c, "input_tokens": i, "output_tokens": o, "tp": tp} for c, i, o, tp in loops]
+        for row in cells:
+            price = truth.price(only_row(tmp_path, **row))
+            row |= {"measured_ttft_ms": str(price.ttft_s * 1e3), "measured_tpot_ms": str(price.tpot_s * 1e3)}
+        rows = read_rows(write(tmp_path / "made.csv", *cells))[1]
+        fit = fit_engines(rows, Pricer("roofline"))
+        report = validate_silicon(tmp_path / "made.csv", pricer=Pricer("roofline", engines=fit.engines))
+        assert report.all.tpot_mape < 0.02
+        assert report.all.ttft_mape < 0.05
+        assert fit.engines["vllm"].own.step_s == pytest.approx(made.step_s, rel=0.3)
+        assert fit.engines["vllm"].own.request_s == pytest.approx(made.request_s, rel=0.3)
+        # A single model: left out, it is priced with what no row of it had a part in.
+        assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
+
+    def test_the_file_of_a_fit_can_be_read_back(self, tmp_path: Path) -> None:
+        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, hidden_s=1e-6)
+        write_engines(tmp_path / "engines.yaml", EngineFit({"vllm": EngineTimes(own, {"9": newer})}, {}), "made.csv")
+        found = yaml.safe_load((tmp_path / "engines.yaml").read_text())["vllm"]
+        assert HostTimes.model_validate(found["versions"]["9"]) == newer
+        assert HostTimes.model_validate({k: v for k, v in found.items() if k != "versions"}) == own
+
+    def test_nothing_to_fit_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="nothing to fit"):
+            fit_engines([only_row(tmp_path, mode="disagg")], Pricer("roofline"))
+
+
+class TestHostTimes:
+    DEVICE = law_costs(0.0, 1e-4, 1e-8)
+
+    def test_a_prompt_chunk_costs_its_own_time_once(self) -> None:
+        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, per_prompt_s=7e-3), 10)
+        chunk = (1, 0)
+        assert step_seconds(costs, [chunk], []) == pytest.approx(
+            step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3
+        )
+        assert step_seconds(costs, [], [100]) == pytest.approx(step_seconds(self.DEVICE, [], [100]) + 2e-3 + 1e-5)
+
+    def test_hidden_launches_come_off_every_layer_but_never_all(self) -> None:
+        few = with_host_times(self.DEVICE, HostTimes(step_s=0.0, hidden_s=1e-6), 10)
+        assert few.token_s[1] == pytest.approx(self.DEVICE.token_s[1] - 1e-5)
+        many = with_host_times(self.DEVICE, HostTimes(step_s=0.0, hidden_s=1e-3), 10)
+        assert many.token_s[1] == pytest.approx(0.4 * self.DEVICE.token_s[1])

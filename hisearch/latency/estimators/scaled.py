@@ -182,7 +182,7 @@ class ScaledWorker:
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(np.maximum.accumulate(decode, axis=0)),
         )
-        return with_host_times(device, overhead)
+        return with_host_times(device, overhead, self.model.layers)
 
     def _elementwise_ops(self) -> list[Operator]:
         """Elementwise operators; those of routed experts only where no law of theirs covers them."""

@@ -1,4 +1,4 @@
-"""Host work of engines, fitted to measured runs: five constants of an engine, and of each version with enough runs.
+"""Host work of engines, fitted to measured runs: six constants of an engine, and of each version with enough runs.
 
     r_i = log(predicted / measured) of TTFT and TPOT of run i, simulated
     minimise   sum_i |r_i|  +  RIDGE * |(theta - start) / unit|^2     within 0 <= theta <= BOUNDS
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,16 +27,17 @@ from hisearch.validate.silicon.rows import SiliconRow
 F8 = npt.NDArray[np.float64]
 
 #: The constants, in the order of a vector of them.
-CONSTANTS = ("step_s", "per_sequence_s", "per_prompt_s", "request_s", "prompt_token_s")
+CONSTANTS = ("step_s", "per_sequence_s", "per_prompt_s", "hidden_s", "request_s", "prompt_token_s")
 #: By how much each is raised for a derivative: about what it commonly differs by.
-UNITS = np.array([2e-4, 5e-6, 2e-3, 5e-3, 5e-6])
-#: No engine's host work is more: 6 ms a step, 0.1 ms a sequence, 40 ms a prompt, 0.1 s a request, 40 us a token.
-BOUNDS = np.array([6e-3, 1e-4, 40e-3, 0.1, 4e-5])
+UNITS = np.array([2e-4, 5e-6, 2e-3, 2e-6, 5e-3, 5e-6])
+#: No engine's host work is more: 6 ms a step, 0.1 ms a sequence, 40 ms a prompt, 25 us a layer hidden, 0.1 s a
+#: request, 40 us a token.
+BOUNDS = np.array([6e-3, 1e-4, 40e-3, 25e-6, 0.1, 4e-5])
 #: Where fits begin.
-START = np.array([5e-4, 2e-6, 1e-3, 10e-3, 5e-6])
+START = np.array([5e-4, 2e-6, 1e-3, 1e-6, 10e-3, 5e-6])
 #: Runs that a version needs for constants of its own.
 VERSION_RUNS = 20
-ROUNDS, RIDGE, ROUNDING = 4, 0.15, 0.03
+ROUNDS, RIDGE, ROUNDING = 3, 0.15, 0.03
 
 #: (engine, version), or (engine, ALL) for the engine's own constants.
 Group = tuple[str, str]
@@ -81,11 +83,25 @@ def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str]
         note(f"versions, round {round_ + 1} of {ROUNDS}")
         by_version.improve(theta, {group: own[group[0], ALL] for group in versions})
     note("leaving out models and GPUs")
+    engine_wide.linearise(own)
+    by_version.linearise(theta)
     left_out = {
         name: _left_out(name, key, known, pricer, (engine_wide, own), (by_version, theta))
         for name, key in (("model", lambda row: row.model), ("GPU", lambda row: row.system))
     }
     return EngineFit(_terms(own, theta), left_out)
+
+
+def write_engines(path: Path, fit: EngineFit, fitted_on: str) -> None:
+    """Write the constants as YAML: engine -> its own, and ``versions``."""
+    import yaml
+
+    engines = {
+        engine: times.own.model_dump() | {"versions": {name: of.model_dump() for name, of in times.versions.items()}}
+        for engine, times in sorted(fit.engines.items())
+    }
+    about = f"# Host work of engines, fitted to {fitted_on} by `hisearch validate silicon --fit`.\n"
+    path.write_text(about + yaml.safe_dump(engines, sort_keys=False), encoding="utf-8")
 
 
 class _Fit:
@@ -137,8 +153,6 @@ def _left_out(
     by_version: tuple[_Fit, dict[Group, F8]],
 ) -> Errors:
     """Errors with each model (or GPU) priced by constants that its own rows had no part in."""
-    for fit, theta in (engine_wide, by_version):
-        fit.linearise(theta)
     entries: list[PricedRow] = []
     for out in sorted({key_of(row) for row in rows}):
         own = _without(engine_wide[0], engine_wide[1], engine_wide[1], key_of, out, 1)

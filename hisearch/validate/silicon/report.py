@@ -63,7 +63,8 @@ class SiliconReport:
     """Errors over a file.
 
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row. engines, groups: by engine, and by
-    engine, version, GPU, model and mode. start_up: rows whose TTFT is kept out of ``all``. profile: whose constants.
+    engine, version, GPU, model and mode. left_out: with constants fitted without each model's (or GPU's) own rows,
+    where they were fitted. start_up: rows whose TTFT is kept out of ``all``. profile: whose constants.
     """
 
     file: str
@@ -75,10 +76,16 @@ class SiliconReport:
     start_up: Errors
     engines: list[Errors]
     groups: list[Errors]
+    left_out: dict[str, Errors]
 
 
 def validate_silicon(
-    file: Path, *, where: Mapping[str, str] | None = None, pricer: Pricer, rows_out: Path | None = None
+    file: Path,
+    *,
+    pricer: Pricer,
+    where: Mapping[str, str] | None = None,
+    rows_out: Path | None = None,
+    left_out: Mapping[str, Errors] | None = None,
 ) -> SiliconReport:
     """Simulate every row of ``file`` that can be priced and compare.
 
@@ -86,6 +93,7 @@ def validate_silicon(
         file: CSV of measured runs (see ``rows``).
         where: column -> value that rows must have.
         pricer: what simulates.
+        left_out: of the fit, to be reported along.
         rows_out: CSV to write: the input's columns, ``predicted_ttft_ms``, ``predicted_tpot_ms`` and ``skipped``.
 
     Raises:
@@ -95,7 +103,7 @@ def validate_silicon(
     priced = list(price_rows(rows, pricer))
     if rows_out is not None:
         _write(rows_out, header, priced)
-    return summarise(str(file), priced, pricer.profile_name)
+    return summarise(str(file), priced, pricer.profile_name, left_out or {})
 
 
 def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow]:
@@ -107,7 +115,7 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
             yield PricedRow(row, None, str(reason))
 
 
-def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconReport:
+def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Mapping[str, Errors]) -> SiliconReport:
     """The report over ``priced``."""
     done = [entry for entry in priced if entry.price is not None]
     start_up = [entry for entry in done if _starts_up(entry)]
@@ -121,6 +129,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconRe
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(done, 5),
+        left_out=dict(left_out),
     )
 
 
