@@ -182,3 +182,37 @@ def _capacities(text: str) -> list[int]:
             param_hint="--capacity-tokens",
         )
     return numbers
+
+
+@app.command("e2e")
+def e2e(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Measured runs: requests, settings, operator tables.")
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="LatencyProfile with the engine's and the machine's constants; that of the machine if absent.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay measured serving runs on their operator tables and compare TTFT, TPOT, latency and throughput.
+
+    docs/cli.md states the form of a run's folder.
+    """
+    from hisearch.cli import accuracy_view, output
+    from hisearch.validate.e2e import validate_cases
+
+    if not quiet:
+        output.note_compilation()
+    cases = list(validate_cases(folders, profile))
+    if as_json:
+        output.print_json({"cases": cases})
+    else:
+        accuracy_view.show_e2e(cases)
+    if not quiet:
+        output.warn([f"{case.case}: {warning}" for case in cases for warning in case.warnings])

@@ -190,6 +190,9 @@ WORKER = np.dtype(
         ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
+        # Of them, the most that one reads, less ``clock``: constant while it decodes; stale where that one has left.
+        ("longest_tokens", "i8"),
+        ("longest_stale", "i8"),
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_s", "f8"),  # when the pass was that planned them
         ("coast_from_s", "f8"),  # with overlap: when the first of them starts
@@ -353,7 +356,7 @@ STEP_LOG = np.dtype(
 ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
 
 #: Scalars of ``latency.costs.StepCosts``.
-HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
+HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8"), ("skewed", "i8")], align=True)
 
 
 class Costs(Handle):
@@ -365,6 +368,9 @@ class Costs(Handle):
         "sequence_s": Array("f8", 1),
         "chunk_rate": Array("f8", 2),
         "decode_s": Array("f8", 2),
+        "mixed_decode_s": Array("f8", 2),
+        "skew_s": Array("f8", 1),
+        "mixed_skew_s": Array("f8", 1),
     }
 
 

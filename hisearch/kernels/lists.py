@@ -198,7 +198,11 @@ def join_decode(sim, w, r):
     request = sim.requests[r]
     request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
-    worker.context_tokens += sim.trace.input_tokens[r] + request.generated
+    known = sim.trace.input_tokens[r] + request.generated
+    worker.context_tokens += known
+    if worker.decoding == 0 or known - worker.clock > worker.longest_tokens:
+        worker.longest_tokens = known - worker.clock
+        worker.longest_stale = 0
     worker.decoding += 1
     heaps.finish_push(sim, w, r)
 
@@ -213,8 +217,35 @@ def leave_decode(sim, w, r):
     request.computed = known - 1
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] -= 1
     worker.context_tokens -= known
+    if known - worker.clock == worker.longest_tokens:
+        worker.longest_stale = 1
     worker.decoding -= 1
     heaps.finish_remove(sim, w, r)
+
+
+@kernel
+def longest_context(sim, w):
+    """Tokens that the decoding request with the longest context reads in the next step; 0 where costs do not ask."""
+    worker = sim.workers[w]
+    if not sim.seconds.host.skewed or worker.decoding == 0:
+        return 0
+    if worker.longest_stale:
+        decoding = sim.finish_heap[w]
+        longest = 0
+        for k in range(worker.decoding):
+            longest = max(longest, sim.trace.input_tokens[decoding[k]] + generated_tokens(sim, w, decoding[k]))
+        worker.longest_tokens = longest - worker.clock
+        worker.longest_stale = 0
+    return worker.longest_tokens + worker.clock
+
+
+@kernel
+def excess_tokens(sim, w):
+    """How far the decoding requests' contexts fall short of the longest, in all (see ``cost.skew_seconds``)."""
+    worker = sim.workers[w]
+    if not sim.seconds.host.skewed:
+        return 0
+    return longest_context(sim, w) * worker.decoding - worker.context_tokens
 
 
 @kernel

@@ -56,8 +56,9 @@ def _launch_prefill(sim, w, now, kind):
     mixed = kind == la.MIXED_STEP
     decoding = worker.decoding if mixed else 0
     context = worker.context_tokens if mixed else 0
-    seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context)
-    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context)
+    longest = lists.longest_context(sim, w) if mixed else 0
+    seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context, longest)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context, longest)
     worker.decode_tokens += decoding
     end_s = device.launch(sim, w, now, seconds)
     if sim.config.log:

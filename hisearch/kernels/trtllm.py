@@ -61,9 +61,12 @@ def _launch(sim, w, now):
     """Launch the batch just formed as a single step."""
     worker = sim.workers[w]
     batch = sim.batch[w]
-    seconds = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
+    longest = lists.longest_context(sim, w)
+    seconds = batch_cost(
+        sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
+    )
     worker.energy_j += batch_cost(
-        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
+        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
     )
     before = worker.newest_end_s
     end = device.launch(sim, w, now, seconds)
@@ -225,13 +228,14 @@ def _log_coast(sim, w):
     worker = sim.workers[w]
     log.forget_lost(sim)
     context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
     formed = worker.coast_s
     start = worker.newest_start_s
     if sim.config.overlap:
         start = worker.newest_end_s
     for step in range(worker.coast_steps):
         _log_batch(sim, w, step)
-        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context)
+        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context, excess)
         log.step(sim, w, la.ANY_STEP, formed, start, end)
         log.spend(sim, lists.pages_over(sim, w, 1, step))
         context += worker.decoding

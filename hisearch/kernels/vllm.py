@@ -80,10 +80,13 @@ def price(sim, w):
     """Seconds that the batch just formed computes; its energy is spent."""
     worker = sim.workers[w]
     batch = sim.batch[w]
+    longest = lists.longest_context(sim, w)
     worker.energy_j += batch_cost(
-        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
+        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
     )
-    return batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
+    return batch_cost(
+        sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
+    )
 
 
 @kernel
@@ -288,13 +291,14 @@ def _log_coast(sim, w):
     worker = sim.workers[w]
     log.forget_lost(sim)
     context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
     formed = worker.coast_s
     start = worker.newest_start_s
     if sim.config.overlap:
         start = worker.newest_end_s
     for step in range(worker.coast_steps):
         _log_batch(sim, w, step)
-        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context)
+        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context, excess)
         log.step(sim, w, la.ANY_STEP, formed, start, end)
         log.spend(sim, lists.pages_over(sim, w, 1, step))
         context += worker.decoding

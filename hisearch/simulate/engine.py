@@ -142,8 +142,18 @@ def _host_pages(plan: WorkerPlan) -> int:
 
 
 def _costs(costs: StepCosts) -> la.Costs:
-    host = _record(la.HOST_COST, step_s=costs.host_s, per_sequence_s=costs.host_per_sequence_s)
-    return la.Costs(host=host, **{name: getattr(costs, name) for name in la.Costs.FIELDS if name != "host"})
+    skewed = costs.skew_s is not None or costs.mixed_skew_s is not None
+    even = np.zeros(1)
+    return la.Costs(
+        host=_record(la.HOST_COST, step_s=costs.host_s, per_sequence_s=costs.host_per_sequence_s, skewed=skewed),
+        token_s=costs.token_s,
+        sequence_s=costs.sequence_s,
+        chunk_rate=costs.chunk_rate,
+        decode_s=costs.decode_s,
+        mixed_decode_s=costs.decode_s if costs.mixed_decode_s is None else costs.mixed_decode_s,
+        skew_s=even if costs.skew_s is None else costs.skew_s,
+        mixed_skew_s=even if costs.mixed_skew_s is None else costs.mixed_skew_s,
+    )
 
 
 def _requests(trace: TraceArrays, load: float) -> Any:

@@ -73,7 +73,11 @@ def rugged_costs(seed: int) -> StepCosts:
     token_s, sequence_s = (np.cumsum(rng.uniform(0, scale, length)) for scale, length in ((5e-5, 200), (1e-4, 12)))
     decode_s = np.cumsum(np.cumsum(rng.uniform(0, 1e-5, (sequences, context)), axis=0), axis=1)
     token_s[0], sequence_s[0], decode_s[0] = 0.0, 0.0, 0.0
-    return StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
+    costs = StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
+    if seed % 3 == 0:
+        return costs
+    mixed = costs._replace(mixed_decode_s=decode_s * rng.uniform(1.0, 2.0), mixed_skew_s=rng.uniform(0, 1e-5, 4))
+    return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 
 def plan(
