@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hisearch.search.progress import Progress
     from hisearch.search.simulation import Simulation, World
     from hisearch.search.trial import Recommendation, Trial
+    from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
 
 _ENGINES = ("sglang", "vllm", "trtllm")
@@ -88,6 +89,18 @@ class Study:
             skip_bad=skip_bad,
             name=workload.name,
         )
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The engines that the search may simulate, each with all that may move KV between its tiers."""
+        from hisearch.search.tier_choices import TierChoices
+
+        space = self.resolved.space.spec
+        return [
+            (engine, mover)
+            for engine in space.execution.engines
+            for mover in TierChoices(space.cache, engine, {}).possible_movers
+        ]
 
     def world(self) -> World:
         """All that decides the outcome of the study's simulations."""
@@ -153,7 +166,7 @@ class Study:
 
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
-        prepare(self.resolved.space.spec.execution.engines)
+        prepare(self.variants)
         started = time.monotonic()
         folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
         world = self.world()

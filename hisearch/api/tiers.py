@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.result import STORAGE_TIER, LinkUse, Result, StoreUse
+from hisearch.simulate.result import LinkUse, Result, StoreUse
 from hisearch.simulate.tier_plan import TierPlan
 
 if TYPE_CHECKING:
@@ -41,9 +41,10 @@ def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
             "capacity_tokens": _sum(stores, "capacity_tokens"),
             "capacity_gib": _sum(stores, "capacity_tokens") * per_token / _GIB,
             "peak_tokens": _sum(stores, "peak_tokens"),
-            "hit_tokens": hits[index] if index < len(hits) else 0,
+            "hit_tokens": hits[index],
             "evicted_tokens": _sum(stores, "evicted_tokens"),
             "expired_tokens": _sum(stores, "expired_tokens"),
+            "demoted_tokens": _sum(stores, "demoted_tokens"),
         }
         row["hit_rate"] = row["hit_tokens"] / prompt if prompt else 0.0
         if tier:
@@ -55,14 +56,15 @@ def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
 
 def _traffic(result: Result, index: int, stores: Sequence[StoreUse], tier: TierPlan) -> dict[str, Any]:
     """Bytes in and out of a tier, what of them was in vain, and how busy its links were."""
+    read_tokens = _sum(stores, "read_tokens") + _sum(stores, "demoted_tokens")
     links = [link for link in result.links if link.tier == index]
     return {
         "stored_bytes": _sum(stores, "stored_tokens") * tier.bytes_per_token,
-        "read_bytes": _sum(stores, "read_tokens") * tier.bytes_per_token,
-        "wasted_fetch_tokens": result.wasted_fetch_tokens if index == STORAGE_TIER else 0,
+        "read_bytes": read_tokens * tier.bytes_per_token,
+        "wasted_fetch_tokens": result.wasted_tokens(index),
         "write_utilisation": _utilisation(result, [link for link in links if link.write]),
         "read_utilisation": _utilisation(result, [link for link in links if not link.write]),
-        "energy_j": (_sum(stores, "stored_tokens") + _sum(stores, "read_tokens")) * tier.energy_j_per_token,
+        "energy_j": (_sum(stores, "stored_tokens") + read_tokens) * tier.energy_j_per_token,
     }
 
 

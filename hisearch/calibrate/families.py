@@ -28,11 +28,12 @@ HOST_BOUND_S = 20e-6
 HOST_QUANTILE = 0.02
 HOST_FACTOR = 2.0
 
-#: Shapes that count: width of a matrix, width of a head, queries per KV head, tokens of a chunk and of a context, sets
-#: of ranks that share the experts. Real shards lie within; outside, libraries take kernels that no server sees.
-LEAST_WIDTH = 128
+#: Shapes that count: width of a dense matrix and of an expert, width of a head, heads of a rank, queries per KV head,
+#: tokens of a chunk and of a context, sets of ranks that share the experts. Real shards lie within; outside, libraries
+#: take kernels that no server sees.
+LEAST_WIDTH, LEAST_EXPERT = 256, 128
 HEAD_DIMS = (64, 128, 256)
-QUERIES_PER_HEAD = (2, 32)
+LEAST_HEADS, QUERIES_PER_HEAD = 4, (2, 32)
 LEAST_CHUNK, LEAST_CONTEXT = 16, 64
 MOST_SETS = 32
 
@@ -54,15 +55,16 @@ _PREFILL = {
 _DECODE = {
     "launch_s": Bounds(1e-7, 6e-6, 1e-4), "fill_s": Bounds(1e-8, 5e-6, 1e-4), "fill_tokens": Bounds(50, 2e3, 1e6),
     "bandwidth": Bounds(0.05, 0.85, 1), "rate_64": Bounds(0.2, 1, 2), "rate_256": Bounds(0.2, 1, 2),
-    "flops": Bounds(0.005, 0.4, 1.2), "unit_s": Bounds(1e-8, 2e-6, 1e-4), "sharpness": Bounds(1, 3, 32),
-    "cache_bytes": Bounds(3e6, 4e7, 4e8), "cache_speedup": Bounds(1, 2, 6),
+    "flops": Bounds(0.005, 0.4, 1.2), "unit_s": Bounds(1e-8, 2e-6, 1e-4),
+    "serial_token_s": Bounds(1e-12, 1e-11, 1e-6), "sharpness": Bounds(1, 3, 32), "cache_bytes": Bounds(3e6, 4e7, 4e8),
+    "cache_speedup": Bounds(1, 2, 6),
 }  # fmt: skip
 _MOE = {
     "launch_s": Bounds(1e-6, 2e-5, 3e-4), "bandwidth": Bounds(0.05, 0.8, 1), "flops": Bounds(0.02, 0.6, 1.2),
     "small_tile_loss": Bounds(1e-3, 0.3, 4), "wave_s": Bounds(1e-9, 1e-6, 3e-5), "quantisation": Bounds(1e-3, 0.3, 1),
     "permute_bandwidth": Bounds(0.02, 0.6, 50), "route_bandwidth": Bounds(0.02, 2, 100),
     "sharpness": Bounds(1, 3, 32), "spread": Bounds(0.2, 0.8, 1),
-    "imbalance": Bounds(1e-3, 0.2, 4),
+    "imbalance": Bounds(1e-3, 0.2, 1),
 }  # fmt: skip
 
 
@@ -132,7 +134,7 @@ def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> D
 
 def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> MoeTerms:
     """Coefficients of routed experts in one format; ``frame`` has that format's rows."""
-    frame = _usual_kernel(frame[(frame["width"] >= LEAST_WIDTH) & (frame["sets"] <= MOST_SETS)])
+    frame = _usual_kernel(frame[(frame["width"] >= LEAST_EXPERT) & (frame["sets"] <= MOST_SETS)])
     tokens, hidden, width, per_token, experts, sets = _floats(
         frame, "tokens", "hidden", "width", "per_token", "experts", "sets"
     )
@@ -192,7 +194,10 @@ def _groups(frame: pd.DataFrame, *columns: str) -> I8:
 
 def _usual_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of head widths that models have; MLA's own are."""
-    return frame[frame["head_dim"].isin([*HEAD_DIMS, MLA_KEY, MLA_LATENT])]
+    usual: pd.DataFrame = frame[
+        frame["head_dim"].isin([*HEAD_DIMS, MLA_KEY, MLA_LATENT]) & (frame["heads"] >= LEAST_HEADS)
+    ]
+    return usual
 
 
 def _usual_kernel(frame: pd.DataFrame) -> pd.DataFrame:

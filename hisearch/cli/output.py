@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hisearch.simulate.engine import Variant
+
 #: Columns of tables that go into a file or a pipe.
 PIPE_WIDTH = 120
 
@@ -98,9 +100,9 @@ def warn(lines: Iterable[str]) -> None:
         note(f"warning: {line}")
 
 
-def note_compilation() -> None:
-    """Say so where the simulator's kernels are about to be compiled."""
-    from hisearch.kernels.jit import is_compiled
+def note_compilation(variants: Iterable[Variant] = ()) -> None:
+    """Say so where the event loop, or what simulates these engines, is about to be compiled."""
+    from hisearch.simulate.engine import is_prepared
 
-    if not is_compiled():
+    if not is_prepared(variants):
         note("compiling kernels, about half a minute, once")

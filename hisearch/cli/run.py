@@ -53,7 +53,7 @@ def run(
     question = _question(study, tuple(settings or ()), model, trace, keep, resume, quiet)
     run_dir = resume or out or default_run_dir(question.name)
     if not quiet:
-        output.note_compilation()
+        output.note_compilation(question.variants)
     try:
         with _progress(quiet) as progress:
             result = question.run(workers, run_dir, resume is not None, progress)

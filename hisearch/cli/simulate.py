@@ -66,7 +66,9 @@ def simulate(
     mapping = parse_columns(columns or ())
     resolved = load_deployment(deployment, tuple(settings or ()))
     if not quiet:
-        output.note_compilation()
+        output.note_compilation(
+            (pool.engine.name, pool.mover if pool.tiers else None) for pool in resolved.deployment.pools
+        )
     simulated = simulate_deployment(
         resolved,
         load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping),

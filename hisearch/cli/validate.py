@@ -4,14 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hisearch.cli import options
 from hisearch.cli.errors import ERROR
 
+if TYPE_CHECKING:
+    from hisearch.validate.cache_settings import CacheSettings
+
 app = typer.Typer(help="Hold one part of hisearch against recorded truth.", no_args_is_help=True, rich_markup_mode=None)
+
+# Options of ``validate cache``.
+_CapacityTokens = Annotated[
+    str, typer.Option("--capacity-tokens", metavar="A,B,…", help="Cache sizes in tokens, at least a page.")
+]
+_Policy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="P,…",
+        help="lru, lfu, fifo, mru, filo, slru, clock, arc, tlru, gdsf, ttl, priority; belady knows the future and "
+        "bounds the others.",
+    ),
+]
+_Page = Annotated[
+    int | None,
+    typer.Option(
+        "--page",
+        min=1,
+        max=2**31 - 1,
+        metavar="N",
+        help="Tokens per page; the blocks of the trace where absent, or 16 where it has none.",
+    ),
+]
+_Outputs = Annotated[bool, typer.Option("--outputs", help="Store outputs too, and whole pages alone, as engines do.")]
+_TailTokens = Annotated[
+    int | None,
+    typer.Option("--tail-tokens", metavar="N", help="tlru: uncached tokens with which a prompt is fast enough."),
+]
+_TurnTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--turn-tokens", metavar="N", help="tlru: new tokens expected in a next prompt; the trace's mean if absent."
+    ),
+]
+_AttentionTokens = Annotated[
+    float | None,
+    typer.Option(
+        "--attention-tokens",
+        metavar="N",
+        help="gdsf: depth at which a token's attention costs as much as all else; 23000 if absent.",
+    ),
+]
+_Ttl = Annotated[
+    float | None, typer.Option("--ttl", metavar="S", help="ttl: seconds after its last use at which a page expires.")
+]
+_Reclaim = Annotated[
+    str | None,
+    typer.Option("--reclaim", metavar="HOW", help="ttl: when what expired goes: lazy, periodic or pressure."),
+]
+_ReclaimPeriod = Annotated[
+    float | None, typer.Option("--reclaim-period", metavar="S", help="ttl: seconds between two periodic reclaims.")
+]
 
 
 @app.callback()
@@ -22,59 +78,16 @@ def _group() -> None:
 @app.command("cache")
 def cache(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A workload or trace file.")],
-    capacity_tokens: Annotated[
-        str, typer.Option("--capacity-tokens", metavar="A,B,…", help="Cache sizes in tokens, at least a page.")
-    ],
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            metavar="P,…",
-            help="lru, lfu, fifo, mru, filo, slru, clock, arc, tlru, gdsf, ttl, priority; belady knows the future and "
-            "bounds the others.",
-        ),
-    ] = "lru",
-    page: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=2**31 - 1,
-            metavar="N",
-            help="Tokens per page; the blocks of the trace where absent, or 16 where it has none.",
-        ),
-    ] = None,
-    outputs: Annotated[
-        bool, typer.Option("--outputs", help="Store outputs too, and whole pages alone, as engines do.")
-    ] = False,
-    tail_tokens: Annotated[
-        int | None,
-        typer.Option("--tail-tokens", metavar="N", help="tlru: uncached tokens with which a prompt is fast enough."),
-    ] = None,
-    turn_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--turn-tokens", metavar="N", help="tlru: new tokens expected in a next prompt; the trace's mean if absent."
-        ),
-    ] = None,
-    attention_tokens: Annotated[
-        float | None,
-        typer.Option(
-            "--attention-tokens",
-            metavar="N",
-            help="gdsf: depth at which a token's attention costs as much as all else; 23000 if absent.",
-        ),
-    ] = None,
-    ttl: Annotated[
-        float | None,
-        typer.Option("--ttl", metavar="S", help="ttl: seconds after its last use at which a page expires."),
-    ] = None,
-    reclaim: Annotated[
-        str | None,
-        typer.Option("--reclaim", metavar="HOW", help="ttl: when what expired goes: lazy, periodic or pressure."),
-    ] = None,
-    reclaim_period: Annotated[
-        float | None, typer.Option("--reclaim-period", metavar="S", help="ttl: seconds between two periodic reclaims.")
-    ] = None,
+    capacity_tokens: _CapacityTokens,
+    policy: _Policy = "lru",
+    page: _Page = None,
+    outputs: _Outputs = False,
+    tail_tokens: _TailTokens = None,
+    turn_tokens: _TurnTokens = None,
+    attention_tokens: _AttentionTokens = None,
+    ttl: _Ttl = None,
+    reclaim: _Reclaim = None,
+    reclaim_period: _ReclaimPeriod = None,
     trace_format: options.Format = "auto",
     seed: options.Seed = 0,
     limit: options.Limit = None,
@@ -90,21 +103,13 @@ def cache(
     from hisearch.api.workload import load_trace, parse_columns
     from hisearch.cli import cache_view, output
     from hisearch.traces.stats import default_block_tokens
-    from hisearch.validate.cache import cache_points, check_policies, kernels_compiled
-    from hisearch.validate.cache_settings import CacheSettings, SettingError, check_settings, complete_settings
+    from hisearch.validate.cache import cache_points, kernels_compiled
+    from hisearch.validate.cache_settings import CacheSettings, complete_settings
 
     capacities = _capacities(capacity_tokens)
     policies = [name.strip() for name in policy.split(",")]
-    try:
-        check_policies(policies)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--policy") from None
     given = CacheSettings(tail_tokens, turn_tokens, attention_tokens, ttl, reclaim, reclaim_period)
-    try:
-        check_settings(policies, given)
-    except SettingError as error:
-        option = "--" + error.key.removesuffix("_s").replace("_", "-")
-        raise typer.BadParameter(error.reason, param_hint=option) from None
+    _check_policies(policies, given)
     mapping = parse_columns(columns or ())
     compiled = load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping)
     if not quiet and not kernels_compiled(policies):
@@ -123,6 +128,26 @@ def cache(
     cache_view.show(points, settings, given)
     if not quiet:
         output.warn(compiled.warnings)
+
+
+def _check_policies(policies: list[str], given: CacheSettings) -> None:
+    """Refuse policies that there are not, and settings of policies that are not asked for.
+
+    Raises:
+        typer.BadParameter: with the option.
+    """
+    from hisearch.validate.cache import check_policies
+    from hisearch.validate.cache_settings import SettingError, check_settings
+
+    try:
+        check_policies(policies)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--policy") from None
+    try:
+        check_settings(policies, given)
+    except SettingError as error:
+        option = "--" + error.key.removesuffix("_s").replace("_", "-")
+        raise typer.BadParameter(error.reason, param_hint=option) from None
 
 
 @app.command("scheduler")
@@ -246,3 +271,37 @@ def _capacities(text: str) -> list[int]:
             param_hint="--capacity-tokens",
         )
     return numbers
+
+
+@app.command("e2e")
+def e2e(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Measured runs: requests, settings, operator tables.")
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="LatencyProfile with the engine's and the machine's constants; that of the machine if absent.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay measured serving runs on their operator tables and compare TTFT, TPOT, latency and throughput.
+
+    docs/cli.md states the form of a run's folder.
+    """
+    from hisearch.cli import accuracy_view, output
+    from hisearch.validate.e2e import validate_cases
+
+    if not quiet:
+        output.note_compilation()
+    cases = list(validate_cases(folders, profile))
+    if as_json:
+        output.print_json({"cases": cases})
+    else:
+        accuracy_view.show_e2e(cases)
+    if not quiet:
+        output.warn([f"{case.case}: {warning}" for case in cases for warning in case.warnings])

@@ -2,7 +2,8 @@
 
 Names and values were read in the sources of SGLang 0.5.9 (``server_args.py``, ``hiradix_cache.py``,
 ``hicache_storage.py``, Mooncake's and LMCache's READMEs beside them), vLLM 0.19 (``config/vllm.py``,
-``v1/kv_offload``) and LMCache (``v1/config.py``, whose keys the environment takes as ``LMCACHE_…``).
+``v1/kv_offload``) and LMCache (``v1/config.py``, whose keys the environment takes as ``LMCACHE_…``; of its server,
+``docs/source/mp``).
 """
 
 from __future__ import annotations
@@ -64,12 +65,26 @@ def storage_settings(pool: PoolSpec) -> str | None:
 
 
 def offloading_backend(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-offloading-backend``."""
-    return None if not has_tiers(pool) else "lmcache" if pool.mover == "lmcache" else "native"
+    """VLLM's ``--kv-offloading-backend``; none where an LMCache server moves KV."""
+    if not has_tiers(pool) or has_server(pool):
+        return None
+    return "lmcache" if pool.mover == "lmcache" else "native"
+
+
+def offloading_gib(pool: PoolSpec) -> str | None:
+    """VLLM's ``--kv-offloading-size``."""
+    return f"{pool.tiers[0].gib:g}" if offloading_backend(pool) is not None else None
+
+
+def has_server(pool: PoolSpec) -> bool:
+    """True where workers share LMCache's host memory, which is that of a server then."""
+    return is_moved_by(pool, "lmcache") and pool.tiers[0].scope not in (None, "worker")
 
 
 def offloading_settings(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-transfer-config``, where the offloading connector is told more than its size."""
+    """VLLM's ``--kv-transfer-config``, where a connector is told more than its size."""
+    if has_server(pool):
+        return json.dumps({"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"})
     settings: dict[str, Any] = {}
     if is_moved_by(pool, "offload"):
         if pool.tiers[0].eviction != "lru":
@@ -84,6 +99,8 @@ def offloading_settings(pool: PoolSpec) -> str | None:
 
 def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
     """What the script takes from its environment, with a value where one is known."""
+    if has_server(pool):
+        return []
     if is_moved_by(pool, "lmcache"):
         return _lmcache_variables(pool, model)
     tier, backend = storage_tier(pool), storage_backend(pool)
@@ -177,6 +194,13 @@ def notes(pool: PoolSpec) -> list[str]:
 def _store_notes(pool: PoolSpec) -> list[str]:
     """Sizes and eviction of stores that the engine does not manage."""
     tier, backend = storage_tier(pool), storage_backend(pool)
+    if tier is not None and len(pool.tiers) > 2:
+        far = pool.tiers[2]
+        return [
+            f"SGLang has one storage backend, and no setting for a second tier behind it: that {tier.medium} "
+            f"({tier.gib:,.6g} GiB, {tier.eviction}) stands before {far.medium} ({far.gib:,.6g} GiB, {far.eviction}), "
+            f"{pool.movement.hierarchy}, is up to the backend."
+        ]
     if tier is not None and backend == "file":
         return [
             f"SGLang's file backend neither limits its folder nor evicts: keep it within {tier.gib:,.6g} GiB by "
@@ -187,10 +211,27 @@ def _store_notes(pool: PoolSpec) -> list[str]:
             f"Size and eviction of the shared store are set at the Mooncake services: {tier.gib:,.6g} GiB in all, "
             f"{tier.eviction}."
         ]
+    if has_server(pool):
+        return _server_notes(pool)
     last = pool.tiers[-1]
     if pool.mover == "lmcache" and len(pool.tiers) > 1 and last.scope != "worker":
         return [f"Size and eviction of the shared store are set at its server: {last.gib:,.6g} GiB, {last.eviction}."]
     return []
+
+
+def _server_notes(pool: PoolSpec) -> list[str]:
+    """What an LMCache server is told."""
+    memory, movement = pool.tiers[0], pool.movement
+    settings = f"--l1-size-gb {memory.gib:,.6g} --chunk-size {movement.chunk_tokens} --eviction-policy LRU"
+    found = [f"Start an LMCache server for each {memory.scope}: lmcache server {settings}."]
+    if memory.eviction != "lru":
+        found.append(f"LMCache's server has no {memory.eviction}, which was simulated.")
+    found += [
+        f"Size and eviction of {tier.medium} behind it are set by its --l2-adapter: {tier.gib:,.6g} GiB for each "
+        f"{tier.scope}, {tier.eviction}."
+        for tier in pool.tiers[1:]
+    ]
+    return found
 
 
 def on_other_engine(pool: PoolSpec, other: EngineSpec) -> tuple[PoolSpec, list[str]]:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hisearch.export.cache_tiers import (
-    has_tiers,
     hicache_gb_per_rank,
     is_moved_by,
     offloading_backend,
+    offloading_gib,
     offloading_settings,
     storage_backend,
     storage_settings,
@@ -170,7 +170,7 @@ VLLM: Table = (
     ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
     ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
-    ("--kv-offloading-size", lambda c: f"{c.pool.tiers[0].gib:g}" if has_tiers(c.pool) else None),
+    ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: offloading_settings(c.pool)),
 )
 

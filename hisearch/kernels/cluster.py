@@ -84,6 +84,7 @@ def _reset(sim):
     counters[:] = 0
     counters[la.FREE_NODE] = -1
     counters[la.FREE_FETCH] = -1
+    counters[la.FREE_MOVE] = -1
     trees = sim.trees.shape[0]
     counters[la.NODES_USED] = trees
     counters[la.NODES_LEFT] = sim.nodes.shape[0] - trees

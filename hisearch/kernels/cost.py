@@ -43,12 +43,12 @@ def dense(table, x):
 
 
 @kernel
-def chunk_seconds(costs, new, cached):
-    """Prefill attention of ``new`` tokens behind ``cached`` ones, all layers."""
+def chunk_seconds(costs, new, cached, prompt_tokens):
+    """Prefill attention of ``new`` tokens behind ``cached`` ones, all layers; ``prompt_tokens``: of all chunks."""
     table = costs.chunk_rate
-    i = cell(new, table.shape[0] - 1)
+    i = cell(prompt_tokens, table.shape[0] - 1)
     j = cell(cached, table.shape[1] - 1)
-    fx = min((new - knot(i)) / (knot(i + 1) - knot(i)), 1.0)
+    fx = min((prompt_tokens - knot(i)) / (knot(i + 1) - knot(i)), 1.0)
     fy = min((cached - knot(j)) / (knot(j + 1) - knot(j)), 1.0)
     a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
     b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
@@ -57,9 +57,8 @@ def chunk_seconds(costs, new, cached):
 
 
 @kernel
-def decode_seconds(costs, sequences, context):
+def decode_seconds(table, sequences, context):
     """Decode attention of ``sequences`` requests that read ``context`` tokens in all, all layers."""
-    table = costs.decode_s
     i = cell(sequences, table.shape[0] - 1)
     j = cell(context, table.shape[1] - 1)
     fx = (sequences - knot(i)) / (knot(i + 1) - knot(i))
@@ -79,16 +78,32 @@ def token_wise(costs, sequences, tokens, sampling):
 
 
 @kernel
-def decode_step_seconds(costs, sequences, context):
-    """A step in which ``sequences`` requests decode that read ``context`` tokens in all."""
-    return token_wise(costs, sequences, sequences, sequences) + decode_seconds(costs, sequences, context)
+def skew_seconds(table, sequences, excess):
+    """Attention beyond that of equal contexts; ``excess``: ``sequences`` times the longest context, less their sum."""
+    return table[min(sequences, table.shape[0] - 1)] * (excess / sequences)
 
 
 @kernel
-def batch_cost(costs, requests, batch, size, decoding, context):
+def even_seconds(costs, sequences, excess):
+    """What a decode step takes that stays as it is while the same ``sequences`` requests decode."""
+    total = token_wise(costs, sequences, sequences, sequences)
+    if costs.host.skewed and sequences > 0:
+        total += skew_seconds(costs.skew_s, sequences, excess)
+    return total
+
+
+@kernel
+def decode_step_seconds(costs, sequences, context, excess):
+    """A step in which ``sequences`` requests decode that read ``context`` tokens in all (see ``skew_seconds``)."""
+    return even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
+
+
+@kernel
+def batch_cost(costs, requests, batch, size, decoding, context, longest):
     """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
-    ``context``: tokens the decodes read in all. ``requests[r].part`` says whether a chunk samples, or is a decode.
+    ``context``: tokens the decodes read in all; ``longest``: most that one of them reads, looked at where costs are
+    skewed. ``requests[r].part`` says whether a chunk samples, or is a decode.
     """
     tokens = decoding
     sampling = decoding
@@ -101,25 +116,33 @@ def batch_cost(costs, requests, batch, size, decoding, context):
         if request.part == la.LATE_DECODE:
             decoding += 1
             context += request.computed + 1
+            longest = max(longest, request.computed + 1)
             chunks -= 1
     total = token_wise(costs, chunks + decoding, tokens, sampling)
     for k in range(size):
         request = requests[batch[k]]
         if request.part != la.LATE_DECODE:
-            total += chunk_seconds(costs, request.chunk, request.computed)
-    if decoding > 0:
-        total += decode_seconds(costs, decoding, context)
-    return total
+            total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoding)
+    if decoding == 0:
+        return total
+    if chunks == 0:
+        if costs.host.skewed:
+            total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
+        return total + decode_seconds(costs.decode_s, decoding, context)
+    if costs.host.skewed:
+        total += skew_seconds(costs.mixed_skew_s, decoding, longest * decoding - context)
+    return total + decode_seconds(costs.mixed_decode_s, decoding, context)
 
 
 @kernel
-def coast(costs, start_s, until_s, limit, decoding, context):
+def coast(costs, start_s, until_s, limit, decoding, context, excess):
     """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
 
-    Adds one step's cost at a time, so that the result equals stepping to the last bit. Returns (steps, end_s).
+    Adds one step's cost at a time, so that the result equals stepping to the last bit. ``excess``: see
+    ``skew_seconds``. Returns (steps, end_s).
     """
     table = costs.decode_s
-    base = token_wise(costs, decoding, decoding, decoding)
+    base = even_seconds(costs, decoding, excess)
     i = cell(decoding, table.shape[0] - 1)
     fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
     now = start_s

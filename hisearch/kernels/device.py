@@ -12,7 +12,7 @@ when the step before the coast ends); its last step is then the only outstanding
 
 from __future__ import annotations
 
-from hisearch.kernels import heaps
+from hisearch.kernels import heaps, lists
 from hisearch.kernels import layout as la
 from hisearch.kernels.cost import coast, decode_seconds, token_wise
 from hisearch.kernels.jit import kernel
@@ -70,6 +70,14 @@ def retire(sim, w):
 
 
 @kernel
+def _run(sim, w, start_s, until_s, limit, ahead):
+    """Run the decodes of ``w`` from their step ``ahead`` steps after the next (see ``cost.coast``)."""
+    worker = sim.workers[w]
+    context = worker.context_tokens + ahead * worker.decoding
+    return coast(sim.seconds, start_s, until_s, limit, worker.decoding, context, lists.excess_tokens(sim, w))
+
+
+@kernel
 def plan_coast(sim, w, now, limit):
     """Plan a coast of up to ``limit`` decode steps, from a pass at ``now``.
 
@@ -80,11 +88,11 @@ def plan_coast(sim, w, now, limit):
     if sim.config.overlap:
         # The device is busy until then, unless forming the batch took longer (see ``hicache``).
         worker.coast_from_s = max(now, worker.newest_end_s)
-        steps, event = coast(sim.seconds, worker.coast_from_s, 1e300, limit - 1, worker.decoding, worker.context_tokens)
+        steps, event = _run(sim, w, worker.coast_from_s, 1e300, limit - 1, 0)
         steps += 1
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
-        steps, event = coast(sim.seconds, worker.newest_start_s, 1e300, limit, worker.decoding, worker.context_tokens)
+        steps, event = _run(sim, w, worker.newest_start_s, 1e300, limit, 0)
     worker.coast_steps = steps
     heaps.event_set(sim, w, event)
 
@@ -97,14 +105,10 @@ def cut_coast(sim, w, until):
         steps = 0
         event = worker.coast_from_s
         if event < until:
-            steps, event = coast(
-                sim.seconds, event, until, worker.coast_steps - 1, worker.decoding, worker.context_tokens
-            )
+            steps, event = _run(sim, w, event, until, worker.coast_steps - 1, 0)
         steps += 1
     else:
-        steps, event = coast(
-            sim.seconds, worker.newest_start_s, until, worker.coast_steps, worker.decoding, worker.context_tokens
-        )
+        steps, event = _run(sim, w, worker.newest_start_s, until, worker.coast_steps, 0)
     worker.coast_steps = steps
     heaps.event_set(sim, w, event)
 
@@ -118,8 +122,8 @@ def finish_coast(sim, w):
     worker = sim.workers[w]
     steps = worker.coast_steps
     n = worker.decoding
-    first = decode_seconds(sim.joules, n, worker.context_tokens)
-    last = decode_seconds(sim.joules, n, worker.context_tokens + (steps - 1) * n)
+    first = decode_seconds(sim.joules.decode_s, n, worker.context_tokens)
+    last = decode_seconds(sim.joules.decode_s, n, worker.context_tokens + (steps - 1) * n)
     worker.energy_j += steps * (token_wise(sim.joules, n, n, n) + 0.5 * (first + last))
     worker.decode_tokens += steps * n
     worker.launched += steps
@@ -132,7 +136,7 @@ def finish_coast(sim, w):
     worker.steps += steps
     worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
     worker.busy_s += worker.event_s - worker.oldest_end_s
-    _, end = coast(sim.seconds, worker.event_s, 1e300, 1, worker.decoding, worker.context_tokens + (steps - 1) * n)
+    _, end = _run(sim, w, worker.event_s, 1e300, 1, steps - 1)
     worker.newest_start_s = worker.event_s
     worker.newest_end_s = end
     worker.oldest_start_s = worker.newest_start_s

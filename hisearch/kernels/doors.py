@@ -50,9 +50,14 @@ def address(engine: int) -> int:
     return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
 
 
+def missing_of(engines: Collection[int]) -> list[int]:
+    """Those of ``engines`` that are not in the on-disk cache; none with the jit off."""
+    return [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(_MODULES[engine])]
+
+
 def prepare(engines: Collection[int]) -> None:
     """Compile what of ``engines`` is not in the on-disk cache: the first here, the others beside it, as cores allow."""
-    missing = [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(_MODULES[engine])]
+    missing = missing_of(engines)
     beside = (os.cpu_count() or 1) - 1
     shares = [missing[1:][k::beside] for k in range(min(beside, len(missing) - 1))]
     command = "import sys; from hisearch.kernels import doors; [doors.address(int(engine)) for engine in sys.argv[1:]]"

@@ -5,9 +5,13 @@
     lfu       hits, then last access    slru  fewer than two hits, then the others, by last access
     priority  highest priority value among the requests that inserted it, lowest first, then last access
 
-    clock     creation, but what was used since goes to the end of the line instead, once for each round (``store``)
+Of stores alone (see ``store_room``):
+
+    clock     creation, but what was used since goes to the end of the line instead, once for each round
     tlru      what a next prompt's first token can do without, then the others, by last access
     gdsf      lowest value: what was evicted last, plus uses times the cost of computing a token again, then last access
+    arc       last access, in each of its two lists
+    belady    latest next use, of those with the same the deepest, then last access
 
 The first in that order goes first; ties by age where the policy keeps the older, else by youth. Source: the strategies
 of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the queue is
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.kernels import foresight
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -26,18 +31,12 @@ PROTECTED_HITS = 2
 
 
 @kernel
-def spare_from(sim, d):
-    """tlru: token from which run ``d`` may go, the rest of its sequences' prompts being cached."""
-    return sim.hosted[d].reach + sim.tiers.turn_tokens - sim.tiers.tail_tokens
-
-
-@kernel
 def _segment(sim, policy, d):
     """What comes before the last access in the policy's order."""
     if policy == la.LFU:
         return sim.nodes[d].hits
     if policy == la.TLRU:
-        return np.int64(sim.nodes[d].end - sim.config.page_tokens < spare_from(sim, d))
+        return np.int64(sim.nodes[d].end - sim.config.page_tokens < sim.hosted[d].spare_from)
     if policy == la.SLRU:
         return np.int64(sim.nodes[d].hits >= PROTECTED_HITS)
     return np.int64(sim.standings[d].priority)
@@ -60,6 +59,12 @@ def _otherwise_before(sim, policy, a, b):
         if va != vb:
             return va < vb
         return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+    if policy == la.BELADY:
+        if foresight.later(sim, na.static, na.begin, nb.static, nb.begin):
+            return True
+        if foresight.later(sim, nb.static, nb.begin, na.static, na.begin):
+            return False
+        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
     ka = _segment(sim, policy, a)
     kb = _segment(sim, policy, b)
     if ka != kb:
@@ -70,7 +75,7 @@ def _otherwise_before(sim, policy, a, b):
 @kernel
 def _before(sim, policy, a, b):
     """True where leaf ``a`` is evicted before leaf ``b``."""
-    if policy != la.LRU:
+    if policy != la.LRU and policy != la.ARC:
         return _otherwise_before(sim, policy, a, b)
     na = sim.nodes[a]
     nb = sim.nodes[b]

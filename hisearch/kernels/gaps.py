@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisearch.kernels import lists
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.cost import coast, decode_step_seconds
 from hisearch.kernels.gap_bins import LONGEST_S, PART_BITS, PER_OCTAVE, TICKS_PER_S
@@ -32,21 +33,21 @@ def add_signed(sim, seconds, count):
 
 
 @kernel
-def add_coast(sim, start_s, steps, decoding, context):
-    """Count the gaps of ``steps`` decode steps of ``decoding`` requests that begin at ``start_s``.
+def add_coast(sim, start_s, steps, decoding, context, excess):
+    """Count the gaps of ``steps`` decode steps of ``decoding`` requests that begin at ``start_s`` (see ``cost.coast``).
 
     Where the first and the last step fall into one bin, so do all: steps only become longer as contexts grow.
     """
     if steps == 0:
         return
-    first = bin_of(decode_step_seconds(sim.seconds, decoding, context))
-    last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding))
+    first = bin_of(decode_step_seconds(sim.seconds, decoding, context, excess))
+    last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding, excess))
     if last == first:
         sim.gaps[first] += decoding * steps
         return
     now = start_s
     for _ in range(steps):
-        _, end = coast(sim.seconds, now, 1e300, 1, decoding, context)
+        _, end = coast(sim.seconds, now, 1e300, 1, decoding, context, excess)
         sim.gaps[bin_of(end - now)] += decoding
         now = end
         context += decoding
@@ -57,9 +58,11 @@ def count_coast(sim, w):
     """Count the gaps of the coast that ends now, before it is accounted for; all took part in the step before it."""
     worker = sim.workers[w]
     n = worker.decoding
+    context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
     if sim.config.overlap:
         steps = worker.coast_steps - 1
-        add_coast(sim, worker.newest_end_s, steps, n, worker.context_tokens)
-        add(sim, decode_step_seconds(sim.seconds, n, worker.context_tokens + steps * n), n)
+        add_coast(sim, worker.newest_end_s, steps, n, context, excess)
+        add(sim, decode_step_seconds(sim.seconds, n, context + steps * n, excess), n)
     else:
-        add_coast(sim, worker.newest_start_s, worker.coast_steps, n, worker.context_tokens)
+        add_coast(sim, worker.newest_start_s, worker.coast_steps, n, context, excess)

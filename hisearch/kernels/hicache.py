@@ -27,7 +27,7 @@ from hisearch.kernels.jit import kernel
 @kernel
 def _counts_hits(sim):
     """True where each insertion's hits matter, however many there are, or its priority does."""
-    return sim.config.eviction == la.LFU or sim.config.eviction == la.BY_PRIORITY
+    return sim.config.eviction == la.LFU or radix.counts_priorities(sim)
 
 
 @kernel
@@ -58,7 +58,7 @@ def _count_hit(sim, w, d, chunk):
 def _way_down(sim, d, done, chunk):
     """Link the nodes from below ``done`` tokens, or below a settled node, down to ``d``; returns the first."""
     below = -1
-    everything = (not chunk and sim.tiers.write_hits > 0) or sim.config.eviction == la.BY_PRIORITY
+    everything = (not chunk and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
     while not nodes.is_root(sim, d) and sim.nodes[d].end > done:
         hosted = sim.hosted[d]
         if hosted.where & hl.IN_HBM and (hosted.settled or not everything):

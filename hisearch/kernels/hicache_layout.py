@@ -13,15 +13,16 @@ IN_HBM, ON_HOST = 1, 2
 BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
 # When an entry of a store that has expired is dropped.
 LAZY, PERIODIC, PRESSURE = 0, 1, 2
-# The servers that a worker has beside its scheduler: 3 w + one of these.
-WRITER, ASKER, READER = 0, 1, 2
+# The servers that a worker has beside its scheduler: SERVERS w + one of these.
+WRITER, ASKER, READER, MOVER = 0, 1, 2, 3
+SERVERS = 4
 
 #: More on a node of a cache with a host tier, and on a run of a store.
 HOSTED = np.dtype(
     [
         ("at_s", "f8"),  # end of the copy that holds it; in a store: its last use
         ("value", "f8"),  # in a store under gdsf: what it is worth
-        ("reach", "i8"),  # in a store under tlru: end of the longest sequence that used it
+        ("spare_from", "i8"),  # in a store under tlru: token from which its sequences can do without it
         ("written", "i8"),  # how far it has been written to storage
         ("where", "i4"),  # IN_HBM | ON_HOST
         ("device_children", "i4"),  # children in HBM
@@ -62,6 +63,8 @@ FETCH = np.dtype(
         ("wanted", "i8"),  # tokens that host memory was taken for
         ("found", "i8"),  # tokens that storage has; 0 until it has answered
         ("read", "i8"),  # tokens that have arrived
+        ("far", "i8"),  # of the batch under way, tokens that come from the farther of two stores
+        ("far_read", "i8"),  # of those that have arrived
         ("request", "i4"),
         ("static", "i4"),  # the path that it lies on
         ("above", "i4"),  # node whose host copy is locked meanwhile
@@ -69,6 +72,19 @@ FETCH = np.dtype(
         ("stopped", "i4"),  # the scheduler has taken what had arrived
         ("registered", "i4"),  # it is its request's fetch
         ("served", "i4"),  # a server still has it
+    ],
+    align=True,
+)
+
+#: Pages of a trace-tree node that move to another store of a chain.
+MOVE = np.dtype(
+    [
+        ("begin", "i8"),  # what is before has moved
+        ("end", "i8"),
+        ("static", "i4"),
+        ("to", "i4"),  # tier
+        ("priority", "i4"),
+        ("next", "i4"),  # behind it in a line, among what a store has let go, in the free list
     ],
     align=True,
 )
@@ -94,23 +110,37 @@ TIERS = np.dtype(
     [
         ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)
         ("load_back_tokens", "i8"),  # fewer are not loaded back
-        ("storage", "i8"),  # 1 with a storage tier
-        ("workers_per_store", "i8"),
+        ("storage", "i8"),  # tiers of stores behind host memory: 0, 1 or 2
+        ("exclusive", "i8"),  # 1 where what one of two stores holds the other does not
         ("workers_per_node", "i8"),
         ("fetch_policy", "i8"),
         ("fetch_threshold", "i8"),
         ("fetch_limit_tokens", "i8"),  # of all fetches of a worker together
-        ("network", "i8"),  # 1 where storage lies behind the nodes' networks
-        ("reclaim", "i8"),
-        ("store_pages", "i8"),
-        ("store_eviction", "i8"),
-        ("tail_tokens", "i8"),  # tlru: uncached tokens that a prompt may have
-        ("turn_tokens", "i8"),  # tlru: new tokens that its next turn is expected to bring
-        ("query_s", "f8"),
+        ("priorities", "i8"),  # 1 where a store evicts by priority
+        ("query_s", "f8"),  # until storage has said what it has
         ("timeout_base_s", "f8"),
         ("timeout_s_per_ki_token", "f8"),
-        ("ttl_s", "f8"),
+    ],
+    align=True,
+)
+
+#: A tier of stores, and where they are among the trees and the links.
+STORE_TIER = np.dtype(
+    [
+        ("first", "i8"),  # its first store; the others follow
+        ("stores", "i8"),
+        ("workers_per_store", "i8"),
+        ("first_shadow", "i8"),  # arc: the first store's first shadow
+        ("first_link", "i8"),  # to write to the first store; reading is next, then the next store's
+        ("first_network", "i8"),  # out of the first node, where the tier lies behind the nodes' networks; or -1
+        ("pages", "i8"),  # of each store
+        ("eviction", "i8"),
+        ("tail_tokens", "i8"),  # tlru: uncached tokens that a prompt may have
+        ("turn_tokens", "i8"),  # tlru: new tokens that its next turn is expected to bring
+        ("reclaim", "i8"),
+        ("swept", "i8"),  # periodic: sweeps so far
         ("reclaim_period_s", "f8"),
+        ("ttl_s", "f8"),
     ],
     align=True,
 )

@@ -1,287 +1,32 @@
 """HiCache's storage tier: what a worker's requests fetch from a store into host memory, and what it writes there.
 
-Beside its scheduler a worker has three servers, each of which does one job after another: one asks the store how much
-of a prompt it has, one reads, one writes, batches of ``BATCH_PAGES`` pages at a time. What they come to is noted by the
-next pass that tries to prefill. Several workers may share a store and the links to it.
-
-A fetch is begun when a request enters the queue, and taken, as far as it has come, when admission gets to the request.
-Rules: SGLang 0.5.9's ``HiRadixCache`` and ``HiCacheController``, as far as recorded; restated in
-``validate.restatement.sglang_storage``.
+The scheduler's side; ``hicache_servers`` has those that ask, read and write. A fetch is begun when a request enters the
+queue, and taken, as far as it has come, when admission gets to the request. Rules: SGLang 0.5.9's ``HiRadixCache`` and
+``HiCacheController``, as far as recorded; restated in ``validate.restatement.sglang_storage``.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from hisearch.kernels import hicache, hicache_copies, hicache_memory, hicache_nodes, links, lists, store
+from hisearch.kernels import hicache, hicache_copies, hicache_memory, hicache_nodes, lists, store
 from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import hicache_servers as servers
+from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
-#: Pages that are read or written together.
-BATCH_PAGES = 128
 #: How long after a fetch's deadline an idle scheduler looks at it again, seconds.
 AFTER_DEADLINE_S = 1e-6
-
-
-# ---- the servers' heap -----------------------------------------------------------------------------------------------
-
-
-@kernel
-def _ends_before(sim, a, b):
-    """Order of ends: by time, then by worker and kind."""
-    ta = sim.servers[a].end_s
-    tb = sim.servers[b].end_s
-    return ta < tb or (ta == tb and a < b)
-
-
-@kernel
-def _sift(sim, slot):
-    heap = sim.server_heap
-    size = sim.counters[la.SERVING]
-    k = heap[slot]
-    while slot > 0:
-        up = (slot - 1) >> 1
-        if not _ends_before(sim, k, heap[up]):
-            break
-        heap[slot] = heap[up]
-        sim.servers[heap[slot]].slot = slot
-        slot = up
-    while True:
-        down = 2 * slot + 1
-        if down >= size:
-            break
-        if down + 1 < size and _ends_before(sim, heap[down + 1], heap[down]):
-            down += 1
-        if not _ends_before(sim, heap[down], k):
-            break
-        heap[slot] = heap[down]
-        sim.servers[heap[slot]].slot = slot
-        slot = down
-    heap[slot] = k
-    sim.servers[k].slot = slot
-
-
-@kernel
-def _start(sim, k, now):
-    """Server ``k`` begins the next part of the job at the head of its line, or rests."""
-    server = sim.servers[k]
-    if server.head >= 0:
-        server.end_s = _part_end(sim, k, now)
-        if server.slot < 0:
-            server.slot = sim.counters[la.SERVING]
-            sim.server_heap[server.slot] = k
-            sim.counters[la.SERVING] += 1
-        _sift(sim, server.slot)
-        return
-    slot = server.slot
-    if slot < 0:
-        return
-    server.slot = -1
-    size = sim.counters[la.SERVING] - 1
-    sim.counters[la.SERVING] = size
-    if slot != size:
-        sim.server_heap[slot] = sim.server_heap[size]
-        sim.servers[sim.server_heap[slot]].slot = slot
-        _sift(sim, slot)
-
-
-@kernel
-def _store_of(sim, w):
-    return sim.config.workers + w // sim.tiers.workers_per_store
-
-
-@kernel
-def _travel(sim, w, now, tokens, back):
-    """A batch between worker ``w``'s node and its store: over the store's own link, and the node's network."""
-    first = 2 * sim.config.workers
-    k = w // sim.tiers.workers_per_store
-    end = links.send(sim, first + 2 * k + back, now, tokens)
-    if sim.tiers.network:
-        stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
-        node = w // sim.tiers.workers_per_node
-        end = max(end, links.send(sim, first + 2 * stores + 2 * node + back, now, tokens))
-    return end
-
-
-@kernel
-def _part_end(sim, k, now):
-    """When the part that server ``k`` begins now ends."""
-    w = k // 3
-    batch = BATCH_PAGES * sim.config.page_tokens
-    if k % 3 == hl.ASKER:
-        return now + sim.tiers.query_s
-    if k % 3 == hl.READER:
-        fetch = sim.fetches[sim.servers[k].head]
-        return _travel(sim, w, now, min(fetch.found - fetch.read, batch), 1)
-    hosted = sim.hosted[sim.servers[k].head]
-    return _travel(sim, w, now, min(sim.nodes[sim.servers[k].head].end - hosted.written, batch), 0)
-
-
-@kernel
-def _queue_fetch(sim, k, f, now):
-    server = sim.servers[k]
-    sim.fetches[f].next = -1
-    if server.head >= 0:
-        sim.fetches[server.tail].next = f
-        server.tail = f
-        return
-    server.head = f
-    server.tail = f
-    _start(sim, k, now)
-
-
-@kernel
-def _log(sim, f, now, event, tokens):
-    if not sim.config.log:
-        return
-    k = sim.counters[la.LOG_FETCHES]
-    if k >= sim.log_fetches.shape[0]:
-        sim.counters[la.FAULT] = la.LOG_FULL
-        return
-    record = sim.log_fetches[k]
-    record.at_s = now
-    record.request = sim.fetches[f].request
-    record.event = event
-    record.tokens = tokens
-    sim.counters[la.LOG_FETCHES] = k + 1
-
-
-@kernel
-def _forget_fetch(sim, f):
-    """Give the record back once neither its request nor a server has it."""
-    fetch = sim.fetches[f]
-    if not fetch.registered and not fetch.served:
-        fetch.next = sim.counters[la.FREE_FETCH]
-        sim.counters[la.FREE_FETCH] = f
-
-
-@kernel
-def _answer(sim, w, f, now):
-    """Storage says what it has.
-
-    Too little: the fetch is revoked. Else memory beyond it is released and reading begins.
-    """
-    fetch = sim.fetches[f]
-    page = sim.config.page_tokens
-    v = _store_of(sim, w)
-    found = store.leading(sim, v, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
-    host = sim.hosts[w]
-    if found < max(sim.tiers.fetch_threshold, page):
-        host.released_pages += fetch.wanted // page
-        _log(sim, f, now, hl.REVOKED, found)
-        fetch.next = -1
-        if host.revoked >= 0:
-            sim.fetches[host.revoked_tail].next = f
-        else:
-            host.revoked = f
-        host.revoked_tail = f
-        return
-    store.touch(sim, v, fetch.static, fetch.begin, fetch.begin + found, now)
-    if sim.trees[v].eviction == la.TLRU:
-        store.reach(sim, v, fetch.static, fetch.begin + fetch.wanted)
-    fetch.found = found
-    host.released_pages += (fetch.wanted - found) // page
-    _log(sim, f, now, hl.READING, found)
-    _queue_fetch(sim, 3 * w + hl.READER, f, now)
-
-
-@kernel
-def _note_read(sim, w, f, now):
-    """A batch has been read. If the fetch was stopped before, it does not count and none follows.
-
-    Returns whether another part follows.
-    """
-    fetch = sim.fetches[f]
-    page = sim.config.page_tokens
-    batch = min(fetch.found - fetch.read, BATCH_PAGES * page)
-    sim.trees[_store_of(sim, w)].read_tokens += batch
-    if not fetch.stopped:
-        fetch.read += batch
-        if fetch.read < fetch.found:
-            return True
-    sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
-    _log(sim, f, now, hl.READ, fetch.read)
-    fetch.served = 0
-    _forget_fetch(sim, f)
-    return False
-
-
-@kernel
-def _note_write(sim, w, d, now):
-    """A batch can be found as soon as it is written. Returns whether another part follows."""
-    hosted = sim.hosted[d]
-    begin = hosted.written
-    end = min(begin + BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
-    store.put(sim, _store_of(sim, w), sim.nodes[d].static, begin, end, now)
-    hosted.written = end
-    return end < sim.nodes[d].end
-
-
-@kernel
-def _sweep(sim, now):
-    """Drop what had expired by the newest of the set times, where nothing has since."""
-    period = np.int64(now / sim.tiers.reclaim_period_s)
-    if period <= sim.counters[la.SWEPT]:
-        return
-    sim.counters[la.SWEPT] = period
-    stores = (sim.config.workers - 1) // sim.tiers.workers_per_store + 1
-    for v in range(sim.config.workers, sim.config.workers + stores):
-        store.sweep(sim, v, period * sim.tiers.reclaim_period_s)
-
-
-@kernel
-def end_part(sim, k, now):
-    """The part that server ``k`` is at ends now."""
-    server = sim.servers[k]
-    w = k // 3
-    job = server.head
-    if sim.tiers.reclaim == hl.PERIODIC:
-        _sweep(sim, now)
-    if k % 3 == hl.WRITER:
-        if not _note_write(sim, w, job, now):
-            server.head = sim.hosted[job].next_write
-            sim.hosted[job].next_write = sim.hosts[w].written
-            sim.hosts[w].written = job
-    elif k % 3 == hl.ASKER:
-        server.head = sim.fetches[job].next
-        _answer(sim, w, job, now)
-    else:
-        after = sim.fetches[job].next
-        if not _note_read(sim, w, job, now):
-            server.head = after
-    _start(sim, k, now)
-
-
-@kernel
-def advance(sim, w):
-    """Let worker ``w``'s servers do all that they have done by where its scheduler is.
-
-    The event loop has seen to it already, but for what takes no time, and where the scheduler waited for a copy.
-    """
-    while True:
-        first = -1
-        for k in range(3 * w, 3 * w + 3):
-            done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.workers[w].now_s
-            if done and (first < 0 or sim.servers[k].end_s < sim.servers[first].end_s):
-                first = k
-        if first < 0:
-            return
-        end_part(sim, first, sim.servers[first].end_s)
-
-
-# ---- the scheduler's side --------------------------------------------------------------------------------------------
 
 
 @kernel
 def _write(sim, w, d, now):
     """Queue the writing of node ``d`` as it is now."""
-    advance(sim, w)
+    servers.advance(sim, w)
     hicache_nodes.lock_host(sim, w, d)
     hosted = sim.hosted[d]
     hosted.written = sim.nodes[d].begin
     hosted.next_write = -1
-    k = 3 * w + hl.WRITER
+    k = hl.SERVERS * w + hl.WRITER
     server = sim.servers[k]
     if server.head >= 0:
         sim.hosted[server.tail].next_write = d
@@ -289,7 +34,7 @@ def _write(sim, w, d, now):
         return
     server.head = d
     server.tail = d
-    _start(sim, k, now)
+    servers.start(sim, k, now)
 
 
 @kernel
@@ -299,7 +44,7 @@ def _unregister(sim, w, f):
     sim.requests[fetch.request].fetch = -1
     sim.hosts[w].fetching_tokens -= fetch.wanted
     hicache_nodes.unlock_host(sim, w, fetch.above)
-    _forget_fetch(sim, f)
+    servers.forget_fetch(sim, f)
 
 
 @kernel
@@ -315,7 +60,7 @@ def take_note(sim, w):
     hicache_copies.note_loaded(sim, w)
     if not sim.tiers.storage:
         return
-    advance(sim, w)
+    servers.advance(sim, w)
     while host.revoked >= 0:
         f = host.revoked
         host.revoked = sim.fetches[f].next
@@ -324,7 +69,7 @@ def take_note(sim, w):
         if registered >= 0:
             _unregister(sim, w, registered)
         if registered != f:
-            _forget_fetch(sim, f)
+            servers.forget_fetch(sim, f)
     while host.written >= 0:
         d = host.written
         host.written = sim.hosted[d].next_write
@@ -337,6 +82,7 @@ def take_note(sim, w):
 def enter(sim, w, r):
     """Request ``r`` has entered the queue: its next pass looks what it can fetch."""
     host = sim.hosts[w]
+    store.come_up(sim, r)
     sim.requests[r].next_aside = -1
     if host.entering_head >= 0:
         sim.requests[host.entering_tail].next_aside = r
@@ -376,7 +122,7 @@ def _begin_fetch(sim, w, r):
     if not hicache_memory.take_host(sim, w, wanted // page):
         hicache_nodes.unlock_host(sim, w, above)
         return
-    advance(sim, w)
+    servers.advance(sim, w)
     f = _acquire_fetch(sim)
     fetch = sim.fetches[f]
     fetch.begun_s = sim.workers[w].now_s
@@ -384,6 +130,7 @@ def _begin_fetch(sim, w, r):
     fetch.wanted = wanted
     fetch.found = 0
     fetch.read = 0
+    fetch.far_read = 0
     fetch.request = r
     fetch.static = static
     fetch.above = above
@@ -392,7 +139,7 @@ def _begin_fetch(sim, w, r):
     fetch.served = 1
     sim.requests[r].fetch = f
     host.fetching_tokens += wanted
-    _queue_fetch(sim, 3 * w + hl.ASKER, f, sim.workers[w].now_s)
+    servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, sim.workers[w].now_s)
 
 
 @kernel
@@ -432,6 +179,7 @@ def take_fetch(sim, w, r):
     present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
     sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
     sim.requests[r].fetched_tokens = fetch.read - present
+    sim.requests[r].far_fetched_tokens = min(fetch.far_read, fetch.read - present)
     _unregister(sim, w, f)
     return True
 
@@ -454,18 +202,10 @@ def next_deadline_s(sim, w):
 
 
 @kernel
-def busy(sim, w):
-    """Whether a server of worker ``w`` is at work."""
-    servers = sim.servers
-    return servers[3 * w].head >= 0 or servers[3 * w + 1].head >= 0 or servers[3 * w + 2].head >= 0
-
-
-@kernel
 def reset(sim, w):
-    """Servers at rest, an empty store."""
-    if sim.tiers.storage and w % sim.tiers.workers_per_store == 0:
-        store.reset(sim, _store_of(sim, w), sim.tiers.store_pages, sim.tiers.store_eviction)
-    for k in range(3 * w, 3 * w + 3):
+    """Servers at rest, empty stores."""
+    stores.reset(sim, w)
+    for k in range(hl.SERVERS * w, hl.SERVERS * (w + 1)):
         sim.servers[k].head = -1
         sim.servers[k].tail = -1
         sim.servers[k].slot = -1

@@ -10,67 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.kernels import host_runs as runs
-from hisearch.kernels import ledger
+from hisearch.kernels import host_use, ledger
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
-
-@kernel
-def _low(sim, s):
-    """The first block of trace-tree node ``s``."""
-    return sim.trace.start_tokens[s] // sim.offloading.block_tokens
-
-
-@kernel
-def _high(sim, s):
-    """One behind the last block of trace-tree node ``s``."""
-    return sim.trace.end_tokens[s] // sim.offloading.block_tokens
-
-
-# ---- order of use ----------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _learn(sim, v, d):
-    """ARC: a ghost was asked for."""
-    store = sim.stores[v]
-    recent = runs.size(sim, v, tl.RECENT_GHOSTS)
-    frequent = runs.size(sim, v, tl.FREQUENT_GHOSTS)
-    for _ in range(runs.length(sim, d)):
-        if sim.runs[d].list == tl.RECENT_GHOSTS:
-            store.target = min(store.target + max(1.0, frequent / recent), np.float64(store.capacity))
-        else:
-            store.target = max(store.target - max(1.0, recent / frequent), 0.0)
-
-
-@kernel
-def _touch_run(sim, v, d):
-    run = sim.runs[d]
-    to = run.list
-    if sim.offloading.arc:
-        if to == tl.RECENT and run.owner < 0:
-            to = tl.FREQUENT
-        elif to > tl.FREQUENT:
-            _learn(sim, v, d)
-    runs.move(sim, v, d, to)
-
-
-@kernel
-def touch(sim, v, static, end):
-    """All blocks of the path before ``end`` are used, the last one first."""
-    if not runs.enough(sim, 2):
-        return
-    s = static
-    while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
-        while d >= 0:
-            higher = sim.runs[d].higher
-            if sim.runs[d].begin < end:
-                if sim.runs[d].end > end:
-                    d = runs.cut(sim, v, d, end)
-                _touch_run(sim, v, d)
-            d = higher
-        s = sim.trace.parent[s]
+# What comes of evicting.
+TOO_FEW, DONE, UNSETTLED = 0, 1, 2
 
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
@@ -107,8 +52,8 @@ def lookup(sim, v, static, begin, end):
     missing = end
     s = static
     while s > 0:
-        bottom = max(begin, _low(sim, s))
-        at = min(end, _high(sim, s))
+        bottom = max(begin, runs.low(sim, s))
+        at = min(end, runs.high(sim, s))
         if at > bottom:
             d = sim.run_cover[v, s]
             while d >= 0 and sim.runs[d].end > bottom:
@@ -143,7 +88,7 @@ def use(sim, v, static, begin, end, loads):
     """The blocks, all of which are held, are read by so many loads more."""
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 d = _cut_out(sim, v, d, begin, end)
@@ -163,7 +108,7 @@ def _held(sim, v, static, begin, end):
     held = 0
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].list <= tl.FREQUENT:
                 held += max(min(sim.runs[d].end, end) - max(sim.runs[d].begin, begin), 0)
@@ -180,7 +125,7 @@ def _spare(sim, v, static, begin, end):
     mark = sim.stores[v].marks
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 d = _cut_out(sim, v, d, begin, end)
@@ -199,10 +144,12 @@ def _is_idle(sim, v, d):
 
 @kernel
 def _idle(sim, v, k, enough):
-    """Blocks of list ``k`` that may be evicted, as far as ``enough``."""
+    """Blocks of list ``k`` that may be evicted, as far as ``enough``; -1: it comes to such whose use waits."""
     count = 0
     d = runs.first(sim, v, k)
     while d >= 0 and count < enough:
+        if sim.runs[d].age == sim.stores[v].age:
+            return -1
         if _is_idle(sim, v, d):
             count += runs.length(sim, d)
         d = sim.runs[d].next
@@ -245,7 +192,7 @@ def _cut_ghosts(sim, v, k):
 
 @kernel
 def _evict(sim, v, count):
-    """Evict ``count`` blocks that are not spared, or none. Returns whether there are so many.
+    """Evict ``count`` blocks that are not spared, or none. Returns ``DONE``, ``TOO_FEW`` or ``UNSETTLED``.
 
     ARC: from T1, one by one, while that is not below its target; what is left, from T2.
     """
@@ -254,15 +201,25 @@ def _evict(sim, v, count):
     if sim.offloading.arc:
         most = min(count, max(runs.size(sim, v, tl.RECENT) - np.int64(store.target) + 1, 0))
     recent = _idle(sim, v, tl.RECENT, most)
+    if recent < 0:
+        return UNSETTLED
     if _idle(sim, v, tl.FREQUENT, count - recent) < count - recent:
-        return False
+        return TOO_FEW
     _evict_from(sim, v, tl.RECENT, recent)
     _evict_from(sim, v, tl.FREQUENT, count - recent)
     if sim.offloading.arc:
         _cut_ghosts(sim, v, tl.RECENT_GHOSTS)
         _cut_ghosts(sim, v, tl.FREQUENT_GHOSTS)
     store.evicted += count
-    return True
+    return DONE
+
+
+@kernel
+def _goes_on(sim, v, d, top, r):
+    """Whether blocks from ``top`` on that ``r`` stores and uses next will be part of run ``d`` once that is settled."""
+    run = sim.runs[d]
+    waits = run.age == sim.stores[v].age
+    return waits and run.end == top and run.owner == r and run.users == 0
 
 
 @kernel
@@ -276,7 +233,9 @@ def _fill(sim, v, s, begin, end, r):
     while end > begin:
         # Run d is the deepest one that begins before ``end``; ``deeper`` is the one below it.
         top = max(sim.runs[d].end, begin) if d >= 0 else begin
-        if top < end:
+        if top < end and d >= 0 and _goes_on(sim, v, d, top, r):
+            runs.extend(sim, v, d, end - top)
+        elif top < end:
             deeper = runs.insert(sim, v, s, top, end, deeper, d)
             sim.runs[deeper].owner = r
         if d < 0:
@@ -304,8 +263,8 @@ def _store_range(sim, v, static, begin, end, r):
     """Take in the blocks that are not held; ``r`` stores them."""
     s = static
     while s > 0:
-        bottom = max(begin, _low(sim, s))
-        top = min(end, _high(sim, s))
+        bottom = max(begin, runs.low(sim, s))
+        top = min(end, runs.high(sim, s))
         if top > bottom:
             if sim.offloading.arc:
                 _forget_ghosts(sim, v, s, bottom, top)
@@ -334,6 +293,19 @@ def _next_wanted(sim, v, begin, end, offset):
 
 
 @kernel
+def _spare_wanted(sim, v, static, begin, end):
+    """The wanted ones of the blocks are not to be evicted by the present call."""
+    sim.stores[v].marks += 1
+    if sim.offloading.threshold == 0:
+        _spare(sim, v, static, begin, end)
+        return
+    low, high = _next_wanted(sim, v, begin, end, begin)
+    while low < high:
+        _spare(sim, v, static, low, high)
+        low, high = _next_wanted(sim, v, high, end, begin)
+
+
+@kernel
 def _make_room(sim, v, static, begin, end, missing):
     """Whether ``missing`` blocks more can be held, the wanted ones of the blocks staying."""
     store = sim.stores[v]
@@ -341,15 +313,13 @@ def _make_room(sim, v, static, begin, end, missing):
     short = held + missing - store.capacity
     if short <= 0:
         return True
-    store.marks += 1
-    if sim.offloading.threshold == 0:
-        _spare(sim, v, static, begin, end)
-    else:
-        low, high = _next_wanted(sim, v, begin, end, begin)
-        while low < high:
-            _spare(sim, v, static, low, high)
-            low, high = _next_wanted(sim, v, high, end, begin)
-    return _evict(sim, v, short)
+    _spare_wanted(sim, v, static, begin, end)
+    verdict = _evict(sim, v, short)
+    if verdict == UNSETTLED:
+        host_use.settle(sim, v)
+        _spare_wanted(sim, v, static, begin, end)
+        verdict = _evict(sim, v, short)
+    return verdict == DONE
 
 
 @kernel
@@ -394,7 +364,7 @@ def end_store(sim, v, static, end, r):
     """What request ``r`` stores, all before ``end``, can be found from now on."""
     s = static
     while s > 0:
-        d = sim.run_cover[v, s] if _low(sim, s) < end else -1
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
         while d >= 0:
             if sim.runs[d].owner == r:
                 sim.runs[d].owner = -1

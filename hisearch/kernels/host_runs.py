@@ -12,6 +12,18 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
+def low(sim, s):
+    """The first block of trace-tree node ``s``."""
+    return sim.node_blocks[s, 0]
+
+
+@kernel
+def high(sim, s):
+    """One behind the last block of trace-tree node ``s``."""
+    return sim.node_blocks[s, 1]
+
+
+@kernel
 def length(sim, d):
     """Blocks of run ``d``."""
     return sim.runs[d].end - sim.runs[d].begin
@@ -124,6 +136,7 @@ def insert(sim, v, s, begin, end, deeper, higher):
     run.static = s
     run.users = 0
     run.owner = -1
+    run.age = 0
     _cover(sim, v, d, deeper, higher)
     _link(sim, v, d, tl.RECENT, sim.run_rows[v, 3 * tl.RECENT + tl.TAIL])
     sim.run_rows[v, 3 * tl.RECENT + tl.SIZE] += end - begin
@@ -142,6 +155,7 @@ def cut(sim, v, d, at):
     upper.static = run.static
     upper.users = run.users
     upper.owner = run.owner
+    upper.age = run.age
     run.begin = at
     _link(sim, v, u, run.list, d)
     _cover(sim, v, u, d, run.higher)
@@ -191,12 +205,20 @@ def trim(sim, v, d, count):
 
 
 @kernel
+def extend(sim, v, d, count):
+    """Add the ``count`` blocks below run ``d`` to it."""
+    sim.run_rows[v, 3 * sim.runs[d].list + tl.SIZE] += count
+    sim.runs[d].end += count
+
+
+@kernel
 def reset(sim):
     """No runs."""
     sim.counters[la.FREE_RUN] = -1
     sim.counters[la.RUNS_LEFT] = sim.runs.shape[0]
     sim.run_cover[:] = -1
     for v in range(sim.offloading.stores):
+        sim.stores[v].age = 1
         for k in range(tl.LISTS):
             sim.run_rows[v, 3 * k + tl.HEAD] = -1
             sim.run_rows[v, 3 * k + tl.TAIL] = -1

@@ -2,7 +2,7 @@
 
 Notation
     N requests, M nodes of the trace's prefix tree, W workers, P tokens per KV page
-    tree    a prefix cache: one per worker's HBM (index w) and, with a host tier, one per worker's DRAM (index W + w)
+    tree    a prefix cache: one per worker (index w), of its HBM or of HBM and host memory, and one per store
     node    a run of whole pages of one tree, all cached; node v < number of trees is the (empty) root of tree v
     clock   a worker's count of decode steps: all its decoding requests advance by one token per tick, so that progress
             is never stored per request; one with ``finish_clock`` f has f - clock tokens to go
@@ -25,7 +25,7 @@ VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
-CLOCK, TLRU, GDSF = 7, 8, 9
+CLOCK, TLRU, GDSF, ARC, BELADY = 7, 8, 9, 10, 11
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
@@ -63,6 +63,7 @@ REQUEST = np.dtype(
         ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
         ("storage_hit_tokens", "i8"),  # likewise, having been fetched into it for this request
         ("fetched_tokens", "i8"),  # brought to the host by its newest fetch
+        ("far_fetched_tokens", "i8"),  # of these, at their end, those from the farther of two stores
         ("generated", "i8"),  # output tokens sampled; not kept up to date while decoding (see finish_clock)
         ("computed", "i8"),  # tokens whose KV exists, or will once the outstanding steps have run; likewise
         ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
@@ -96,7 +97,8 @@ REQUEST = np.dtype(
     align=True,
 )
 
-GHOST = -1
+# Where NODE.queued says that a node is; 0: in no free queue. GHOST: see copies; ON_HOST: see trtllm_host.
+GHOST, FREE, ON_HOST = -1, 1, 2
 
 
 #: A run of cached pages.
@@ -116,7 +118,7 @@ NODE = np.dtype(
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
         ("heap_slot", "i4"),  # position in the eviction heap, -1 outside
-        ("queued", "i4"),  # 1 while in the free queue; GHOST: see copies
+        ("queued", "i4"),  # FREE or ON_HOST while in that free queue; GHOST
     ],
     align=True,
 )
@@ -146,19 +148,28 @@ TREE = np.dtype(
         ("capacity_pages", "i8"),
         # Pages to be had without taking them from a running request (queue); pages without content (radix).
         ("free_pages", "i8"),
-        ("evictable_pages", "i8"),  # radix: unlocked pages in the tree
+        ("evictable_pages", "i8"),  # radix: unlocked pages in the tree; TensorRT-LLM's host cache: those with content
         ("evicted_tokens", "i8"),
         ("expired_tokens", "i8"),
+        ("given_tokens", "i8"),  # store: handed to another one, which holds them instead
         ("stored_tokens", "i8"),  # written into it
         ("read_tokens", "i8"),  # read out of it
+        ("demoted_tokens", "i8"),  # store: likewise, for the store behind it
         ("peak_pages", "i8"),
         ("eviction", "i8"),
         ("worth", "f8"),  # gdsf: the greatest value evicted so far
-        ("tick", "i8"),  # radix: accesses so far
+        ("target", "f8"),  # store, arc: wanted size of T1 in pages, see store_arc
+        ("tick", "i8"),  # radix: accesses so far; store: operations
+        ("began", "i8"),  # store: tick at which the present operation began
         ("serial", "i8"),  # radix: nodes made so far
+        ("once_pages", "i8"),  # store, arc: size of T1
+        ("tier", "i4"),  # store: row of Sim.store_tiers
+        ("shadows", "i4"),  # store, arc: first of the trees that it has beside its own
         ("head", "i4"),  # free queue
         ("tail", "i4"),
         ("heap_size", "i4"),
+        ("gone_head", "i4"),  # store: evicted pages that the one behind it gets, see moves
+        ("gone_tail", "i4"),
         ("copies", "i4"),  # nodes beyond the first of each group of copies
     ],
     align=True,
@@ -178,7 +189,7 @@ WORKER = np.dtype(
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
         ("decode_before_s", "f8"),
-        ("load_back_s", "f8"),  # when the host-tier load of the step being formed completes
+        ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
         # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
         ("reserved_tokens", "f8"),
         ("taken_tokens", "i8"),
@@ -190,6 +201,9 @@ WORKER = np.dtype(
         ("next_uncapped", "i8"),
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
+        # Of them, the most that one reads, less ``clock``: constant while it decodes; stale where that one has left.
+        ("longest_tokens", "i8"),
+        ("longest_stale", "i8"),
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_s", "f8"),  # when the pass was that planned them
         ("coast_from_s", "f8"),  # with overlap: when the first of them starts
@@ -205,6 +219,7 @@ WORKER = np.dtype(
         ("allocated_pages", "i8"),  # TensorRT-LLM: see trtllm_memory
         ("promised_pages", "i8"),
         ("host_hit_tokens", "i8"),
+        ("far_hit_tokens", "i8"),  # of what was fetched for its requests and hit: from the farther of two stores
         ("inflight_tokens", "i8"),  # router's view
         ("inflight_requests", "i8"),
         ("belief_tokens", "i8"),
@@ -253,10 +268,12 @@ FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP 
 # PASSES: TensorRT-LLM: passes so far, see trtllm_pass.
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS, PASSES = 8, 9, 10, 11, 12, 13, 14, 15
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
-SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES, SWEPT = 16, 17, 18, 19, 20
+SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 16, 17, 18, 19
 # FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT: as for nodes.
-FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 21, 22, 23, 24, 25
-COUNTERS = 26
+FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 20, 21, 22, 23, 24
+# FREE_MOVE, MOVES_USED: as for nodes.
+FREE_MOVE, MOVES_USED = 25, 26
+COUNTERS = 27
 
 # Values of counters[FAULT], any of which voids the run.
 # STUCK: requests preempt each other for ever, and none makes a token.
@@ -268,8 +285,8 @@ ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
 #: Preemptions without a token sampled in between, per request that a worker may run, after which it is stuck.
 FUTILE_PREEMPTIONS = 1000
 
-#: Node records that one event can take, per request that a worker may run (and a few): at most five for each one that
-#: ends or is preempted, six for each one admitted.
+#: Node records that one event can take, per request that a worker may run (and a few): at most six for each one that
+#: ends, is preempted or admitted.
 NODES_PER_REQUEST = 12
 
 
@@ -322,8 +339,6 @@ CONFIG = np.dtype(
         ("horizon_s", "f8"),
         ("late_s", "f8"),  # a first token is late where it takes longer than this
         ("late_requests", "i8"),  # once more requests than this were late, the run stops
-        ("host_latency_s", "f8"),
-        ("host_s_per_token", "f8"),
     ],
     align=True,
 )
@@ -337,7 +352,7 @@ STEP_LOG = np.dtype(
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("free_tokens", "i8"),  # once the batch was formed
         ("evictable_tokens", "i8"),
-        ("host_tokens", "i8"),  # held by the host tier, and by the worker's store behind it
+        ("host_tokens", "i8"),  # held by the host tier, and by the worker's stores behind it
         ("storage_tokens", "i8"),
         ("first_entry", "i8"),  # its entries: consecutive ones of the log's entries
         ("first_lost", "i8"),
@@ -353,7 +368,7 @@ STEP_LOG = np.dtype(
 ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
 
 #: Scalars of ``latency.costs.StepCosts``.
-HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8")], align=True)
+HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8"), ("skewed", "i8")], align=True)
 
 
 class Costs(Handle):
@@ -365,6 +380,9 @@ class Costs(Handle):
         "sequence_s": Array("f8", 1),
         "chunk_rate": Array("f8", 2),
         "decode_s": Array("f8", 2),
+        "mixed_decode_s": Array("f8", 2),
+        "skew_s": Array("f8", 1),
+        "mixed_skew_s": Array("f8", 1),
     }
 
 
@@ -389,18 +407,24 @@ class Sim(Handle):
     """All arrays of a running simulation, modified in place.
 
     standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
-        nodes), hosts (W,), fetches, servers (3 W,) and their heap (3 W,), which a host tier has.
-    trees: those with content by prefix (V of them), then the host pools of HiCache, which have none of their own.
+        nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves, which a host tier has.
+    trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the host pools of
+        HiCache and TensorRT-LLM, which have none of their own.
     cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
         run there.
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
-    links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading, then of each
-        node's network, out and in.
+    links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading (not of host
+        memory of one worker's own), then of each node's network, out and in.
+    store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): who will use a trace-tree
+        node's pages (see ``foresight``), of length 0 where nobody asks.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
         connectors (W,), notes (2 W,), transfers; stores (S,) with run_rows (S, 3 LISTS), run_cover (S, M): deepest run
-        in each trace-tree node, and runs; ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and
-        buckets (L, a power of two); block_base (M,): key of the first block in each trace-tree node; path (2, blocks of
-        the longest path): scratch; writes (stores, chunks of host memory): rings.
+        in each trace-tree node, runs, and uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
+        ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each
+        trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the path, and
+        one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores
+        behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in each tier;
+        found_in (N, T): chunks that a request's look-up found there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
@@ -429,10 +453,15 @@ class Sim(Handle):
         "standings": Array(STANDING, 1),
         "queued": Array(QUEUED, 1),
         "tiers": Record(hl.TIERS),
+        "store_tiers": Array(hl.STORE_TIER, 1),
+        "users": Array("i4", 1),
+        "users_next": Array("i8", 1),
+        "users_end": Array("i8", 1),
         "hosted": Array(hl.HOSTED, 1),
         "hosts": Array(hl.HOST, 1),
         "fetches": Array(hl.FETCH, 1),
         "servers": Array(hl.SERVER, 1),
+        "moves": Array(hl.MOVE, 1),
         "server_heap": Array("i4", 1),
         "links": Array(hl.LINK, 1),
         "log_fetches": Array(hl.FETCH_LOG, 1),
@@ -445,13 +474,19 @@ class Sim(Handle):
         "runs": Array(tl.RUN, 1),
         "run_rows": Array("i8", 2),
         "run_cover": Array("i4", 2),
+        "uses": Array(tl.USE, 2),
+        "due": Array("i4", 1),
         "ledgers": Array(tl.LEDGER, 1),
         "ledger_rows": Array("i4", 2),
         "blocks": Array(tl.BLOCK, 2),
         "buckets": Array("i4", 2),
         "block_base": Array("i8", 1),
+        "node_blocks": Array("i8", 2),
         "path": Array("i8", 2),
         "writes": Array(tl.WRITE, 2),
+        "groups": Array(tl.GROUP, 2),
+        "worker_stores": Array("i4", 2),
+        "found_in": Array("i8", 2),
         "cover": Array("i4", 2),
         "ways": Array("i4", 2),
         "residue": Array("i8", 2),

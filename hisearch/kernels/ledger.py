@@ -27,8 +27,8 @@ def find(sim, v, key):
 
 
 @kernel
-def new(sim, v, key):
-    """A slot for ``key``, which has none; in no list yet."""
+def nameless(sim, v):
+    """A slot without a key; in no list."""
     book = sim.ledgers[v]
     slot = book.free_slot
     if slot >= 0:
@@ -36,15 +36,25 @@ def new(sim, v, key):
     else:
         slot = book.slots
         book.slots = slot + 1
-    bucket = _bucket(sim, key)
     block = sim.blocks[v, slot]
-    block.key = key
+    block.key = -1
     block.ready_s = 0.0
     block.count = 0
-    block.chain = sim.buckets[v, bucket]
+    block.chain = -1
     block.list = -1
     block.users = 0
     block.pins = 0
+    block.group = -1
+    return slot
+
+
+@kernel
+def new(sim, v, key):
+    """A slot for ``key``, which has none; in no list yet."""
+    slot = nameless(sim, v)
+    bucket = _bucket(sim, key)
+    sim.blocks[v, slot].key = key
+    sim.blocks[v, slot].chain = sim.buckets[v, bucket]
     sim.buckets[v, bucket] = slot
     return slot
 
@@ -52,6 +62,14 @@ def new(sim, v, key):
 @kernel
 def forget(sim, v, slot):
     """Give the slot back; it is in no list."""
+    if sim.blocks[v, slot].key >= 0:
+        _unchain(sim, v, slot)
+    sim.blocks[v, slot].next = sim.ledgers[v].free_slot
+    sim.ledgers[v].free_slot = slot
+
+
+@kernel
+def _unchain(sim, v, slot):
     bucket = _bucket(sim, sim.blocks[v, slot].key)
     before = -1
     at = sim.buckets[v, bucket]
@@ -62,8 +80,6 @@ def forget(sim, v, slot):
         sim.blocks[v, before].chain = sim.blocks[v, slot].chain
     else:
         sim.buckets[v, bucket] = sim.blocks[v, slot].chain
-    sim.blocks[v, slot].next = sim.ledgers[v].free_slot
-    sim.ledgers[v].free_slot = slot
 
 
 @kernel
@@ -76,6 +92,12 @@ def size(sim, v, k):
 def first(sim, v, k):
     """The first slot of list ``k``, or -1."""
     return sim.ledger_rows[v, 3 * k + tl.HEAD]
+
+
+@kernel
+def last(sim, v, k):
+    """The last slot of list ``k``, or -1."""
+    return sim.ledger_rows[v, 3 * k + tl.TAIL]
 
 
 @kernel
@@ -96,20 +118,29 @@ def take_out(sim, v, slot):
 
 
 @kernel
-def append(sim, v, slot, k):
-    """Put the slot, which is in no list, at the end of list ``k``."""
+def insert(sim, v, slot, k, before):
+    """Put the slot, which is in no list, into list ``k`` behind slot ``before``; -1: at the front."""
     block = sim.blocks[v, slot]
     row = 3 * k
-    last = sim.ledger_rows[v, row + tl.TAIL]
+    after = sim.blocks[v, before].next if before >= 0 else sim.ledger_rows[v, row + tl.HEAD]
     block.list = k
-    block.prev = last
-    block.next = -1
-    if last >= 0:
-        sim.blocks[v, last].next = slot
+    block.prev = before
+    block.next = after
+    if before >= 0:
+        sim.blocks[v, before].next = slot
     else:
         sim.ledger_rows[v, row + tl.HEAD] = slot
-    sim.ledger_rows[v, row + tl.TAIL] = slot
+    if after >= 0:
+        sim.blocks[v, after].prev = slot
+    else:
+        sim.ledger_rows[v, row + tl.TAIL] = slot
     sim.ledger_rows[v, row + tl.SIZE] += 1
+
+
+@kernel
+def append(sim, v, slot, k):
+    """Put the slot, which is in no list, at the end of list ``k``."""
+    insert(sim, v, slot, k, last(sim, v, k))
 
 
 @kernel
@@ -132,6 +163,7 @@ def drop(sim, v, slot):
 def reset(sim, v):
     """No blocks."""
     sim.ledgers[v].free_slot = -1
+    sim.ledgers[v].free_group = -1
     sim.buckets[v, :] = -1
     for k in range(tl.LISTS):
         sim.ledger_rows[v, 3 * k + tl.HEAD] = -1

@@ -1,4 +1,4 @@
-"""What both engines do alike: waiting and running lists, the decode clock, the end of a request."""
+"""What all engines do alike: waiting and running lists, the decode clock, the end of a request."""
 
 from __future__ import annotations
 
@@ -46,50 +46,34 @@ def path_at(sim, w, r, tokens):
 
 
 @kernel
-def wait_last(sim, w, r):
-    """Queue ``r`` behind all waiting requests."""
+def wait_after(sim, w, before, r):
+    """Queue ``r`` behind the waiting request ``before``; -1: at the head."""
     worker = sim.workers[w]
-    request = sim.requests[r]
-    request.next = -1
-    request.prev = worker.waiting_tail
-    if worker.waiting_tail >= 0:
-        sim.requests[worker.waiting_tail].next = r
+    requests = sim.requests
+    after = requests[before].next if before >= 0 else worker.waiting_head
+    requests[r].prev = before
+    requests[r].next = after
+    if before >= 0:
+        requests[before].next = r
     else:
         worker.waiting_head = r
-    worker.waiting_tail = r
+    if after >= 0:
+        requests[after].prev = r
+    else:
+        worker.waiting_tail = r
     worker.waiting += 1
+
+
+@kernel
+def wait_last(sim, w, r):
+    """Queue ``r`` behind all waiting requests."""
+    wait_after(sim, w, sim.workers[w].waiting_tail, r)
 
 
 @kernel
 def wait_first(sim, w, r):
     """Queue ``r`` before all waiting requests."""
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    request.prev = -1
-    request.next = worker.waiting_head
-    if worker.waiting_head >= 0:
-        sim.requests[worker.waiting_head].prev = r
-    else:
-        worker.waiting_tail = r
-    worker.waiting_head = r
-    worker.waiting += 1
-
-
-@kernel
-def wait_after(sim, w, before, r):
-    """Queue ``r`` behind the waiting request ``before``; at the head where that is -1."""
-    if before < 0:
-        wait_first(sim, w, r)
-        return
-    after = sim.requests[before].next
-    if after < 0:
-        wait_last(sim, w, r)
-        return
-    sim.requests[r].prev = before
-    sim.requests[r].next = after
-    sim.requests[before].next = r
-    sim.requests[after].prev = r
-    sim.workers[w].waiting += 1
+    wait_after(sim, w, -1, r)
 
 
 @kernel
@@ -126,33 +110,34 @@ def stop_waiting(sim, w, r):
 
 
 @kernel
-def run_last(sim, w, r):
-    """Append ``r`` to the running list."""
+def run_after(sim, w, before, r):
+    """Put ``r`` into the running list behind ``before``; -1: at its head."""
     worker = sim.workers[w]
-    request = sim.requests[r]
-    request.next = -1
-    request.prev = worker.running_tail
-    if worker.running_tail >= 0:
-        sim.requests[worker.running_tail].next = r
+    requests = sim.requests
+    after = requests[before].next if before >= 0 else worker.running_head
+    requests[r].prev = before
+    requests[r].next = after
+    if before >= 0:
+        requests[before].next = r
     else:
         worker.running_head = r
-    worker.running_tail = r
+    if after >= 0:
+        requests[after].prev = r
+    else:
+        worker.running_tail = r
     worker.running += 1
+
+
+@kernel
+def run_last(sim, w, r):
+    """Append ``r`` to the running list."""
+    run_after(sim, w, sim.workers[w].running_tail, r)
 
 
 @kernel
 def run_first(sim, w, r):
     """Put ``r`` at the head of the running list."""
-    worker = sim.workers[w]
-    request = sim.requests[r]
-    request.prev = -1
-    request.next = worker.running_head
-    if worker.running_head >= 0:
-        sim.requests[worker.running_head].prev = r
-    else:
-        worker.running_tail = r
-    worker.running_head = r
-    worker.running += 1
+    run_after(sim, w, -1, r)
 
 
 @kernel
@@ -198,7 +183,11 @@ def join_decode(sim, w, r):
     request = sim.requests[r]
     request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
-    worker.context_tokens += sim.trace.input_tokens[r] + request.generated
+    known = sim.trace.input_tokens[r] + request.generated
+    worker.context_tokens += known
+    if worker.decoding == 0 or known - worker.clock > worker.longest_tokens:
+        worker.longest_tokens = known - worker.clock
+        worker.longest_stale = 0
     worker.decoding += 1
     heaps.finish_push(sim, w, r)
 
@@ -213,8 +202,35 @@ def leave_decode(sim, w, r):
     request.computed = known - 1
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] -= 1
     worker.context_tokens -= known
+    if known - worker.clock == worker.longest_tokens:
+        worker.longest_stale = 1
     worker.decoding -= 1
     heaps.finish_remove(sim, w, r)
+
+
+@kernel
+def longest_context(sim, w):
+    """Tokens that the decoding request with the longest context reads in the next step; 0 where costs do not ask."""
+    worker = sim.workers[w]
+    if not sim.seconds.host.skewed or worker.decoding == 0:
+        return 0
+    if worker.longest_stale:
+        decoding = sim.finish_heap[w]
+        longest = 0
+        for k in range(worker.decoding):
+            longest = max(longest, sim.trace.input_tokens[decoding[k]] + generated_tokens(sim, w, decoding[k]))
+        worker.longest_tokens = longest - worker.clock
+        worker.longest_stale = 0
+    return worker.longest_tokens + worker.clock
+
+
+@kernel
+def excess_tokens(sim, w):
+    """How far the decoding requests' contexts fall short of the longest, in all (see ``cost.skew_seconds``)."""
+    worker = sim.workers[w]
+    if not sim.seconds.host.skewed:
+        return 0
+    return longest_context(sim, w) * worker.decoding - worker.context_tokens
 
 
 @kernel
@@ -275,6 +291,8 @@ def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
         fetched = min(host_hit_tokens, request.fetched_tokens)
         request.host_hit_tokens = host_hit_tokens - fetched
         request.storage_hit_tokens = fetched
+        near = request.fetched_tokens - request.far_fetched_tokens
+        sim.workers[request.worker].far_hit_tokens += max(fetched - near, 0)
 
 
 @kernel
@@ -296,14 +314,3 @@ def note_finished(sim, w, r, now):
     worker.inflight_tokens -= sim.trace.input_tokens[r]
     worker.inflight_requests -= 1
     announce_end(sim, r, now)
-
-
-@kernel
-def load_back(sim, w, now, tokens):
-    """Queue a copy of ``tokens`` from host memory on the worker's link; the step in formation waits for its end."""
-    worker = sim.workers[w]
-    if tokens <= 0:
-        return
-    start = max(now, worker.load_back_s)
-    worker.load_back_s = start + sim.config.host_latency_s + tokens * sim.config.host_s_per_token
-    worker.host_hit_tokens += tokens

@@ -1,57 +1,133 @@
-"""LMCache's local tiers: chunks in host memory, and on disk behind it.
+"""LMCache's tiers: chunks in host memory, and in stores behind it, each of one worker or shared.
 
-The rules and their sources: ``validate.restatement.lmcache_store``. Ledger v is a store's host memory, ledger
-``stores`` + v its disk; a chunk on disk that is being written for the first time is in no list yet. Chunks of host
-memory that are in no list, because the cache has their content already, are only counted (``used``).
+The rules and their sources: ``validate.restatement.lmcache_store``. Every store has a ledger (``Sim.worker_stores``);
+those of the first tier, host memory, come first. Host memory that writes are made from without its being in the cache,
+which has the content already, has a slot without a key. A chunk behind host memory that is being written for the first
+time is in no list yet.
 """
 
 from __future__ import annotations
 
-from hisearch.kernels import ledger, links
-from hisearch.kernels import tier_layout as tl
+from hisearch.kernels import chunk_order, ledger, links
 from hisearch.kernels.jit import kernel
 
 
 @kernel
-def _disk_of(sim, v):
-    return v + sim.offloading.stores
-
-
-@kernel
-def _disk_link(sim, v):
-    """The link for writing to the disk of store ``v``; the next one is for reading."""
-    return 2 * sim.config.workers + 2 * v
-
-
-@kernel
-def advance(sim, v, now):
-    """Note the writes that have ended by ``now``."""
+def travel(sim, w, v, back, now, tokens):
+    """Send ``tokens`` between worker ``w``'s node and store ``v``: over its own link, and the node's network."""
     book = sim.ledgers[v]
-    disk = _disk_of(sim, v)
+    end = now
+    if book.link >= 0:
+        end = links.send(sim, book.link + back, now, tokens)
+    if book.networked:
+        end = max(end, links.send(sim, sim.connectors[w].network + back, now, tokens))
+    return end
+
+
+# ---- writes to the stores behind host memory -------------------------------------------------------------------------
+
+
+@kernel
+def _let_go(sim, v, slot):
+    """One user less of host memory; without any it is free."""
+    block = sim.blocks[v, slot]
+    block.users -= 1
+    if block.users == 0:
+        sim.ledgers[v].used -= 1
+        ledger.forget(sim, v, slot)
+
+
+@kernel
+def _end_writes(sim, v, now):
+    """Note the writes to store ``v`` that have ended by ``now``."""
+    book = sim.ledgers[v]
+    ring = sim.writes[v - sim.offloading.stores]
     while book.writes > 0:
-        write = sim.writes[v, book.writes_head]
+        write = ring[book.writes_head]
         if write.end_s > now:
             return
-        book.writes_head = (book.writes_head + 1) % sim.writes.shape[1]
+        book.writes_head = (book.writes_head + 1) % len(ring)
         book.writes -= 1
-        if write.host >= 0:
-            sim.blocks[v, write.host].users -= 1
-        else:
-            book.used -= 1
-        chunk = sim.blocks[disk, write.disk]
+        _let_go(sim, write.host, write.host_slot)
+        chunk = sim.blocks[v, write.slot]
         chunk.users = 0
-        sim.ledgers[disk].stored += 1
+        book.stored += 1
         if chunk.list >= 0:
-            ledger.move(sim, disk, write.disk, tl.RECENT)
-            sim.ledgers[disk].used -= 1
+            chunk_order.use(sim, v, write.slot)
+            book.used -= 1
         else:
-            ledger.append(sim, disk, write.disk, tl.RECENT)
             chunk.ready_s = write.end_s
+            chunk_order.put(sim, v, write.slot)
+
+
+@kernel
+def advance(sim, w, now):
+    """Note the writes to worker ``w``'s stores that have ended by ``now``."""
+    for tier in range(1, sim.worker_stores.shape[1]):
+        _end_writes(sim, sim.worker_stores[w, tier], now)
+
+
+@kernel
+def _room_behind(sim, v):
+    """Take room for one chunk in a store behind host memory, evicting if need be. Returns whether there is some."""
+    book = sim.ledgers[v]
+    if book.used == book.capacity:
+        slot = chunk_order.victim(sim, v)
+        if slot < 0:
+            return False
+        chunk_order.take_out(sim, v, slot)
+        if sim.blocks[v, slot].users == 0:
+            ledger.forget(sim, v, slot)
+        book.evicted += 1
+        book.used -= 1
+    book.used += 1
+    book.peak = max(book.peak, book.used)
+    return True
+
+
+@kernel
+def _queue_write(sim, v, end_s, slot, host, host_slot):
+    """Put a write into the ring, by the time of its end."""
+    book = sim.ledgers[v]
+    ring = sim.writes[v - sim.offloading.stores]
+    size = len(ring)
+    at = book.writes_head + book.writes
+    # A transfer over another node's network may end before one that was sent earlier.
+    while at > book.writes_head and ring[(at - 1) % size].end_s > end_s:
+        ring[at % size] = ring[(at - 1) % size]
+        at -= 1
+    write = ring[at % size]
+    write.end_s = end_s
+    write.slot = slot
+    write.host = host
+    write.host_slot = host_slot
+    book.writes += 1
+
+
+@kernel
+def _begin_write(sim, w, v, key, host_slot, now):
+    """Write a chunk from host memory to store ``v`` behind it, unless that is being done or there is no room."""
+    slot = ledger.find(sim, v, key)
+    if slot >= 0 and sim.blocks[v, slot].users > 0:
+        return
+    if not _room_behind(sim, v):
+        return
+    slot = ledger.find(sim, v, key)
+    if slot < 0:
+        slot = ledger.new(sim, v, key)
+    sim.blocks[v, slot].users = 1
+    host = sim.worker_stores[w, 0]
+    sim.blocks[host, host_slot].users += 1
+    end_s = travel(sim, w, v, 0, now, sim.offloading.block_tokens)
+    _queue_write(sim, v, end_s, slot, host, host_slot)
+
+
+# ---- look-ups --------------------------------------------------------------------------------------------------------
 
 
 @kernel
 def _leading(sim, v, begin, end, now):
-    """How many of the first keys from ``begin`` on, before ``end``, ledger ``v`` has by ``now``."""
+    """How many of the path's first keys from ``begin`` on, before ``end``, store ``v`` has by ``now``."""
     k = begin
     while k < end:
         slot = ledger.find(sim, v, sim.path[0, k])
@@ -62,35 +138,36 @@ def _leading(sim, v, begin, end, now):
 
 
 @kernel
-def _pin(sim, v, begin, end, pins):
-    """Add to the pins of the keys; what is pinned goes to the end of its list, last key first."""
-    for k in range(end - 1, begin - 1, -1):
-        slot = ledger.find(sim, v, sim.path[0, k])
-        sim.blocks[v, slot].pins += pins
-        if pins > 0:
-            ledger.move(sim, v, slot, tl.RECENT)
-
-
-@kernel
-def lookup(sim, v, static, count, now):
-    """Pin and touch the leading ones of the path's first ``count`` chunks: (in host memory, behind them on disk)."""
-    advance(sim, v, now)
+def lookup(sim, w, r, static, count, now):
+    """Pin and use the leading ones of the path's first ``count`` chunks; returns how many there are in all tiers."""
+    advance(sim, w, now)
     ledger.fill_path(sim, static, 0, count)
-    host = _leading(sim, v, 0, count, now)
-    disk = 0
-    if sim.offloading.disk:
-        disk = _leading(sim, _disk_of(sim, v), host, count, now)
-    _pin(sim, v, 0, host, 1)
-    _pin(sim, _disk_of(sim, v), host, host + disk, 1)
-    return host, disk
+    begin = 0
+    for tier in range(sim.worker_stores.shape[1]):
+        v = sim.worker_stores[w, tier]
+        end = begin + _leading(sim, v, begin, count, now)
+        for k in range(end - 1, begin - 1, -1):
+            slot = ledger.find(sim, v, sim.path[0, k])
+            sim.blocks[v, slot].pins += 1
+            chunk_order.use(sim, v, slot)
+        sim.found_in[r, tier] = end - begin
+        begin = end
+    return begin
 
 
 @kernel
-def unpin(sim, v, static, host, disk):
-    """A look-up has been served."""
-    ledger.fill_path(sim, static, 0, host + disk)
-    _pin(sim, v, 0, host, -1)
-    _pin(sim, _disk_of(sim, v), host, host + disk, -1)
+def unpin(sim, w, r, static):
+    """The look-up of ``r`` has been served."""
+    ledger.fill_path(sim, static, 0, sim.offloaded[r].found)
+    k = 0
+    for tier in range(sim.worker_stores.shape[1]):
+        v = sim.worker_stores[w, tier]
+        for _ in range(sim.found_in[r, tier]):
+            sim.blocks[v, ledger.find(sim, v, sim.path[0, k])].pins -= 1
+            k += 1
+
+
+# ---- host memory -----------------------------------------------------------------------------------------------------
 
 
 @kernel
@@ -98,12 +175,11 @@ def _allocate(sim, v):
     """Take host memory of one chunk, evicting if need be. Returns whether there is some."""
     book = sim.ledgers[v]
     if book.used == book.capacity:
-        slot = ledger.first(sim, v, tl.RECENT)
-        while slot >= 0 and (sim.blocks[v, slot].users > 1 or sim.blocks[v, slot].pins > 0):
-            slot = sim.blocks[v, slot].next
+        slot = chunk_order.victim(sim, v)
         if slot < 0:
             return False
-        ledger.drop(sim, v, slot)
+        chunk_order.take_out(sim, v, slot)
+        ledger.forget(sim, v, slot)
         book.evicted += 1
         book.used -= 1
     book.used += 1
@@ -119,99 +195,65 @@ def _offer(sim, v, key, ready_s):
     slot = ledger.new(sim, v, key)
     sim.blocks[v, slot].users = 1
     sim.blocks[v, slot].ready_s = ready_s
-    ledger.append(sim, v, slot, tl.RECENT)
+    chunk_order.put(sim, v, slot)
     sim.ledgers[v].stored += 1
     return slot
 
 
 @kernel
-def read(sim, v, static, begin, end, now):
+def read(sim, w, static, begin, end, now):
     """Bring found chunks into host memory; returns when all are there."""
-    advance(sim, v, now)
+    advance(sim, w, now)
     ledger.fill_path(sim, static, begin, end)
     keys = sim.path[0]
-    count = end - begin
-    disk = _disk_of(sim, v)
     kept = sim.path[1]
-    fresh = 0
+    count = end - begin
+    host = sim.worker_stores[w, 0]
+    sim.ledgers[host].read += count
     at_s = now
-    for k in range(_leading(sim, v, 0, count, now), count):
-        ledger.move(sim, disk, ledger.find(sim, disk, keys[k]), tl.RECENT)
-        at_s = links.send(sim, _disk_link(sim, v) + 1, at_s, sim.offloading.block_tokens)
-        sim.ledgers[disk].read += 1
-        if _allocate(sim, v):
-            kept[fresh] = keys[k]
-            fresh += 1
+    fresh = 0
+    k = _leading(sim, host, 0, count, now)
+    for tier in range(1, sim.worker_stores.shape[1]):
+        v = sim.worker_stores[w, tier]
+        until = k + _leading(sim, v, k, count, now)
+        while k < until:
+            chunk_order.use(sim, v, ledger.find(sim, v, keys[k]))
+            at_s = travel(sim, w, v, 1, at_s, sim.offloading.block_tokens)
+            sim.ledgers[v].read += 1
+            if _allocate(sim, host):
+                kept[fresh] = keys[k]
+                fresh += 1
+            k += 1
     for k in range(fresh):
-        if _offer(sim, v, kept[k], at_s) < 0:
-            sim.ledgers[v].used -= 1
-    sim.ledgers[v].read += count
+        if _offer(sim, host, kept[k], at_s) < 0:
+            sim.ledgers[host].used -= 1
     return at_s
 
 
 @kernel
-def reserve(sim, v, count, now):
+def reserve(sim, w, count, now):
     """Take host memory for as many of ``count`` chunks as there is room for; returns how many."""
-    advance(sim, v, now)
+    advance(sim, w, now)
     taken = 0
-    while taken < count and _allocate(sim, v):
+    while taken < count and _allocate(sim, sim.worker_stores[w, 0]):
         taken += 1
     return taken
 
 
 @kernel
-def _room_on_disk(sim, disk):
-    """Take room for one chunk on disk, evicting if need be. Returns whether there is some."""
-    book = sim.ledgers[disk]
-    if book.used == book.capacity:
-        slot = ledger.first(sim, disk, tl.RECENT)
-        while slot >= 0 and sim.blocks[disk, slot].pins > 0:
-            slot = sim.blocks[disk, slot].next
-        if slot < 0:
-            return False
-        ledger.take_out(sim, disk, slot)
-        if sim.blocks[disk, slot].users == 0:
-            ledger.forget(sim, disk, slot)
-        book.evicted += 1
-        book.used -= 1
-    book.used += 1
-    book.peak = max(book.peak, book.used)
-    return True
-
-
-@kernel
-def _begin_write(sim, v, key, slot, now):
-    """Write a chunk to disk, from slot ``slot`` or memory in no list (-1). Returns whether it is done."""
-    disk = _disk_of(sim, v)
-    on_disk = ledger.find(sim, disk, key)
-    if on_disk >= 0 and sim.blocks[disk, on_disk].users > 0:
-        return False
-    if not _room_on_disk(sim, disk):
-        return False
-    on_disk = ledger.find(sim, disk, key)
-    if on_disk < 0:
-        on_disk = ledger.new(sim, disk, key)
-    sim.blocks[disk, on_disk].users = 1
-    book = sim.ledgers[v]
-    write = sim.writes[v, (book.writes_head + book.writes) % sim.writes.shape[1]]
-    write.end_s = links.send(sim, _disk_link(sim, v), now, sim.offloading.block_tokens)
-    write.disk = on_disk
-    write.host = slot
-    book.writes += 1
-    return True
-
-
-@kernel
-def save(sim, v, static, begin, end, now):
-    """Reserved memory holds the chunks at ``now``: they can be found from then on, and are written to disk."""
+def save(sim, w, static, begin, end, now):
+    """Reserved memory holds the chunks at ``now``: they can be found from then on, and are written behind it."""
+    host = sim.worker_stores[w, 0]
     ledger.fill_path(sim, static, begin, end)
     keys = sim.path[0]
     slots = sim.path[1]
     for k in range(end - begin):
-        slots[k] = _offer(sim, v, keys[k], now)
+        slots[k] = _offer(sim, host, keys[k], now)
     for k in range(end - begin):
-        written = sim.offloading.disk != 0 and _begin_write(sim, v, keys[k], slots[k], now)
-        if slots[k] < 0 and not written:
-            sim.ledgers[v].used -= 1
-        elif slots[k] >= 0 and written:
-            sim.blocks[v, slots[k]].users += 1
+        slot = slots[k]
+        if slot < 0:
+            slot = ledger.nameless(sim, host)
+        sim.blocks[host, slot].users += 1
+        for tier in range(1, sim.worker_stores.shape[1]):
+            _begin_write(sim, w, sim.worker_stores[w, tier], keys[k], slot, now)
+        _let_go(sim, host, slot)

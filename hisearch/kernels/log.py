@@ -7,7 +7,9 @@ again with larger ones.
 
 from __future__ import annotations
 
+from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
 
@@ -50,6 +52,29 @@ def _held(sim, v):
 
 
 @kernel
+def _tier_tokens(sim, w):
+    """What worker ``w``'s host memory holds, and its stores behind that, in tokens."""
+    host = 0
+    storage = 0
+    if sim.config.hicache:
+        host = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
+        for t in range(sim.tiers.storage):
+            tier = sim.store_tiers[t]
+            storage += _held(sim, tier.first + w // tier.workers_per_store)
+    elif sim.config.host_pages > 0:
+        host = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
+    elif sim.offloading.mover == tl.OFFLOAD:
+        v = w // sim.offloading.workers_per_store
+        blocks = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
+        host = blocks * sim.offloading.block_tokens
+    elif sim.offloading.mover == tl.LMCACHE:
+        host = sim.ledgers[sim.worker_stores[w, 0]].used * sim.offloading.block_tokens
+        for tier in range(1, sim.worker_stores.shape[1]):
+            storage += sim.ledgers[sim.worker_stores[w, tier]].used * sim.offloading.block_tokens
+    return host, storage
+
+
+@kernel
 def step(sim, w, kind, scheduled_s, start_s, end_s):
     """Close the step to which all entries and losses since the last one belong."""
     k = sim.counters[la.LOG_STEPS]
@@ -68,12 +93,7 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
     record.ratio = sim.workers[w].ratio
     record.free_tokens = sim.trees[w].free_pages * sim.config.page_tokens
     record.evictable_tokens = sim.trees[w].evictable_pages * sim.config.page_tokens
-    record.host_tokens = 0
-    record.storage_tokens = 0
-    if sim.config.hicache:
-        record.host_tokens = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
-        if sim.tiers.storage:
-            record.storage_tokens = _held(sim, sim.config.workers + w // sim.tiers.workers_per_store)
+    record.host_tokens, record.storage_tokens = _tier_tokens(sim, w)
     record.first_entry = first
     record.entries = sim.counters[la.LOG_ENTRIES] - first
     record.first_lost = sim.counters[la.LOG_LOST_TAKEN]

@@ -7,7 +7,7 @@ step's results are taken in (see ``tier_layout.NOTES``), or at once where no ste
 
 from __future__ import annotations
 
-from hisearch.kernels import host_blocks, ledger, links, lists
+from hisearch.kernels import host_blocks, host_use, ledger, links, lists
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
@@ -85,7 +85,7 @@ def find(sim, w, r, static, known, on_device):
     size = sim.offloading.block_tokens
     v = store_of(sim, w)
     count = known // size
-    host_blocks.touch(sim, v, static, count)
+    host_use.touch(sim, v, static, count, r)
     if count * size - on_device < size:
         return 0
     first = on_device // size
@@ -141,6 +141,19 @@ def end_wait(sim, w, r):
 
 
 @kernel
+def begin_prepared(sim, w, ready_s):
+    """Begin the transfers to the host that the pass before prepared, the step that makes their KV ending then."""
+    connector = sim.connectors[w]
+    t = connector.prepared
+    connector.prepared = -1
+    while t >= 0:
+        transfer = sim.transfers[t]
+        transfer.end_s = links.send(sim, 2 * w, ready_s, transfer.tokens)
+        sim.offloaded[transfer.request].store_end_s = transfer.end_s
+        t = transfer.next
+
+
+@kernel
 def begin_transfers(sim, w, now):
     """Begin what the pass before prepared, and the loads of this one; returns when a step may be launched.
 
@@ -148,14 +161,7 @@ def begin_transfers(sim, w, now):
     """
     connector = sim.connectors[w]
     worker = sim.workers[w]
-    t = connector.prepared
-    connector.prepared = -1
-    ready_s = max(now, worker.newest_end_s)
-    while t >= 0:
-        transfer = sim.transfers[t]
-        transfer.end_s = links.send(sim, 2 * w, ready_s, transfer.tokens)
-        sim.offloaded[transfer.request].store_end_s = transfer.end_s
-        t = transfer.next
+    begin_prepared(sim, w, max(now, worker.newest_end_s))
     launch_s = now
     r = worker.lost_head
     while r >= 0:
@@ -204,9 +210,9 @@ def store(sim, w, r, tokens):
     """Hand the manager the whole blocks among ``r``'s first ``tokens`` tokens that it has not dealt with."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
-    count = tokens // size
-    if count <= offloaded.dealt_with:
+    if tokens < (offloaded.dealt_with + 1) * size:
         return
+    count = tokens // size
     v = store_of(sim, w)
     static = lists.path_end(sim, r)
     stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)
@@ -215,7 +221,7 @@ def store(sim, w, r, tokens):
         return
     offloaded.dealt_with = count
     if stored > 0:
-        host_blocks.touch(sim, v, static, count)
+        host_use.touch(sim, v, static, count, r)
         offloaded.storing = 1
         _prepare(sim, w, r, stored * size)
 
@@ -242,8 +248,8 @@ def flush(sim, w):
 
 
 @kernel
-def look(sim, w, now, row):
-    """Find what has ended by ``now``, also of requests that have finished since the look before."""
+def end_transfers(sim, w, now, row):
+    """Find the transfers to the host that have ended by ``now``."""
     connector = sim.connectors[w]
     while connector.transfers_head >= 0 and connector.transfers_head != connector.prepared:
         t = connector.transfers_head
@@ -259,6 +265,13 @@ def look(sim, w, now, row):
             offloaded.awaited = 0
             connector.awaited -= 1
             _note_stored(sim, row, transfer.request)
+
+
+@kernel
+def look(sim, w, now, row):
+    """Find what has ended by ``now``, also of requests that have finished since the look before."""
+    connector = sim.connectors[w]
+    end_transfers(sim, w, now, row)
     while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
         r = connector.loads_head
         connector.loads_head = sim.offloaded[r].next
@@ -339,9 +352,9 @@ def finish(sim, w, r):
 
 @kernel
 def quiet(sim, w):
-    """Whether further passes that prepare no transfer would neither begin nor note any."""
+    """Whether further passes would note no transfer, and none of them finds no room for what it stores already."""
     connector = sim.connectors[w]
-    if connector.prepared >= 0 or connector.lagging or connector.awaited > 0 or connector.loads_head >= 0:
+    if connector.lagging or connector.awaited > 0 or connector.loads_head >= 0:
         return False
     return not found_any(sim, 2 * w) and not found_any(sim, 2 * w + 1)
 

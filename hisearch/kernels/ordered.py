@@ -10,22 +10,10 @@ from hisearch.kernels.jit import kernel
 def run(sim, w, r):
     """Put ``r`` into the running list."""
     requests = sim.requests
-    worker = sim.workers[w]
-    before = worker.running_tail
+    before = sim.workers[w].running_tail
     while before >= 0 and requests[before].order > requests[r].order:
         before = requests[before].prev
-    after = requests[before].next if before >= 0 else worker.running_head
-    requests[r].prev = before
-    requests[r].next = after
-    if before >= 0:
-        requests[before].next = r
-    else:
-        worker.running_head = r
-    if after >= 0:
-        requests[after].prev = r
-    else:
-        worker.running_tail = r
-    worker.running += 1
+    lists.run_after(sim, w, before, r)
 
 
 @kernel

@@ -2,7 +2,8 @@
 
 The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a
 request's blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is
-the queue's length. The host tier keeps its pages the same way: there, nothing is ever held beyond one operation.
+the queue's length. TensorRT-LLM's host cache keeps its pages the same way (``trtllm_host``): pages of the same tree, in
+a queue of their own, whose record is that of tree ``workers + v``.
 
 What a request holds is a way from its deepest node up to the root; ``NODE.lock`` counts the ways that lead through a
 node. A way follows the parents, except where a look-up found another copy of the same pages than the one above which a
@@ -24,7 +25,8 @@ def run_pages(sim, d):
 
 
 @kernel
-def _unlink(sim, v, d):
+def unlink(sim, v, d):
+    """Take ``d`` out of queue ``v``."""
     node = sim.nodes[d]
     store = sim.trees[v]
     if node.prev >= 0:
@@ -41,14 +43,14 @@ def _unlink(sim, v, d):
 
 
 @kernel
-def _link_after(sim, v, d, before):
-    """Put ``d`` behind ``before``; -1: at the front."""
+def link_after(sim, v, d, before):
+    """Put ``d`` into queue ``v`` behind ``before``; -1: at the front."""
     node = sim.nodes[d]
     store = sim.trees[v]
     after = sim.nodes[before].next if before >= 0 else store.head
     node.prev = before
     node.next = after
-    node.queued = 1
+    node.queued = la.FREE if v < sim.config.workers else la.ON_HOST
     if before >= 0:
         sim.nodes[before].next = d
     else:
@@ -76,13 +78,19 @@ def push_empty(sim, v, pages):
     node.begin = 0
     node.end = pages * sim.config.page_tokens
     node.parent = -1
-    _link_after(sim, v, d, tail)
+    link_after(sim, v, d, tail)
 
 
 @kernel
 def take(sim, v, pages):
-    """Take ``pages`` pages from the front of the queue; their content is lost. There must be as many."""
-    store = sim.trees[v]
+    """Take ``pages`` pages from the front of the queue of tree ``v``; their content is lost. There must be as many."""
+    take_from(sim, v, v, pages)
+
+
+@kernel
+def take_from(sim, v, q, pages):
+    """Likewise from queue ``q``, which has pages of tree ``v``."""
+    store = sim.trees[q]
     store.free_pages -= pages
     while pages > 0:
         d = store.head
@@ -96,7 +104,7 @@ def take(sim, v, pages):
         if node.static == 0:
             node.end -= taken * sim.config.page_tokens
             if taken == here:
-                _unlink(sim, v, d)
+                unlink(sim, q, d)
                 tree.release_node(sim, d)
         else:
             store.evicted_tokens += taken * sim.config.page_tokens
@@ -105,7 +113,7 @@ def take(sim, v, pages):
                     tree.trim(sim, v, d, node.end - taken * sim.config.page_tokens)
                     continue
                 split(sim, v, d, node.end - taken * sim.config.page_tokens)
-            _unlink(sim, v, d)
+            unlink(sim, q, d)
             if node.children > 0:
                 copies.become_ghost(sim, v, d)
             else:
@@ -116,9 +124,10 @@ def take(sim, v, pages):
 def _split_one(sim, v, d, at):
     u = tree.split(sim, v, d, at)
     sim.nodes[u].lock = sim.nodes[d].lock
-    if sim.nodes[d].queued == 1:
-        _link_after(sim, v, u, d)
-    sim.nodes[u].queued = sim.nodes[d].queued
+    queued = sim.nodes[d].queued
+    if queued > 0:
+        link_after(sim, v if queued == la.FREE else sim.config.workers + v, u, d)
+    sim.nodes[u].queued = queued
     return u
 
 
@@ -165,11 +174,12 @@ def queued_pages(sim, v, d, tokens):
 
 
 @kernel
-def _lock_one(sim, v, d):
+def lock_one(sim, v, d):
+    """One way more leads through node ``d`` of HBM."""
     node = sim.nodes[d]
     node.lock += 1
     if node.lock == 1:
-        _unlink(sim, v, d)
+        unlink(sim, v, d)
         sim.trees[v].free_pages -= run_pages(sim, d)
 
 
@@ -187,7 +197,7 @@ def unlock(sim, v, d, strand):
         node = nodes[d]
         node.lock -= 1
         if node.lock == 0:
-            _link_after(sim, v, d, store.tail)
+            link_after(sim, v, d, store.tail)
             store.free_pages += run_pages(sim, d)
         d = node.parent
 
@@ -203,7 +213,7 @@ def hold(sim, v, static, limit):
     first_strand = -1
     last_strand = -1
     while d >= sim.trees.shape[0]:
-        _lock_one(sim, v, d)
+        lock_one(sim, v, d)
         d = nodes[d].parent
         found = tree.found_copy(sim, d)
         if found != d:
@@ -282,21 +292,6 @@ def cached_runs(sim, v, static, begin, end):
         d = tree.found_copy(sim, sim.nodes[d].parent)
         runs += 1
     return runs
-
-
-@kernel
-def store(sim, v, static, tokens):
-    """Copy the first ``tokens`` (whole pages) of the path to ``static`` into cache ``v``, as far as it has room.
-
-    They become the youngest.
-    """
-    found, d, strand = hold(sim, v, static, tokens)
-    room = sim.trees[v].free_pages * sim.config.page_tokens
-    end = min(tokens, found + room)
-    if end > found:
-        take(sim, v, (end - found) // sim.config.page_tokens)
-        d = grow(sim, v, d, static, found, end)
-    unlock(sim, v, d, strand)
 
 
 @kernel

@@ -24,9 +24,15 @@ def pages_of(sim, d):
 
 
 @kernel
+def counts_priorities(sim):
+    """True where something goes by the requests' priorities: from HBM and the host, or from a store."""
+    return sim.config.eviction == la.BY_PRIORITY or sim.tiers.priorities != 0
+
+
+@kernel
 def stands(sim):
     """True where nodes have standings."""
-    return sim.config.eviction == la.BY_PRIORITY or sim.config.schedule == la.DFS_WEIGHT
+    return counts_priorities(sim) or sim.config.schedule == la.DFS_WEIGHT
 
 
 @kernel

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 
 from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lists, log, radix
+from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
@@ -56,8 +58,9 @@ def _launch_prefill(sim, w, now, kind):
     mixed = kind == la.MIXED_STEP
     decoding = worker.decoding if mixed else 0
     context = worker.context_tokens if mixed else 0
-    seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context)
-    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context)
+    longest = lists.longest_context(sim, w) if mixed else 0
+    seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context, longest)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context, longest)
     worker.decode_tokens += decoding
     end_s = device.launch(sim, w, now, seconds)
     if sim.config.log:
@@ -105,8 +108,8 @@ def _something_comes(sim, w):
         return True
     if not sim.tiers.storage:
         return False
-    storage.advance(sim, w)
-    return storage.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S
+    servers.advance(sim, w)
+    return servers.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S
 
 
 @kernel
@@ -120,7 +123,7 @@ def _look_again(sim, w):
         time = min(time, storage.next_deadline_s(sim, w))
     if time < la.FOREVER_S:
         heaps.event_set(sim, w, time)
-    elif not sim.tiers.storage or not storage.busy(sim, w):
+    elif not sim.tiers.storage or not servers.busy(sim, w):
         # What the batch to come is to load back may lock all the memory that it needs.
         sim.counters[la.FAULT] = la.STUCK
 
@@ -128,10 +131,10 @@ def _look_again(sim, w):
 @kernel
 def serve(sim, k, now):
     """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
-    storage.end_part(sim, k, now)
-    w = k // 3
+    servers.end_part(sim, k, now)
+    w = k // hl.SERVERS
     worker = sim.workers[w]
-    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s:
+    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s and k % hl.SERVERS != hl.MOVER:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
 

@@ -7,7 +7,7 @@ prefill: ``joins`` counts such requests by that time.
 
 from __future__ import annotations
 
-from hisearch.kernels import gaps, heaps
+from hisearch.kernels import gaps, heaps, lists
 from hisearch.kernels.cost import decode_step_seconds
 from hisearch.kernels.jit import kernel
 
@@ -62,17 +62,18 @@ def coast(sim, w):
     worker = sim.workers[w]
     n = worker.decoding
     context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
     steps = worker.coast_steps
     start = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
-    end = start + decode_step_seconds(sim.seconds, n, context)
+    end = start + decode_step_seconds(sim.seconds, n, context, excess)
     first_step(sim, w, end)
     if steps == 1:
         return
     # Only the last step can have one in it whose last token was made in the step before.
     until_end = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     full = min(steps, until_end)
-    gaps.add_coast(sim, end, full - 1, n, context + n)
-    last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n)
+    gaps.add_coast(sim, end, full - 1, n, context + n, excess)
+    last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n, excess)
     if steps > full:
         gaps.add(sim, last, n - heaps.finish_count(sim, w, worker.clock + steps - 1))
     if sim.config.overlap:

@@ -30,7 +30,7 @@ def decodes(sim, w, ahead):
 def _end_s(sim, w, ahead, start_s):
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
-    return coast(sim.seconds, start_s, 1e300, 1, worker.decoding, context)[1]
+    return coast(sim.seconds, start_s, 1e300, 1, worker.decoding, context, lists.excess_tokens(sim, w))[1]
 
 
 @kernel

@@ -31,6 +31,7 @@ RUN = np.dtype(
         ("higher", "i4"),
         ("users", "i4"),  # loads that read it
         ("owner", "i4"),  # the request that is storing it, -1: it can be found
+        ("age", "i4"),  # the store's, where a use of it waits in Sim.uses
     ],
     align=True,
 )
@@ -40,13 +41,14 @@ BLOCK = np.dtype(
     [
         ("ready_s", "f8"),  # LMCache: when it can be found
         ("key", "i8"),
-        ("count", "i8"),  # look-ups, in a ledger of counts
+        ("count", "i8"),  # look-ups, in a ledger of counts; uses, where the least used goes first
         ("prev", "i4"),  # neighbours in its list; next: in the free list too
         ("next", "i4"),
         ("chain", "i4"),  # the next with the same hash
         ("list", "i4"),  # -1: none
-        ("users", "i4"),  # LMCache, in host memory: the cache, and writes from it; on disk: writes to it
+        ("users", "i4"),  # LMCache, of host memory: the cache, saves, writes from it; behind it: writes to it
         ("pins", "i4"),  # LMCache: look-ups that found it and have not been served
+        ("group", "i4"),  # LMCache: of chunks that have been used equally often
     ],
     align=True,
 )
@@ -61,9 +63,15 @@ STORE = np.dtype(
         ("stored", "i8"),
         ("read", "i8"),
         ("marks", "i8"),
+        ("age", "i4"),  # how often the uses that wait were settled, and one more
+        ("uses", "i4"),  # that wait
     ],
     align=True,
 )
+
+#: A use of the blocks before ``end`` on the path to trace-tree node ``static``, which waits to be settled; ``end`` is 0
+#: where a later one makes up for it.
+USE = np.dtype([("end", "i8"), ("static", "i4")], align=True)
 
 #: A ledger.
 LEDGER = np.dtype(
@@ -73,11 +81,17 @@ LEDGER = np.dtype(
         ("stored", "i8"),
         ("read", "i8"),
         ("peak", "i8"),
+        ("hit_tokens", "i8"),  # LMCache: found in it by requests when they were admitted for the first time
         ("free_slot", "i4"),  # first slot given back, or -1
         ("slots", "i4"),  # slots ever used
-        ("used", "i4"),  # LMCache: chunks of host memory, or of disk, in use by anybody
-        ("writes_head", "i4"),  # LMCache: writes to disk under way, a ring in Sim.writes
+        ("used", "i4"),  # LMCache: chunks of its room in use by anybody
+        ("writes_head", "i4"),  # LMCache: writes to it under way, a ring in Sim.writes
         ("writes", "i4"),
+        ("eviction", "i4"),  # LMCache: what goes first
+        ("free_group", "i4"),  # LMCache: first group given back, or -1
+        ("groups", "i4"),  # LMCache: groups ever used
+        ("link", "i4"),  # LMCache: of its own, for writing; the next one is for reading; -1: none
+        ("networked", "i4"),  # LMCache: 1 where it lies behind the nodes' networks
     ],
     align=True,
 )
@@ -92,9 +106,11 @@ OFFLOADED = np.dtype(
         ("load_tokens", "i8"),
         ("on_device", "i8"),  # tokens found on the device at its last look-up
         ("found", "i8"),  # LMCache: chunks that its look-up found
-        ("found_in_host", "i8"),  # LMCache: of those, in host memory
         ("tracked", "i8"),  # LMCache: leading tokens that count as its own
         ("saved", "i8"),  # LMCache: tokens that need not be saved any more
+        ("use_age", "i4"),  # the store's when it used the store last, and where that is in Sim.uses
+        ("use_at", "i4"),
+        ("next_due", "i4"),  # the next one that fills a block in the same step of a coast
         ("storing", "i4"),  # 1 while blocks of it are on their way to the host, as far as the manager knows
         ("transfers", "i4"),  # to the host that have not been noted
         ("ever_stored", "i4"),
@@ -126,6 +142,7 @@ CONNECTOR = np.dtype(
         ("skipped", "i4"),
         ("first_admitted", "i4"),  # of this pass, or -1
         ("lagging", "i4"),  # 1 where this pass found no room to store something
+        ("network", "i4"),  # LMCache: link out of its node; the next one is for the way in
     ],
     align=True,
 )
@@ -136,18 +153,25 @@ NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", 
 #: A transfer to the host, in a list; in the free list by ``next``.
 TRANSFER = np.dtype([("end_s", "f8"), ("tokens", "i8"), ("request", "i4"), ("next", "i4")], align=True)
 
-#: A write to disk: slots of the two ledgers; ``host`` is -1 where the memory that it is made from is not in the cache.
-WRITE = np.dtype([("end_s", "f8"), ("disk", "i4"), ("host", "i4")], align=True)
+#: A write to a store behind host memory: its slot there, and host memory: a ledger and a slot.
+WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot", "i4")], align=True)
+
+#: Chunks of a store that have been used equally often; they are next to each other in its list. In the free list by
+#: ``tail``.
+GROUP = np.dtype([("tail", "i4")])
+
+#: What moves KV between vLLM's tiers.
+NO_MOVER, OFFLOAD, LMCACHE = 0, 1, 2
 
 #: Settings of vLLM's tiers.
 OFFLOADING = np.dtype(
     [
+        ("mover", "i8"),  # NO_MOVER, OFFLOAD or LMCACHE
         ("block_tokens", "i8"),
-        ("stores", "i8"),
+        ("stores", "i8"),  # of the first tier
         ("workers_per_store", "i8"),
         ("arc", "i8"),
         ("threshold", "i8"),  # look-ups after which a block is stored; 0: all are
-        ("disk", "i8"),  # LMCache: 1 with a disk
         ("save_decode", "i8"),
     ],
     align=True,

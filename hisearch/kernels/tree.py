@@ -159,6 +159,27 @@ def split(sim, v, d, at):
 
 
 @kernel
+def hand_down(sim, v, d, child, at):
+    """Give the pages of ``d`` beyond ``at`` to its only child; without any left, ``d`` goes, the child in its place."""
+    trace = sim.trace
+    upper = sim.nodes[d]
+    s = upper.static
+    while s > 0 and trace.start_tokens[s] >= at:
+        if sim.cover[v, s] == d:
+            sim.cover[v, s] = child
+        s = trace.parent[s]
+    # The trace-tree node in which ``at`` lies may have pages on both sides of it.
+    if sim.cover[v, s] == d and floor_page(sim, min(trace.end_tokens[s], upper.end)) > at:
+        sim.cover[v, s] = child
+    upper.static = s
+    upper.end = at
+    sim.nodes[child].begin = at
+    if at == upper.begin:
+        sim.nodes[child].parent = upper.parent
+        release_node(sim, d)
+
+
+@kernel
 def trim(sim, v, d, end):
     """Drop the pages of ``d`` beyond ``end`` (> its begin)."""
     trace = sim.trace

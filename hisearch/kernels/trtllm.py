@@ -10,10 +10,11 @@ of requests and the prompts that can be reused from then on.
 
 from __future__ import annotations
 
-from hisearch.kernels import device, doors, gaps, heaps, lists, log, ordered, queue
+from hisearch.kernels import decode_log, device, doors, gaps, heaps, lists, log, ordered, queue
 from hisearch.kernels import layout as la
+from hisearch.kernels import trtllm_host as host
 from hisearch.kernels import trtllm_memory as memory
-from hisearch.kernels.cost import batch_cost, coast
+from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
 from hisearch.kernels.trtllm_pass import compose
 
@@ -33,7 +34,7 @@ def form(sim, w, now):
             device.await_next(sim, w, now, False)
         return
     limit = 1
-    if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap:
+    if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
         limit = _coast_limit(sim, w)
     if limit > 1:
         worker.coast_s = now
@@ -43,33 +44,43 @@ def form(sim, w, now):
 
 
 @kernel
+def _copies_last(sim, w, now):
+    """Whether the step just formed waits for copies between HBM and the host when the device could begin it."""
+    worker = sim.workers[w]
+    return worker.load_back_s > max(now, worker.newest_end_s)
+
+
+@kernel
 def _coast_limit(sim, w):
     """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
 
-    Nobody starts meanwhile: the first that waits was refused for want of pages or budget, which do not grow before an
-    end.
+    They are there without a copy to the host, which the step that takes them would wait for. Nobody starts meanwhile:
+    the first that waits was refused for want of pages or budget, which do not grow before an end.
     """
     worker = sim.workers[w]
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.ended_prompts_new >= 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[w].free_pages, limit - 1)
+    return 1 + lists.steps_with_room(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
 
 
 @kernel
 def _launch(sim, w, now):
-    """Launch the batch just formed as a single step."""
+    """Launch the batch just formed as a single step, which begins when its copies have ended."""
     worker = sim.workers[w]
     batch = sim.batch[w]
-    seconds = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
+    longest = lists.longest_context(sim, w)
+    seconds = batch_cost(
+        sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
+    )
     worker.energy_j += batch_cost(
-        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
+        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
     )
     before = worker.newest_end_s
-    end = device.launch(sim, w, now, seconds)
+    end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
     gaps.add(sim, end - before, worker.decoding)
     if sim.config.log:
-        _log_batch(sim, w, 0)
+        _log_batch(sim, w)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
@@ -145,10 +156,10 @@ def complete(sim, w, now):
     if worker.phase == la.COASTING:
         steps = worker.coast_steps
         if sim.config.log:
-            _log_coast(sim, w)
+            decode_log.coast_steps(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
-        memory.take_decode_pages(sim, w, lists.pages_over(sim, w, 1, steps - 1))
+        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1))
         worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
@@ -206,37 +217,12 @@ def receive(sim, w, r, now):
 
 
 @kernel
-def _log_batch(sim, w, ahead):
-    """Log the step just formed, or a coast's step ``ahead`` steps later: contexts, then decodes."""
-    worker = sim.workers[w]
-    for k in range(worker.batch_size):
+def _log_batch(sim, w):
+    """Log the step just formed: contexts, then decodes."""
+    for k in range(sim.workers[w].batch_size):
         r = sim.batch[w, k]
         log.entry(sim, r, sim.requests[r].computed, sim.requests[r].chunk)
-    r = worker.running_head
-    while r >= 0:
-        if sim.requests[r].state == la.DECODING:
-            log.entry(sim, r, sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1 + ahead, 1)
-        r = sim.requests[r].next
-
-
-@kernel
-def _log_coast(sim, w):
-    """Log each step of the coast that ends now, before it is accounted for."""
-    worker = sim.workers[w]
-    log.forget_lost(sim)
-    context = worker.context_tokens
-    formed = worker.coast_s
-    start = worker.newest_start_s
-    if sim.config.overlap:
-        start = worker.newest_end_s
-    for step in range(worker.coast_steps):
-        _log_batch(sim, w, step)
-        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context)
-        log.step(sim, w, la.ANY_STEP, formed, start, end)
-        log.spend(sim, lists.pages_over(sim, w, 1, step))
-        context += worker.decoding
-        formed = start if sim.config.overlap else end
-        start = end
+    decode_log.decodes(sim, w, 0)
 
 
 def door(sim, errand, w, r, now):
@@ -251,6 +237,5 @@ def door(sim, errand, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
-        if sim.config.host_pages > 0:
-            queue.reset(sim, sim.config.workers + w, sim.config.host_pages)
+        host.reset(sim, w)
     return 0

@@ -3,7 +3,8 @@
 Pages lie in the free queue of ``queue``: free ones, cached or not, are taken from its front, and a request gives its
 own back last page first. A prompt takes all of its pages at its start. Its full pages go into the reuse tree when its
 last chunk is computed, those of the output when the request leaves. A page that is in the tree already by then is
-given up for the one there, so that a request's first ``locked_tokens`` tokens are always a way of the tree.
+given up for the one there, or takes the place of one in host memory, so that a request's first ``locked_tokens``
+tokens are always a way of the tree, all of it in HBM.
 
 ``WORKER.allocated_pages`` counts the pages of started requests, a shared one for each; ``promised_pages`` those that
 they would have at their declared lengths.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists, log, ordered, queue, tree
+from hisearch.kernels import trtllm_host as host
 from hisearch.kernels.jit import kernel
 
 
@@ -55,8 +57,9 @@ def store(sim, w, r, tokens):
     static = lists.path_end(sim, r)
     cached, _ = tree.match(sim, w, static, end)
     if cached > begin:
-        queue.push_empty(sim, w, (cached - begin) // sim.config.page_tokens)
-        _, node, _ = queue.hold(sim, w, static, cached)
+        _, on_host, node = host.hold(sim, w, static, cached)
+        queue.push_empty(sim, w, (cached - on_host - begin) // sim.config.page_tokens)
+        host.supersede(sim, w, on_host)
         queue.unlock(sim, w, request.node, -1)
         request.node = node
     if end > cached:
@@ -66,34 +69,29 @@ def store(sim, w, r, tokens):
 
 @kernel
 def start(sim, w, now, r):
-    """Let ``r`` hold what is cached of all its tokens but the last, and pages for the rest of them."""
+    """Let ``r`` hold what is cached of all its tokens but the last, all in HBM, and pages for the rest of them."""
     worker = sim.workers[w]
     request = sim.requests[r]
     known = known_tokens(sim, r)
     limit = tree.floor_page(sim, known - 1) if sim.config.prefix_caching else 0
     static = lists.path_end(sim, r)
-    found, request.node, _ = queue.hold(sim, w, static, limit)
+    found, on_host, request.node = host.hold(sim, w, static, limit)
     request.locked_tokens = found
     request.computed = found
-    queue.take(sim, w, lists.pages(sim, known) - found // sim.config.page_tokens)
+    host.onboard(sim, w, now, on_host)
+    host.take(sim, w, now, lists.pages(sim, known) - found // sim.config.page_tokens)
     worker.allocated_pages += lists.pages(sim, known)
     worker.promised_pages += declared_pages(sim, r)
-    loaded = 0
-    if sim.config.host_pages > 0:
-        on_host, _ = tree.match(sim, sim.config.workers + w, static, limit)
-        loaded = max(on_host - found, 0)
-        request.computed += loaded
-        lists.load_back(sim, w, now, loaded)
-    lists.note_scheduled(sim, r, now, found, loaded)
+    lists.note_scheduled(sim, r, now, found - on_host, on_host)
     lists.stop_waiting(sim, w, r)
     ordered.run(sim, w, r)
     request.state = la.ADMITTED
 
 
 @kernel
-def take_decode_pages(sim, w, pages):
+def take_decode_pages(sim, w, now, pages):
     """Take what the decoding requests need."""
-    queue.take(sim, w, pages)
+    host.take(sim, w, now, pages)
     sim.workers[w].allocated_pages += pages
 
 
@@ -105,8 +103,6 @@ def release(sim, w, r, allocated, reusable):
     store(sim, w, r, reusable)
     queue.push_empty(sim, w, lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens)
     queue.unlock(sim, w, request.node, -1)
-    if sim.config.host_pages > 0:
-        queue.store(sim, sim.config.workers + w, lists.path_end(sim, r), tree.floor_page(sim, reusable))
     worker.allocated_pages -= lists.pages(sim, allocated)
     worker.promised_pages -= declared_pages(sim, r)
     request.node = w

@@ -232,7 +232,7 @@ def _begin(sim, w, now):
         request.part = la.PROMPT_ENDS if request.chunk == missing else la.PROMPT_GOES_ON
         worker.prefill_tokens += request.chunk
     if worker.decoding > 0:
-        memory.take_decode_pages(sim, w, lists.pages_due(sim, w, 0))
+        memory.take_decode_pages(sim, w, now, lists.pages_due(sim, w, 0))
 
 
 @kernel

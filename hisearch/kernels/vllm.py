@@ -6,11 +6,11 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import device, doors, gaps, heaps, lists, log, ordered, queue
+from hisearch.kernels import decode_log, device, doors, gaps, heaps, lists, log, ordered, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
-from hisearch.kernels.cost import batch_cost, coast
+from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
 
 
@@ -80,10 +80,13 @@ def price(sim, w):
     """Seconds that the batch just formed computes; its energy is spent."""
     worker = sim.workers[w]
     batch = sim.batch[w]
+    longest = lists.longest_context(sim, w)
     worker.energy_j += batch_cost(
-        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens
+        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
     )
-    return batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens)
+    return batch_cost(
+        sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
+    )
 
 
 @kernel
@@ -104,7 +107,7 @@ def account(sim, w, now, before):
     if worker.rested > 0:
         _count_rested(sim, w, end)
     if sim.config.log:
-        _log_batch(sim, w, 0)
+        _log_batch(sim, w)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
@@ -206,7 +209,7 @@ def take_in(sim, w):
     if worker.phase == la.COASTING:
         steps = worker.coast_steps
         if sim.config.log:
-            _log_coast(sim, w)
+            decode_log.coast_steps(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
         queue.take(sim, w, lists.pages_over(sim, w, 1, steps - 1))
@@ -269,37 +272,17 @@ def receive(sim, w, r, now):
 
 
 @kernel
-def _log_batch(sim, w, ahead):
-    """Log the running requests that take part in the step just formed, or in a coast's step ``ahead`` steps later."""
+def _log_batch(sim, w):
+    """Log the running requests that take part in the step just formed."""
     worker = sim.workers[w]
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
         if request.state == la.DECODING:
-            log.entry(sim, r, sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1 + ahead, 1)
-        elif request.mark == worker.launched and ahead == 0:
+            decode_log.decode(sim, w, r, 0)
+        elif request.mark == worker.launched:
             log.entry(sim, r, request.computed, request.chunk)
         r = request.next
-
-
-@kernel
-def _log_coast(sim, w):
-    """Log each step of the coast that ends now, before it is accounted for."""
-    worker = sim.workers[w]
-    log.forget_lost(sim)
-    context = worker.context_tokens
-    formed = worker.coast_s
-    start = worker.newest_start_s
-    if sim.config.overlap:
-        start = worker.newest_end_s
-    for step in range(worker.coast_steps):
-        _log_batch(sim, w, step)
-        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context)
-        log.step(sim, w, la.ANY_STEP, formed, start, end)
-        log.spend(sim, lists.pages_over(sim, w, 1, step))
-        context += worker.decoding
-        formed = start if sim.config.overlap else end
-        start = end
 
 
 def door(sim, errand, w, r, now):

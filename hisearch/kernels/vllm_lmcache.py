@@ -15,11 +15,6 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
-def _store_of(sim, w):
-    return w // sim.offloading.workers_per_store
-
-
-@kernel
 def _note_lost(sim, w):
     """What counts as the tokens of requests that decoded until this pass preempted them."""
     r = sim.workers[w].lost_head
@@ -40,6 +35,23 @@ def _note_lost(sim, w):
 
 
 @kernel
+def _note_hits(sim, w, r, on_device, cached):
+    """Count in which tier ``r`` found what is ``cached`` beyond what is ``on_device``, unless it has been scheduled."""
+    request = sim.requests[r]
+    if request.scheduled_s == request.scheduled_s:
+        return
+    begin = on_device
+    end = 0
+    for tier in range(sim.worker_stores.shape[1]):
+        end += sim.found_in[r, tier] * sim.offloading.block_tokens
+        hits = max(min(end, cached) - begin, 0)
+        sim.ledgers[sim.worker_stores[w, tier]].hit_tokens += hits
+        begin += hits
+        if tier == 0:
+            request.fetched_tokens = cached - begin
+
+
+@kernel
 def _admit_head(sim, w, now, budget):
     """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
     r = sim.workers[w].waiting_head
@@ -48,10 +60,8 @@ def _admit_head(sim, w, now, budget):
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     size = sim.offloading.block_tokens
     if not offloaded.asked:
-        host, disk = lmcache.lookup(sim, _store_of(sim, w), static, known // size, now)
+        offloaded.found = lmcache.lookup(sim, w, r, static, known // size, now)
         offloaded.asked = 1
-        offloaded.found = host + disk
-        offloaded.found_in_host = host
     cached = max(min(offloaded.found * size, known - 1), found)
     share = scheduler.share_of(sim, r, cached, budget)
     if share == 0 or not scheduler.has_room(sim, w, r, found, d, 0, cached + share):
@@ -62,11 +72,19 @@ def _admit_head(sim, w, now, budget):
     offloaded.on_device = found
     offloaded.load_tokens = cached - found
     sim.workers[w].host_hit_tokens += cached - found
+    _note_hits(sim, w, r, found, cached)
     lists.note_scheduled(sim, r, now, found, cached - found)
     scheduler.run(sim, w, r, share, lists.pages(sim, cached))
     if sim.connectors[w].first_admitted < 0:
         sim.connectors[w].first_admitted = r
     return share
+
+
+@kernel
+def _copy(sim, w, back, now, tokens):
+    """Copy to host memory, or back: over the worker's own link, and what leads to memory that it shares."""
+    end = links.send(sim, 2 * w + back, now, tokens)
+    return max(end, lmcache.travel(sim, w, sim.worker_stores[w, 0], back, now, tokens))
 
 
 @kernel
@@ -78,8 +96,8 @@ def _load(sim, w, resumed, at_s):
         offloaded = sim.offloaded[r]
         if (sim.requests[r].preemptions > 0) == resumed and offloaded.load_tokens > 0:
             begin = offloaded.on_device // size
-            at_s = lmcache.read(sim, _store_of(sim, w), lists.path_end(sim, r), begin, offloaded.found, at_s)
-            at_s = links.send(sim, 2 * w + 1, at_s, (offloaded.found - begin) * size)
+            at_s = lmcache.read(sim, w, lists.path_end(sim, r), begin, offloaded.found, at_s)
+            at_s = _copy(sim, w, 1, at_s, (offloaded.found - begin) * size)
         r = sim.requests[r].next
     return at_s
 
@@ -117,22 +135,21 @@ def _track(sim, w, r):
 def _save(sim, w, r, at_s):
     """Save what is due of ``r`` behind the step just formed, from ``at_s`` on; returns when it is done."""
     size = sim.offloading.block_tokens
-    v = _store_of(sim, w)
     offloaded = sim.offloaded[r]
     static = lists.path_end(sim, r)
     if sim.requests[r].state == la.ADMITTED:
-        lmcache.unpin(sim, v, static, offloaded.found_in_host, offloaded.found - offloaded.found_in_host)
+        lmcache.unpin(sim, w, r, static)
     _track(sim, w, r)
     begin = offloaded.saved // size
     end = offloaded.tracked // size
     if end <= begin or (offloaded.decodes and not sim.offloading.save_decode):
         return at_s
     offloaded.saved = end * size
-    taken = lmcache.reserve(sim, v, end - begin, at_s)
+    taken = lmcache.reserve(sim, w, end - begin, at_s)
     if taken == 0:
         return at_s
-    at_s = links.send(sim, 2 * w, at_s, taken * size)
-    lmcache.save(sim, v, static, begin, begin + taken, at_s)
+    at_s = _copy(sim, w, 0, at_s, taken * size)
+    lmcache.save(sim, w, static, begin, begin + taken, at_s)
     return at_s
 
 

@@ -12,6 +12,7 @@ from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
+from hisearch.kernels.cost import coast
 from hisearch.kernels.jit import kernel
 
 # What came of looking at a request; tokens that it is scheduled for otherwise.
@@ -219,21 +220,80 @@ def _rest(sim, w, now, preempted):
 
 @kernel
 def _coast_limit(sim, w, preempted):
-    """Steps as for ``vllm.coast_limit``, in which besides no block is completed and nothing is looked up in vain."""
+    """Steps as for ``vllm.coast_limit``, in which besides nothing that others would see is stored or looked up.
+
+    What a worker stores in its own host memory nobody else sees: ``_catch_up`` makes up for it.
+    """
     worker = sim.workers[w]
     if not offload.quiet(sim, w):
         return 1
-    if worker.running < sim.config.max_running:
-        # Looking up in vain leaves an order of last use as it is, but not what ARC or a threshold learn, nor a queue.
-        learns = sim.offloading.arc or sim.offloading.threshold > 0 or sim.offloading.workers_per_store > 1
-        if sim.connectors[w].skipped > 0 or (worker.waiting > 0 and learns):
-            return 1
+    shared = sim.offloading.workers_per_store > 1
+    looks = worker.running < sim.config.max_running and worker.waiting + sim.connectors[w].skipped > 0
+    if looks and sim.connectors[w].skipped > 0:
+        return 1
+    # Looking up in vain leaves an order of last use as it is, but not what ARC or a threshold learn, nor a queue.
+    if looks and (sim.offloading.arc or sim.offloading.threshold > 0 or shared):
+        return 1
     limit = vllm.coast_limit(sim, w, preempted)
+    if not (looks or shared or sim.config.log):
+        return limit
     ahead = 0 if sim.config.overlap else 1
     step = 1
     while step < limit and lists.pages_due(sim, w, step + ahead) == 0:
         step += 1
     return step
+
+
+@kernel
+def _sort_by_due(sim, w, steps):
+    """Put the running requests into ``sim.due``, by the pass of a coast of ``steps`` in which each next fills a block.
+
+    Pass k is the one that forms the step behind the first k ones. In that of k plus a block's tokens it fills another.
+    """
+    size = sim.offloading.block_tokens
+    sim.due[:] = -1
+    r = sim.workers[w].running_tail
+    while r >= 0:
+        k = (sim.offloaded[r].dealt_with + 1) * size - _tokens_by_then(sim, w, r)
+        if k < steps:
+            sim.offloaded[r].next_due = sim.due[k % size]
+            sim.due[k % size] = r
+        r = sim.requests[r].prev
+
+
+@kernel
+def _catch_up(sim, w):
+    """Do what the passes of a coast that has ended, behind its first one, did with host memory."""
+    worker = sim.workers[w]
+    connector = sim.connectors[w]
+    steps = worker.coast_steps
+    if steps < 2:
+        return
+    _sort_by_due(sim, w, steps)
+    end_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
+    ended = 0
+    phase = 0
+    for k in range(1, steps):
+        phase += 1
+        if phase == sim.offloading.block_tokens:
+            phase = 0
+        if connector.prepared >= 0:
+            context = worker.context_tokens + ended * worker.decoding
+            _, end_s = coast(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context)
+            ended = k
+            offload.begin_prepared(sim, w, end_s)
+            offload.end_transfers(sim, w, end_s, 2 * w)
+        if connector.lagging:
+            connector.lagging = 0
+            r = worker.running_head
+            while r >= 0:
+                offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
+                r = sim.requests[r].next
+            continue
+        r = sim.due[phase]
+        while r >= 0:
+            offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
+            r = sim.offloaded[r].next_due
 
 
 @kernel
@@ -270,6 +330,8 @@ def complete(sim, w, now):
     worker = sim.workers[w]
     row = 2 * w + ((worker.launched - worker.outstanding + 1) & 1)
     coasting = worker.phase == la.COASTING
+    if coasting:
+        _catch_up(sim, w)
     r = vllm.take_in(sim, w)
     while r >= 0:
         request = sim.requests[r]

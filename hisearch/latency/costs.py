@@ -4,15 +4,25 @@ Notation
     T   tokens in a step (decodes count one each)
     S   sequences that sample a token in a step
     new, cached   tokens of one prompt chunk computed in this step, tokens of the same sequence before it
+    P     tokens of all prompt chunks of a step
     n, c  decoding sequences, sum over them of the context read (tokens before the new one, plus one)
+    m     longest of these contexts
 
     step_s = host_s + host_per_sequence_s * sequences
            + token_s[T] + sequence_s[S]
-           + sum over chunks of chunk_s(new, cached)
-           + decode_s(n, c)
+           + sum over chunks of chunk_s(new, cached, P)
+           + skew_s[n] * (m - c / n) + decode_s(n, c)
 
-    chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (new, cached)
+    chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (P, cached)
     decode_s = bilinear in a table over (n, c)
+
+The rate of a chunk is that of the tokens that are computed beside it: several prompts of a step fill the accelerator
+as one of their total length does, while each attends to its own context alone.
+
+``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
+one group of threads end with the longest. While the same sequences decode it does not change. Where prompt chunks share
+the step, ``mixed_decode_s`` and ``mixed_skew_s`` stand for both: kernels for prompts treat decodes otherwise than those
+for decodes alone do.
 
 Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so
 that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)`` and the last knots of
@@ -59,6 +69,9 @@ class StepCosts(NamedTuple):
     sequence_s: shape (S_max + 1,), LM head and sampling, by sequences that sample; ``sequence_s[0] = 0``.
     chunk_rate: shape (len(knots new), len(knots cached)), seconds per unit of attention work, all layers.
     decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.
+    mixed_decode_s: the same, of steps with prompt chunks, same shape; None: as ``decode_s``.
+    skew_s, mixed_skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat
+        beyond the end; None: 0.
     """
 
     host_s: float
@@ -67,6 +80,9 @@ class StepCosts(NamedTuple):
     sequence_s: F8
     chunk_rate: F8
     decode_s: F8
+    mixed_decode_s: F8 | None = None
+    skew_s: F8 | None = None
+    mixed_skew_s: F8 | None = None
 
 
 @dataclass(frozen=True)

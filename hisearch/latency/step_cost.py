@@ -5,7 +5,7 @@ The kernels evaluate the same expressions in the same order, so both give the sa
     total = host_s + host_per_sequence_s * sequences
     total += token_s[T];  total += sequence_s[S]
     total += work * rate            for each chunk in order
-    total += decode_s(n, c)         if n > 0
+    total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0
 
 A rate is flat beyond its table; token_s, sequence_s and decode_s continue with their last slope.
 """
@@ -37,16 +37,24 @@ def step_seconds(
     total = costs.host_s + costs.host_per_sequence_s * sequences
     total += dense_lookup(costs.token_s, tokens)
     total += dense_lookup(costs.sequence_s, sequences if sampling is None else sampling)
+    prompt_tokens = tokens - n
     for new, cached in chunks:
         work = new * (cached + (new + 1) / 2.0)
-        total += work * bilinear(costs.chunk_rate, new, cached, extrapolate=False)
+        total += work * bilinear(costs.chunk_rate, prompt_tokens, cached, extrapolate=False)
     if n > 0:
-        total += bilinear(costs.decode_s, n, sum(decodes), extrapolate=True)
+        context = sum(decodes)
+        table, skew = costs.decode_s, costs.skew_s
+        if chunks:
+            table = costs.decode_s if costs.mixed_decode_s is None else costs.mixed_decode_s
+            skew = costs.mixed_skew_s
+        if skew is not None:
+            total += skew[min(n, len(skew) - 1)] * ((max(decodes) * n - context) / n)
+        total += bilinear(table, n, context, extrapolate=True)
     return float(total)
 
 
 def decode_step_seconds(costs: StepCosts, sequences: int, context_tokens: int) -> float:
-    """Cost of a pure decode step of ``sequences`` sequences that read ``context_tokens`` tokens in total."""
+    """Cost of a pure decode step of ``sequences`` equal sequences that read ``context_tokens`` tokens in total."""
     total = costs.host_s + costs.host_per_sequence_s * sequences
     total += dense_lookup(costs.token_s, sequences)
     total += dense_lookup(costs.sequence_s, sequences)

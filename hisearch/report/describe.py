@@ -100,4 +100,5 @@ def _tier_settings(pool: PoolSpec) -> dict[str, str | int | float]:
         "write policy": movement.write_policy if hicache else NOT_USED,
         "prefetch": movement.prefetch if storage else NOT_USED,
         "prefetch threshold (tokens)": movement.prefetch_threshold_tokens if storage else NOT_USED,
+        "hierarchy": movement.hierarchy if storage and len(pool.tiers) > 2 else NOT_USED,
     }

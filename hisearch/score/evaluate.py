@@ -184,7 +184,7 @@ def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
     prompt = int(requests.input_tokens[finished].sum())
     span_s = result.makespan_s
     per_s = 1.0 / span_s if span_s > 0 else 0.0
-    _, host_hits, storage_hits = result.tier_hit_tokens
+    _, host_hits, *storage_hits = result.tier_hit_tokens
     return {
         "goodput_rps": good * per_s,
         "attainment": good / arrived if arrived else 0.0,
@@ -193,7 +193,7 @@ def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
         "total_tokens_per_s": (prompt + output) * per_s,
         "hit_rate": result.hit_rate,
         "host_hit_rate": host_hits / result.prompt_tokens if result.prompt_tokens else 0.0,
-        "storage_hit_rate": storage_hits / result.prompt_tokens if result.prompt_tokens else 0.0,
+        "storage_hit_rate": sum(storage_hits) / result.prompt_tokens if result.prompt_tokens else 0.0,
         "preemptions": float(requests.preemptions.sum()) / count if count else 0.0,
         "utilisation": float(workers.busy_s.sum()) * per_s / max(len(workers.busy_s), 1),
         "makespan_s": span_s,

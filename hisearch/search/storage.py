@@ -128,6 +128,7 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
         "write_policy": ["write_through", *cache.movement.write_policy],
         "prefetch": ["best_effort", *cache.movement.prefetch],
         "prefetch_threshold_tokens": sorted({256, *cache.movement.prefetch_threshold_tokens}),
+        "hierarchy": ["inclusive", *cache.movement.hierarchy],
         "eviction": sorted({"lru", *cache.eviction}),
     }
     for number, tier in enumerate(cache.tiers, 1):

@@ -90,6 +90,13 @@ class TierChoices:
         return found or [MOVERS[self.engine][0]]
 
     @property
+    def possible_movers(self) -> tuple[MoverName | None, ...]:
+        """Who may move KV between a worker's tiers; None: it may have no tiers."""
+        sizes = self.space.tiers[0].sizes() if self.space.tiers else [0.0]
+        none = (None,) if 0 in sizes else ()
+        return (*none, *(self._movers if max(sizes) > 0 else ()))
+
+    @property
     def starting_eviction(self) -> EvictionName:
         """What device memory evicts by where that is no choice."""
         return "lru" if self.engine != "sglang" or "lru" in self.space.eviction else self.space.eviction[0]
@@ -114,6 +121,8 @@ class TierChoices:
         if mover == "hicache" and tiers > 1:
             settings["prefetch"] = ask("prefetch", space.prefetch)
             settings["prefetch_threshold_tokens"] = ask("prefetch_threshold_tokens", space.prefetch_threshold_tokens)
+        if mover == "hicache" and tiers > 2:
+            settings["hierarchy"] = ask("hierarchy", space.hierarchy)
         named = mover if mover != MOVERS[self.engine][0] else None
         return MovementSpec.model_validate({"mover": named, **settings})
 
@@ -182,6 +191,8 @@ class TierChoices:
             found *= len(space.write_policy)
         if mover == "hicache" and tiers > 1:
             found *= len(space.prefetch) * len(space.prefetch_threshold_tokens)
+        if mover == "hicache" and tiers > 2:
+            found *= len(space.hierarchy)
         return found
 
 
@@ -195,6 +206,8 @@ def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
         if len(pool.tiers) > 1:
             found["prefetch"] = pool.movement.prefetch
             found["prefetch_threshold_tokens"] = pool.movement.prefetch_threshold_tokens
+        if len(pool.tiers) > 2:
+            found["hierarchy"] = pool.movement.hierarchy
     if pool.engine.name == "sglang":
         found["eviction"] = pool.engine.eviction
     return {name: value for name, value in found.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from hisearch.latency.costs import StepCosts
 from hisearch.simulate import offload_arrays, tier_arrays, tier_use
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import RouterSpec
+from hisearch.specs.tiers import MoverName
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 
@@ -98,7 +99,7 @@ def _config(
     return _record(
         la.CONFIG,
         engine=_ENGINES[engine.name],
-        door=doors.address(offload_arrays.door_of(plan, _ENGINES[engine.name])),
+        door=doors.address(offload_arrays.door(_ENGINES[engine.name], offload_arrays.mover_of(plan))),
         router=_ROUTERS[router.policy],
         workers=replicas,
         page_tokens=page,
@@ -129,8 +130,6 @@ def _config(
         horizon_s=horizon_s,
         late_s=give_up.ttft_s,
         late_requests=give_up.requests,
-        host_latency_s=plan.host_latency_s,
-        host_s_per_token=plan.host_s_per_token,
     )
 
 
@@ -138,12 +137,22 @@ def _host_pages(plan: WorkerPlan) -> int:
     """Pages of the first tier, where it is kept as pages are kept in HBM."""
     if plan.engine.name == "vllm":
         return 0
-    return (plan.tiers[0].capacity_tokens if plan.tiers else plan.host_capacity_tokens) // plan.engine.page_size
+    return plan.host_capacity_tokens // plan.engine.page_size
 
 
 def _costs(costs: StepCosts) -> la.Costs:
-    host = _record(la.HOST_COST, step_s=costs.host_s, per_sequence_s=costs.host_per_sequence_s)
-    return la.Costs(host=host, **{name: getattr(costs, name) for name in la.Costs.FIELDS if name != "host"})
+    skewed = costs.skew_s is not None or costs.mixed_skew_s is not None
+    even = np.zeros(1)
+    return la.Costs(
+        host=_record(la.HOST_COST, step_s=costs.host_s, per_sequence_s=costs.host_per_sequence_s, skewed=skewed),
+        token_s=costs.token_s,
+        sequence_s=costs.sequence_s,
+        chunk_rate=costs.chunk_rate,
+        decode_s=costs.decode_s,
+        mixed_decode_s=costs.decode_s if costs.mixed_decode_s is None else costs.mixed_decode_s,
+        skew_s=even if costs.skew_s is None else costs.skew_s,
+        mixed_skew_s=even if costs.mixed_skew_s is None else costs.mixed_skew_s,
+    )
 
 
 def _requests(trace: TraceArrays, load: float) -> Any:
@@ -175,15 +184,15 @@ def _allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    stores = tier_arrays.store_count(plan, workers)
+    stores = tier_arrays.store_trees(plan, workers)
     trees = workers * (2 if config.host_pages > 0 else 1) + stores
-    # HiCache's host pools hold nodes of the trees in HBM.
-    covers = trees - workers if config.hicache else trees
+    # Host pools hold nodes of the workers' trees.
+    covers = workers + stores
     nodes = node_room + trees
     radix = config.engine == la.SGLANG
-    fetches = 2 * count if stores else 1
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
-    stands = radix and (config.eviction == la.BY_PRIORITY or config.schedule == la.DFS_WEIGHT)
+    priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
+    stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
     words = (workers + 63) // 64 if config.router == la.CACHE_AWARE else 1
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
@@ -202,13 +211,11 @@ def _allocate(
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
-        tiers=tier_arrays.tier_record(plan, workers),
+        **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_records(workers if config.hicache else 1, hl.HOST),
-        fetches=_records(fetches, hl.FETCH),
-        servers=_records(3 * workers if config.hicache else 1, hl.SERVER),
-        server_heap=np.empty(3 * workers, np.int32),
-        links=tier_arrays.link_array(plan, workers),
+        servers=_records(hl.SERVERS * workers if config.hicache else 1, hl.SERVER),
+        server_heap=np.empty(hl.SERVERS * workers, np.int32),
         log_fetches=_records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),
@@ -242,11 +249,27 @@ def _allocate(
     )
 
 
-def prepare(engines: Iterable[str]) -> None:
+#: An engine, and who moves KV between its tiers; None: it has none.
+Variant = tuple[EngineName, MoverName | None]
+
+
+def _doors(variants: Iterable[Variant]) -> list[int]:
+    """The doors that they need, each once."""
+    return list(dict.fromkeys(offload_arrays.door(_ENGINES[name], mover) for name, mover in variants))
+
+
+def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, side by side, where that has not been done yet."""
     from hisearch.kernels import doors
 
-    doors.prepare([_ENGINES[name] for name in engines])
+    doors.prepare(_doors(variants))
+
+
+def is_prepared(variants: Iterable[Variant]) -> bool:
+    """Whether the event loop and these engines have been compiled."""
+    from hisearch.kernels import doors, jit
+
+    return jit.is_compiled() and not doors.missing_of(_doors(variants))
 
 
 def simulate(
@@ -281,7 +304,6 @@ def simulate(
     """
     from hisearch.kernels import cluster
 
-    plan = _with_movement(plan)
     _check_priorities(plan, trace)
     if replicas < 1:
         raise ValueError(f"replicas must be at least 1, not {replicas}")
@@ -319,19 +341,6 @@ def simulate(
             )
         raise AssertionError("the simulation ended with requests in flight")
     return _result(plan, trace.arrays, sim, end_s, bool(horizon_reached))
-
-
-def _with_movement(plan: WorkerPlan) -> WorkerPlan:
-    """A plan that only says how large its host tier is, with its engine's own mover."""
-    mover = {"sglang": "hicache", "vllm": "offload"}.get(plan.engine.name)
-    if plan.movement is not None or plan.host_capacity_tokens == 0 or mover is None:
-        return plan
-    if mover == "hicache" and not plan.engine.prefix_caching:
-        return replace(plan, host_capacity_tokens=0)
-    law = TransferLaw(plan.host_latency_s, plan.host_s_per_token)
-    tier = TierPlan("host", "worker", plan.host_capacity_tokens, plan.engine.page_size)
-    movement = MovementPlan(mover, host_read=law, host_write=law)
-    return replace(plan, host_capacity_tokens=0, tiers=(tier,), movement=movement)
 
 
 def _check_priorities(plan: WorkerPlan, trace: CompiledTrace) -> None:
@@ -382,8 +391,10 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         events=int(sim.counters[la.EVENTS]),
         gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
+        far_hit_tokens=int(workers["far_hit_tokens"].sum()),
         stores=tier_use.store_uses(plan, sim),
         links=tier_use.link_uses(plan, sim),
+        fetches_ahead=bool(tier_arrays.storage_of(plan)),
     )
 
 

@@ -9,11 +9,14 @@ import numpy as np
 
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
+from hisearch.simulate import chunk_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
 
 #: Blocks whose look-ups are counted at a time; see ``kernels.host_blocks``.
 TRACKED_BLOCKS = 64_000
+#: Uses of a store that wait to be settled at most; see ``kernels.host_blocks``.
+USES = 4096
 #: Thresholds below count nothing.
 LEAST_THRESHOLD = 2
 
@@ -25,9 +28,11 @@ def mover_of(plan: WorkerPlan) -> str:
     return plan.movement.mover
 
 
-def door_of(plan: WorkerPlan, engine: int) -> int:
-    """The code of the plan's door."""
-    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}.get(mover_of(plan), engine)
+def door(engine: int, mover: str | None) -> int:
+    """The code of the door of an engine whose tiers ``mover`` serves; None or "": it has none."""
+    if engine != la.VLLM or not mover:
+        return engine
+    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[mover]
 
 
 def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dict[str, Any]:
@@ -45,27 +50,25 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dic
         return fields
     size = plan.tiers[0].page_tokens
     stores = store_count(plan, workers)
-    whole = trace.end_tokens // size - trace.start_tokens // size
+    bounds = np.stack([trace.start_tokens // size, trace.end_tokens // size], axis=1).astype(np.int64)
+    whole = bounds[:, 1] - bounds[:, 0]
     fields |= {
         "offloading": _settings(plan, stores, workers),
         "offloaded": _records(len(trace.arrival_s), tl.OFFLOADED),
         "connectors": _records(workers, tl.CONNECTOR),
         "block_base": np.concatenate([[0], np.cumsum(whole)[:-1]]).astype(np.int64),
+        "node_blocks": bounds,
         "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
     }
     blocks = int(whole.sum())
     if mover == "lmcache":
-        return fields | _chunks(plan, stores, blocks)
+        return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks)
     return fields | _runs(plan, stores, workers, room, len(trace.parent)) | _counts(plan, stores, blocks)
 
 
 def store_count(plan: WorkerPlan, workers: int) -> int:
     """Stores of the first tier."""
-    return math.ceil(workers / _sharing(plan, workers))
-
-
-def _sharing(plan: WorkerPlan, workers: int) -> int:
-    return {"worker": 1, "node": plan.workers_per_node, "cluster": workers}[plan.tiers[0].scope]
+    return math.ceil(workers / plan.workers_sharing(plan.tiers[0], workers))
 
 
 def _threshold(plan: WorkerPlan) -> int:
@@ -78,12 +81,12 @@ def _threshold(plan: WorkerPlan) -> int:
 def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     assert plan.movement is not None
     settings = _records(1, tl.OFFLOADING)
+    settings["mover"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.mover]
     settings["block_tokens"] = plan.tiers[0].page_tokens
     settings["stores"] = stores
-    settings["workers_per_store"] = _sharing(plan, workers)
+    settings["workers_per_store"] = plan.workers_sharing(plan.tiers[0], workers)
     settings["arc"] = plan.tiers[0].eviction == "arc"
     settings["threshold"] = _threshold(plan)
-    settings["disk"] = len(plan.tiers) > 1 and plan.tiers[1].capacity_tokens >= plan.tiers[1].page_tokens
     settings["save_decode"] = plan.movement.save_decode
     return settings
 
@@ -100,31 +103,14 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, room: int, nodes: int) ->
         "runs": np.empty(room, tl.RUN).view(np.recarray),
         "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
         "run_cover": np.empty((stores, nodes), np.int32),
+        "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
+        "due": np.empty(tier.page_tokens, np.int32),
     }
 
 
 def _counts(plan: WorkerPlan, stores: int, blocks: int) -> dict[str, Any]:
     """Counts of look-ups, where there is a threshold."""
-    return _ledgers(np.full(stores, TRACKED_BLOCKS), blocks) if _threshold(plan) else {}
-
-
-def _chunks(plan: WorkerPlan, stores: int, blocks: int) -> dict[str, Any]:
-    """LMCache's tiers: all stores' host memory, then their disks."""
-    capacities = np.repeat([tier.capacity_tokens // tier.page_tokens for tier in plan.tiers], stores)
-    writes = min(int(capacities[0]), blocks) + 1
-    return {**_ledgers(capacities, blocks), "writes": _records(stores * writes, tl.WRITE).reshape(stores, writes)}
-
-
-def _ledgers(capacities: np.ndarray, blocks: int) -> dict[str, Any]:
-    slots = min(int(capacities.max()), blocks) + 1
-    ledgers = _records(len(capacities), tl.LEDGER)
-    ledgers["capacity"] = capacities
-    return {
-        "ledgers": ledgers,
-        "ledger_rows": np.zeros((len(ledgers), 3 * tl.LISTS), np.int32),
-        "blocks": np.empty((len(ledgers), slots), tl.BLOCK).view(np.recarray),
-        "buckets": np.empty((len(ledgers), 1 << slots.bit_length()), np.int32),
-    }
+    return chunk_arrays.ledgers(np.full(stores, TRACKED_BLOCKS), blocks) if _threshold(plan) else {}
 
 
 def _records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -142,11 +128,17 @@ def _nothing() -> dict[str, Any]:
         "runs": _records(1, tl.RUN),
         "run_rows": np.zeros((1, 1), np.int64),
         "run_cover": np.zeros((1, 1), np.int32),
+        "uses": _records(1, tl.USE).reshape(1, 1),
+        "due": np.zeros(1, np.int32),
         "ledgers": _records(1, tl.LEDGER),
         "ledger_rows": np.zeros((1, 3 * tl.LISTS), np.int32),
         "blocks": _records(1, tl.BLOCK).reshape(1, 1),
         "buckets": np.zeros((1, 1), np.int32),
         "block_base": np.zeros(1, np.int64),
+        "node_blocks": np.zeros((1, 2), np.int64),
         "path": np.zeros((2, 1), np.int64),
         "writes": _records(1, tl.WRITE).reshape(1, 1),
+        "groups": _records(1, tl.GROUP).reshape(1, 1),
+        "worker_stores": np.zeros((1, 1), np.int32),
+        "found_in": np.zeros((1, 1), np.int64),
     }

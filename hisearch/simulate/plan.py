@@ -28,9 +28,6 @@ __all__ = [
     "plan_worker",
 ]
 
-#: Eviction policies of a store behind HiCache that are simulated.
-STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru", "clock", "tlru", "gdsf")
-
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
 
@@ -39,8 +36,7 @@ NO_WINDOW = 2**62
 class WorkerPlan:
     """Everything a simulation needs to know about a worker.
 
-    kv_capacity_tokens: whole pages of HBM. host_capacity_tokens: whole pages of the nearest tier, 0 without one.
-    host_latency_s, host_s_per_token: law of a load-back from it, per operation and per token of KV.
+    kv_capacity_tokens: whole pages of HBM.
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
@@ -51,14 +47,20 @@ class WorkerPlan:
     costs: CompiledCosts
     memory: MemoryPlan
     kv_capacity_tokens: int
-    host_capacity_tokens: int = 0
-    host_latency_s: float = 0.0
-    host_s_per_token: float = 0.0
     max_request_tokens: int = NO_WINDOW
     ignore_eos: bool = False
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
+
+    @property
+    def host_capacity_tokens(self) -> int:
+        """Whole pages of the nearest tier, 0 without one."""
+        return self.tiers[0].capacity_tokens if self.tiers else 0
+
+    def workers_sharing(self, tier: TierPlan, workers: int) -> int:
+        """Of ``workers`` in all, those that a store of ``tier`` serves at most."""
+        return {"worker": 1, "node": self.workers_per_node, "cluster": workers}[tier.scope]
 
 
 def plan_worker(
@@ -113,16 +115,11 @@ def plan_worker(
         max_sequences=engine.max_running_requests,
         max_context_tokens=memory.kv_capacity_tokens,
     )
-    nearest = tiers.plans[0] if tiers.plans else None
-    host_link = tiers.movement.host_read if tiers.movement is not None else TransferLaw(0.0, 0.0)
     return WorkerPlan(
         engine,
         costs,
         memory,
         memory.kv_capacity_tokens,
-        host_capacity_tokens=nearest.capacity_tokens if nearest is not None else 0,
-        host_latency_s=host_link.base_s + nearest.read.base_s if nearest is not None else 0.0,
-        host_s_per_token=max(host_link.s_per_token, nearest.read.s_per_token) if nearest is not None else 0.0,
         max_request_tokens=model.max_context_tokens,
         tiers=tiers.plans,
         movement=tiers.movement,
@@ -133,40 +130,26 @@ def plan_worker(
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
     """Refuse what the kernels do not know yet.
 
-    HiCache, vLLM's offloading connector, and LMCache under vLLM with DRAM and a disk are simulated whole, HiCache's
-    storage under the policies of ``STORE_EVICTIONS``; of other movers one tier of each worker's own, under lru.
+    HiCache, vLLM's offloading connector, and LMCache under vLLM are simulated whole; of other movers one tier of each
+    worker's own, under lru.
 
     Raises:
         TierRefused: with the key.
     """
-    key = _not_simulated(pool, tiers)
+    key = _not_simulated(pool)
     if tiers.plans and key:
         raise TierRefused(pool.name, TierProblem(key, "not simulated yet"))
 
 
-def _not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
+def _not_simulated(pool: PoolSpec) -> str:
     """The first key that is not simulated, or nothing."""
     if pool.mover == "hicache":
-        storage = pool.tiers[1:]
-        return "tiers.1.eviction" if storage and storage[0].eviction not in STORE_EVICTIONS else ""
+        return ""
     for index, tier in enumerate(pool.tiers):
         if tier.ttl_s is not None:
             return f"tiers.{index}.ttl_s"
-    if pool.engine.name == "vllm" and pool.mover == "offload":
+    if pool.engine.name == "vllm":
         return ""
-    if pool.engine.name == "vllm" and pool.mover == "lmcache":
-        return _lmcache_not_simulated(pool, tiers)
     if len(pool.tiers) > 1:
         return "tiers.1"
     return "" if pool.mover == MOVERS[pool.engine.name][0] else "movement.mover"
-
-
-def _lmcache_not_simulated(pool: PoolSpec, tiers: Tiers) -> str:
-    if len(pool.tiers) > 2:
-        return "tiers.2"
-    for index, (tier, plan) in enumerate(zip(pool.tiers, tiers.plans, strict=True)):
-        if tier.eviction != "lru":
-            return f"tiers.{index}.eviction"
-        if plan.scope != tiers.plans[0].scope:
-            return f"tiers.{index}.scope"
-    return ""

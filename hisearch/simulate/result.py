@@ -23,7 +23,7 @@ class Outcome(enum.IntEnum):
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
 
 
-#: Index of the storage tier, behind HBM and the host tier.
+#: Index of the nearest storage tier, behind HBM and the host tier.
 STORAGE_TIER = 2
 
 
@@ -36,7 +36,7 @@ class RequestTable:
     first_token_s, finish_s: end of the step that made its first, its last token.
     worker: index of the worker that served it.
     hit_tokens: prompt tokens found in HBM at first admission; host_hit_tokens: loaded back from the host tier;
-        storage_hit_tokens: likewise, having been fetched into it for the request.
+        storage_hit_tokens: likewise, having been fetched into it for the request from a tier behind it.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
     """
@@ -144,6 +144,8 @@ class StoreUse:
         capacity_tokens: its size. peak_tokens: most that it held at once.
         stored_tokens: written into it. read_tokens: read out of it. Both are 0 for HBM, which the steps read and write.
         evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
+        demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
+        hit_tokens: of LMCache's, those that requests found in it when they were first admitted.
     """
 
     tier: int
@@ -155,6 +157,8 @@ class StoreUse:
     read_tokens: int
     evicted_tokens: int
     expired_tokens: int
+    demoted_tokens: int = 0
+    hit_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,8 @@ class LinkUse:
 
     Attributes:
         tier: that it leads to, as in ``StoreUse``. path: "medium" for what a store's own bandwidth allows, with the
-            worker's link to host memory for the host tier, "network" for a node's network.
+            worker's link to host memory where that is the worker's own; "host" for a worker's link to host memory that
+            others share; "network" for a node's network, which leads to all tiers of the cluster.
         index: of the worker, store or node. write: towards the tier.
         busy_s: seconds in use. tokens, transfers: moved in all.
     """
@@ -183,7 +188,9 @@ class Result:
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
-    stores, links: what the tiers and the ways between them did.
+    stores, links: what the tiers and the ways between them did. far_hit_tokens: of the hits in storage, those in the
+    farther of two storage tiers; what a request fetched from there counts as the end of what it fetched.
+    stores, links: what the tiers and the ways between them did. fetches_ahead: storage is read for requests that wait.
     """
 
     requests: RequestTable
@@ -198,6 +205,8 @@ class Result:
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     stores: tuple[StoreUse, ...] = ()
     links: tuple[LinkUse, ...] = ()
+    far_hit_tokens: int = 0
+    fetches_ahead: bool = False
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
@@ -227,22 +236,34 @@ class Result:
         return sum(self.tier_hit_tokens) / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
-    def tier_hit_tokens(self) -> tuple[int, int, int]:
-        """Prompt tokens found in HBM, in the host tier and in storage, at the first admission."""
+    def tier_hit_tokens(self) -> tuple[int, ...]:
+        """Prompt tokens found in HBM, in the host tier and in each tier of storage, at the first admission."""
         requests = self.requests
-        columns = (requests.hit_tokens, requests.host_hit_tokens, requests.storage_hit_tokens)
-        return tuple(int(column.sum()) for column in columns)  # type: ignore[return-value]  # three
+        hbm, host, storage = (
+            int(column.sum()) for column in (requests.hit_tokens, requests.host_hit_tokens, requests.storage_hit_tokens)
+        )
+        last = max((store.tier for store in self.stores), default=0)
+        if last <= STORAGE_TIER:
+            return hbm, host, storage
+        if self.fetches_ahead:
+            return hbm, host, storage - self.far_hit_tokens, self.far_hit_tokens
+        behind = range(STORAGE_TIER, last + 1)
+        return hbm, host, *(sum(store.hit_tokens for store in self.stores if store.tier == k) for k in behind)
 
     @property
     def wasted_fetch_tokens(self) -> int:
-        """Tokens read from storage that no request was admitted with: fetches that came too late or in vain.
+        """``wasted_tokens`` of all storage tiers."""
+        return sum(self.wasted_tokens(tier) for tier in {store.tier for store in self.stores})
 
-        Of HiCache, which fetches before it knows. (LMCache's hits on disk count as the host tier's.)
+    def wasted_tokens(self, tier: int) -> int:
+        """Tokens read from a storage tier that no request was admitted with: fetches that came too late or in vain.
+
+        Of HiCache, which fetches ahead. vLLM's connectors load what a request is being admitted with, and wait for it.
         """
-        if not self.requests.storage_hit_tokens.any():
+        if tier < STORAGE_TIER or not self.fetches_ahead:
             return 0
-        read = sum(store.read_tokens for store in self.stores if store.tier == STORAGE_TIER)
-        return max(read - self.tier_hit_tokens[2], 0)
+        read = sum(store.read_tokens for store in self.stores if store.tier == tier)
+        return max(read - self.tier_hit_tokens[tier], 0)
 
     def series(self, interval_s: float | None = None) -> pd.DataFrame:
         """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.

@@ -10,7 +10,7 @@ Definitions, for a worker at time t, once all that happens at t has happened
     batch_tokens    prefill_tokens + decode_tokens
     preempted       requests that lost their KV while the batch was formed
     host_tokens     tokens that the host tier holds; 0 without one
-    storage_tokens  tokens that the worker's store behind it holds, which others may share
+    storage_tokens  tokens that the worker's stores behind it hold, which others may share, as they may vLLM's host tier
 
 At a horizon the log ends with the last step whose launch had been recorded: vLLM's and SGLang's runs of decode steps
 enter it as they end, so that the steps of one that the horizon cuts are missing.

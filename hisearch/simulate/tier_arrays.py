@@ -7,17 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import foresight
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
+from hisearch.kernels.store_arc import SHADOWS
+from hisearch.simulate import chunk_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.traces.compiled import TraceArrays
 
 _WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
 _FETCH_POLICIES = {"best_effort": hl.BEST_EFFORT, "wait_complete": hl.WAIT_COMPLETE, "timeout": hl.TIMEOUT}
 _RECLAIMS = {"lazy": hl.LAZY, "periodic": hl.PERIODIC, "pressure": hl.PRESSURE}
 EVICTIONS = {
     "lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU, "filo": la.FILO, "slru": la.SLRU,
-    "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF,
+    "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF, "arc": la.ARC,
+    "belady": la.BELADY,
 }  # fmt: skip
 
 #: Share of what the host pool has beyond HBM that a worker's fetches may occupy together (HiCache).
@@ -26,23 +31,53 @@ _FETCH_SHARE = 0.8
 
 def workers_sharing(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
     """Workers to a store of ``tier``."""
-    return {"worker": 1, "node": plan.workers_per_node, "cluster": workers}[tier.scope]
+    return plan.workers_sharing(tier, workers)
 
 
-def store_count(plan: WorkerPlan, workers: int) -> int:
-    """Stores of the storage tier."""
-    storage = storage_of(plan)
-    return 0 if storage is None else math.ceil(workers / workers_sharing(storage, plan, workers))
-
-
-def storage_of(plan: WorkerPlan) -> TierPlan | None:
-    """HiCache's storage tier, where there is one."""
+def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
+    """HiCache's storage tiers, nearest first."""
     hicache = plan.movement is not None and plan.movement.mover == "hicache"
-    return plan.tiers[1] if hicache and len(plan.tiers) > 1 else None
+    return plan.tiers[1:] if hicache else ()
 
 
-def tier_record(plan: WorkerPlan, workers: int) -> Any:
-    """The settings of the tiers, shape (1,)."""
+def by_priority(plan: WorkerPlan) -> bool:
+    """Whether a store evicts by the requests' priorities."""
+    return any(tier.eviction == "priority" for tier in storage_of(plan))
+
+
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -> dict[str, Any]:
+    """The arrays of ``layout.Sim`` that say what the tiers of HiCache are, and the links of all movers.
+
+    ``node_room``: runs that stores may hold, each of which may move.
+    """
+    storage = storage_of(plan)
+    return {
+        "tiers": _tier_record(plan),
+        "store_tiers": _store_tier_records(plan, workers),
+        "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
+        "fetches": np.zeros(2 * len(trace.arrival_s) if storage else 1, hl.FETCH).view(np.recarray),
+        "links": _link_array(plan, workers),
+        **_user_arrays(plan, trace),
+    }
+
+
+def store_trees(plan: WorkerPlan, workers: int) -> int:
+    """Trees of all stores, and those that they have beside their own."""
+    adaptive = sum(_stores(tier, plan, workers) for tier in storage_of(plan) if tier.eviction == "arc")
+    return _store_count(plan, workers) + SHADOWS * adaptive
+
+
+def _store_count(plan: WorkerPlan, workers: int) -> int:
+    """Stores of all storage tiers."""
+    return sum(_stores(tier, plan, workers) for tier in storage_of(plan))
+
+
+def _stores(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
+    return math.ceil(workers / workers_sharing(tier, plan, workers))
+
+
+def _tier_record(plan: WorkerPlan) -> Any:
+    """What holds for all tiers, shape (1,)."""
     record = np.zeros(1, hl.TIERS).view(np.recarray)
     movement = plan.movement
     if movement is None:
@@ -50,32 +85,70 @@ def tier_record(plan: WorkerPlan, workers: int) -> Any:
     record["write_hits"] = _WRITE_HITS[movement.write_policy]
     record["load_back_tokens"] = movement.load_back_tokens
     record["workers_per_node"] = plan.workers_per_node
-    record["ttl_s"] = math.inf
     storage = storage_of(plan)
-    if storage is None:
+    if not storage:
         return record
     host_tokens = plan.tiers[0].capacity_tokens
-    record["storage"] = 1
-    record["workers_per_store"] = workers_sharing(storage, plan, workers)
+    record["storage"] = len(storage)
+    record["exclusive"] = len(storage) > 1 and movement.hierarchy == "exclusive"
     record["fetch_policy"] = _FETCH_POLICIES[movement.prefetch]
     record["fetch_threshold"] = movement.prefetch_threshold_tokens
     record["fetch_limit_tokens"] = int(_FETCH_SHARE * (host_tokens - plan.kv_capacity_tokens))
-    record["network"] = _networked(storage, movement)
-    record["query_s"] = storage.query_s
+    record["priorities"] = by_priority(plan)
+    record["query_s"] = max(tier.query_s for tier in storage)
     record["timeout_base_s"] = movement.prefetch_timeout_base_s
     record["timeout_s_per_ki_token"] = movement.prefetch_timeout_s_per_ki_token
-    record["ttl_s"] = storage.ttl_s
-    record["reclaim"] = _RECLAIMS[storage.reclaim]
-    record["reclaim_period_s"] = storage.reclaim_period_s
-    record["store_pages"] = storage.capacity_tokens // storage.page_tokens
-    record["store_eviction"] = EVICTIONS[storage.eviction]
-    record["tail_tokens"] = storage.tail_tokens
-    record["turn_tokens"] = storage.turn_tokens
     return record
 
 
-def _networked(storage: TierPlan, movement: MovementPlan) -> bool:
-    return storage.scope == "cluster" and movement.network_read is not None
+def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
+    """The settings of each storage tier, shape (tiers,); the trees and links are in the order of ``layout.Sim``."""
+    storage = storage_of(plan)
+    records = np.zeros(len(storage), hl.STORE_TIER).view(np.recarray)
+    tree = workers
+    shadow = workers + _store_count(plan, workers)
+    networks = 2 * (workers + _store_count(plan, workers))
+    for record, tier in zip(records, storage, strict=True):
+        stores = _stores(tier, plan, workers)
+        record["first"] = tree
+        record["stores"] = stores
+        record["workers_per_store"] = workers_sharing(tier, plan, workers)
+        record["first_shadow"] = shadow
+        record["first_link"] = 2 * tree
+        record["first_network"] = networks if _networked(tier, plan.movement) else -1
+        record["pages"] = tier.capacity_tokens // tier.page_tokens
+        record["eviction"] = EVICTIONS[tier.eviction]
+        record["tail_tokens"] = tier.tail_tokens
+        record["turn_tokens"] = tier.turn_tokens
+        record["reclaim"] = _RECLAIMS[tier.reclaim]
+        record["reclaim_period_s"] = tier.reclaim_period_s
+        record["ttl_s"] = tier.ttl_s
+        tree += stores
+        shadow += SHADOWS * stores if tier.eviction == "arc" else 0
+    return records
+
+
+def _user_arrays(plan: WorkerPlan, trace: TraceArrays) -> dict[str, Any]:
+    """Requests by the trace-tree nodes that their prompts lead through, where a store asks (belady).
+
+    Returns:
+        ``users``: requests, those of one node in the trace's order; ``users_next``, ``users_end``: where each node's
+        begin and end.
+    """
+    if not any(tier.eviction == "belady" for tier in storage_of(plan)):
+        return {"users": np.empty(0, np.int32), "users_next": np.empty(0, np.int64), "users_end": np.empty(0, np.int64)}
+    counts = np.zeros(len(trace.parent), np.int64)
+    foresight.count_users(trace.prompt_node, trace.parent, counts)
+    ends = np.cumsum(counts)
+    users = np.empty(int(ends[-1]), np.int32)
+    foresight.list_users(trace.prompt_node, trace.parent, users, ends - counts)
+    return {"users": users, "users_next": ends - counts, "users_end": ends}
+
+
+def _networked(storage: TierPlan, movement: MovementPlan | None) -> bool:
+    return (
+        storage.scope == "cluster" and storage.networked and movement is not None and movement.network_read is not None
+    )
 
 
 def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
@@ -83,22 +156,24 @@ def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
     return TransferLaw(a.base_s + b.base_s, max(a.s_per_token, b.s_per_token))
 
 
-def link_array(plan: WorkerPlan, workers: int) -> Any:
+def _link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
     movement = plan.movement
     if movement is None:
         return np.zeros(1, hl.LINK).view(np.recarray)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
+    if movement.mover == "lmcache":
+        if chunk_arrays.has_links(0, host):
+            laws = [movement.host_write, movement.host_read] * workers
+        laws += chunk_arrays.link_laws(plan, workers)
     storage = storage_of(plan)
-    if movement.mover == "lmcache" and len(plan.tiers) > 1:
-        laws += [plan.tiers[1].write, plan.tiers[1].read] * math.ceil(workers / workers_sharing(host, plan, workers))
-    if storage is not None:
-        laws += [storage.write, storage.read] * store_count(plan, workers)
-        if _networked(storage, movement):
-            assert movement.network_read is not None
-            assert movement.network_write is not None
-            laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.workers_per_node)
+    for tier in storage:
+        laws += [tier.write, tier.read] * _stores(tier, plan, workers)
+    if any(_networked(tier, movement) for tier in storage):
+        assert movement.network_read is not None
+        assert movement.network_write is not None
+        laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.workers_per_node)
     links = np.zeros(len(laws), hl.LINK).view(np.recarray)
     links["base_s"] = [law.base_s for law in laws]
     links["s_per_token"] = [law.s_per_token for law in laws]

@@ -30,6 +30,7 @@ class TierPlan:
         tail_tokens, turn_tokens: of "tlru", see ``kernels.store``.
         read, write: the medium itself, shared by all in its scope.
         query_s: time to learn what a store has.
+        networked: a store of scope "cluster" lies behind the nodes' networks, and not on a fabric of its own (CXL).
         bytes_per_token: over all ranks that store something.
         energy_j_per_token: of moving it in or out.
         usd_per_hour_per_store: price.
@@ -48,6 +49,7 @@ class TierPlan:
     read: TransferLaw = TransferLaw()
     write: TransferLaw = TransferLaw()
     query_s: float = 0.0
+    networked: bool = True
     bytes_per_token: float = 0.0
     energy_j_per_token: float = 0.0
     usd_per_hour_per_store: float = 0.0
@@ -71,6 +73,7 @@ class MovementPlan:
     store_threshold: int = 0
     chunk_tokens: int = 256
     save_decode: bool = False
+    hierarchy: str = "inclusive"
     host_read: TransferLaw = TransferLaw()
     host_write: TransferLaw = TransferLaw()
     network_read: TransferLaw | None = None

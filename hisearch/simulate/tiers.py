@@ -147,6 +147,7 @@ def _tier_plan(
         read=read,
         write=write,
         query_s=medium.latency_s,
+        networked=medium.kind != "cxl",
         bytes_per_token=per_token,
         energy_j_per_token=per_token * medium.energy_j_per_byte,
         usd_per_hour_per_store=tier.gib * medium.usd_per_gib_hour,
@@ -179,7 +180,7 @@ def _movement_plan(
 ) -> MovementPlan:
     # Each rank moves its own shard over its own link, all at once.
     link = link_law(accelerator.host_link, memory.kv_bytes_per_token_per_rank)
-    shared = next((plan for plan in plans if plan.scope == "cluster"), None)
+    shared = next((plan for plan in plans if plan.scope == "cluster" and plan.networked), None)
     network = None
     if shared is not None and host is not None and host.network is not None:
         network = link_law(host.network, shared.bytes_per_token)

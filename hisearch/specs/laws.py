@@ -90,7 +90,10 @@ class DecodeTerms(LawTerms):
     rate_256: Positive = Field(description="Rate at a head width of 256, relative to that of 128.")
     flops: Share = Field(description="Share of the 16-bit peak; queries count as 16 rows at least.")
     unit_s: NonNegative = Field(description="One sequence and KV head on one multiprocessor.")
-    sharpness: Sharpness = Field(description="p of the p-norm that joins memory, arithmetic and unit time.")
+    serial_token_s: NonNegative = Field(
+        description="A token of the longest context, where the kernel does not split a sequence over multiprocessors."
+    )
+    sharpness: Sharpness = Field(description="p of the p-norm that joins memory, arithmetic, unit and serial time.")
     cache_bytes: Positive = Field(
         description="Contexts below this were read from the L2 cache in the measurement, which repeats one call; a "
         "step reads them from memory."
@@ -115,7 +118,9 @@ class MoeTerms(LawTerms):
     )
     sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
     spread: Positive = Field(description="Draws that count as even and independent, of all that a step makes.")
-    imbalance: NonNegative = Field(description="Load of the busiest rank above the mean, by share of ranks besides it.")
+    imbalance: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="Exponent of the sets of ranks by which the busiest one's load exceeds the mean."
+    )
     tokens: list[Count] = Field(default_factory=list, description="Knots of the correction, tokens of the layer.")
     correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log tokens.")
 

@@ -44,6 +44,9 @@ class EngineOverhead(HostTimes):
         default_factory=list,
         description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
     )
+    eager_layer_s: NonNegative = Field(
+        0.0, description="Per layer, in steps beyond the largest CUDA graph: gaps between kernels launched one by one."
+    )
     version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
     evidence: Evidence = Field("assumed", description="How the figures are known.")
     versions: dict[str, HostTimes] = Field(
@@ -82,12 +85,12 @@ class ProfileChoice(Strict):
 
 
 class LatencyProfileSpec(Strict):
-    """Constants of the roofline estimator; with laws, of the scaled one, which takes the others for what has none.
+    """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for.
 
     With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
     """
 
-    estimator: Literal["roofline", "scaled", "auto"] = Field(
+    estimator: Literal["roofline", "scaled", "tables", "auto"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -96,6 +99,12 @@ class LatencyProfileSpec(Strict):
     decode_attention: Efficiency = Field(description="Attention of decodes.")
     elementwise: Efficiency = Field(description="Norms, rotary embedding, activation.")
     all_reduce: CollectiveTerms = Field(description="Of tensor parallelism.")
+    gather: CollectiveTerms | None = Field(
+        None, description="All-gather and reduce-scatter; as all_reduce where absent."
+    )
+    operators: str | None = Field(
+        None, description="Folder of measured operator tables, with estimator tables (docs/latency.md states the form)."
+    )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
     choices: list[ProfileChoice] = Field(

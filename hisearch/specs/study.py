@@ -13,7 +13,7 @@ from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.tiers import MoverName, PrefetchName, TierEvictionName, WritePolicyName
+from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
 
 #: Objectives. Latencies and cost are minimised, goodput is maximised.
@@ -137,6 +137,9 @@ class MovementSpace(Strict):
     )
     prefetch_threshold_tokens: list[Count] = Field(
         default=[256], min_length=1, description="HiCache with a storage tier."
+    )
+    hierarchy: list[HierarchyName] = Field(
+        default=["inclusive"], min_length=1, description="HiCache with two storage tiers."
     )
 
 

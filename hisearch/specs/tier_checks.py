@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
-from hisearch.specs.tiers import TierSpec, mover_title
+from hisearch.specs.tiers import TierSpec, mover_title, shares_memory
 
 _GIB = 1024.0**3
 
 #: Kinds of media that an engine addresses as host memory.
 HOST_MEMORY = ("dram", "cxl")
+
+#: Scopes, by how many workers share a store.
+_WIDTHS: tuple[ScopeName, ...] = ("worker", "node", "cluster")
 
 
 @dataclass(frozen=True)
@@ -55,30 +59,45 @@ def _mover_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator
         yield TierProblem(
             "tiers.0.medium", f"{title} needs host memory (dram or cxl) here, {nearest.medium} is {medium.kind}"
         )
-    elif scope_of(nearest, medium) != "worker":
+    elif not shares_memory(pool.engine.name, pool.mover) and scope_of(nearest, medium) != "worker":
         yield TierProblem(
             "tiers.0.scope",
             f"{scope_of(nearest, medium)}: {title}'s nearest tier is each worker's own; set scope: worker",
         )
     if pool.mover == "lmcache":
         yield from _lmcache_problems(pool, media)
+    if pool.mover == "hicache" and len(pool.tiers) > 2:
+        yield from _chain_problems(pool, media)
+
+
+def _chain_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
+    """What leaves the nearer of two stores must know where to go."""
+    near, far = (scope_of(tier, media[tier.medium]) for tier in pool.tiers[1:3])
+    widths = get_args(ScopeName)
+    if widths.index(far) < widths.index(near):
+        yield TierProblem("tiers.2.scope", f"{far}: narrower than that of the tier before it, {near}")
 
 
 def _lmcache_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator[TierProblem]:
-    """LMCache has a worker's memory, then its disk (local_disk), then one shared store (remote_url)."""
-    shared = False
+    """A worker's own LMCache has host memory, a disk (local_disk) and a shared store (remote_url) behind it.
+
+    A node's LMCache server has its host memory, stores behind it, and no worker's; a tier that fewer share than the one
+    before it would have to know which of these a chunk is for.
+    """
     for index, tier in enumerate(pool.tiers[1:], 1):
-        medium = media[tier.medium]
-        if shared:
-            yield TierProblem(f"tiers.{index}", "LMCache has nothing behind its one shared store (remote_url)")
-        elif scope_of(tier, medium) != "worker":
-            shared = True
-        elif medium.kind != "nvme" or index > 1:
+        medium, before = media[tier.medium], pool.tiers[index - 1]
+        scope, wider = scope_of(tier, medium), scope_of(before, media[before.medium])
+        own_disk = scope == "worker" and medium.kind == "nvme"
+        if _WIDTHS.index(scope) < _WIDTHS.index(wider):
+            yield TierProblem(
+                f"tiers.{index}.scope", f"{scope}: {tier.medium} lies behind {before.medium}, which is of scope {wider}"
+            )
+        elif scope == "worker" and not (own_disk and index == 1):
             yield TierProblem(
                 f"tiers.{index}.medium",
-                "LMCache has a worker's memory, its disk (nvme), then one store of scope node or cluster",
+                "LMCache has one memory and one disk (nvme) of a worker's own; what lies behind them is shared",
             )
-        elif tier.eviction != pool.tiers[0].eviction:
+        elif scope == "worker" and tier.eviction != pool.tiers[0].eviction:
             yield TierProblem(
                 f"tiers.{index}.eviction",
                 f"LMCache has one cache_policy for all tiers of a worker, here {pool.tiers[0].eviction}",
@@ -97,7 +116,7 @@ def _node_problems(
             yield TierProblem(f"{at}.scope", f"{scope}: {tier.medium} is outside every node; its scope is cluster")
         elif scope != "worker" and host is None:
             yield TierProblem(f"{at}.scope", f"{scope}: nothing says what a node is; give the pool a host")
-        elif scope == "cluster" and host is not None and host.network is None:
+        elif scope == "cluster" and medium.kind != "cxl" and host is not None and host.network is None:
             yield TierProblem(f"{at}.scope", f"cluster: {host_name} has no network to a shared store")
         elif scope != "cluster" and medium.kind == "nvme" and host is not None and not (host.nvme and host.nvme_bytes):
             yield TierProblem(f"{at}.scope", f"{scope}: {host_name} has no disks")

@@ -23,6 +23,7 @@ TierEvictionName = Literal[
 ReclaimName = Literal["lazy", "periodic", "pressure"]
 WritePolicyName = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchName = Literal["best_effort", "wait_complete", "timeout"]
+HierarchyName = Literal["inclusive", "exclusive"]
 
 #: Movers of each engine, its default first.
 MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
@@ -35,7 +36,7 @@ MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
 MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
 
 #: Most tiers that a mover fills.
-MOST_TIERS: dict[MoverName, int] = {"hicache": 2, "offload": 1, "lmcache": 3}
+MOST_TIERS: dict[MoverName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
 
 
 class TierSpec(Strict):
@@ -53,10 +54,11 @@ class TierSpec(Strict):
     eviction: TierEvictionName = Field(
         "lru",
         description="What goes to make room: lru, lfu, fifo, mru, filo, slru and priority as SGLang's; clock; tlru: "
-        "lru with an eye on the tail of latencies; arc: adaptive, as vLLM's; gdsf: recompute cost per byte, aged; "
-        "belady: an oracle that knows the future and only bounds what a policy could reach. vLLM's offloading has lru "
-        "and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all of a worker's tiers; SGLang evicts "
-        "its host tier by the engine's own eviction.",
+        "lru with an eye on the tail of latencies; arc: adaptive (Megiddo and Modha); gdsf: recompute cost per byte, "
+        "aged; belady: an oracle that knows the trace and only bounds what a policy could reach. vLLM's offloading has "
+        "lru and arc, TensorRT-LLM's lru, LMCache lru, lfu, fifo and mru, one for all tiers that are a "
+        "worker's own; SGLang "
+        "evicts its host tier by the engine's own eviction.",
     )
     ttl_s: Positive | None = Field(
         None, description="Time after its last use at which an entry expires; never if absent."
@@ -120,6 +122,12 @@ class MovementSpec(Strict):
         0.25,
         description="… and HiCache prefetch_timeout_per_ki_token: what every 1,024 tokens to fetch add to it.",
     )
+    hierarchy: HierarchyName = Field(
+        "inclusive",
+        description="Of two storage tiers behind HiCache's host tier. inclusive: what is written goes to both, what is "
+        "read from the farther one is copied to the nearer. exclusive: what is written goes to the nearer, what that "
+        "evicts moves to the farther one, and back when it is read.",
+    )
     store_threshold: NonNegativeInt = Field(
         0,
         description="vLLM store_threshold in kv_connector_extra_config: look-ups of a block before it is stored; 0 "
@@ -133,7 +141,7 @@ class MovementSpec(Strict):
 _OWN: dict[MoverName, tuple[str, ...]] = {
     "hicache": (
         "write_policy", "load_back_tokens", "prefetch", "prefetch_threshold_tokens", "prefetch_timeout_base_s",
-        "prefetch_timeout_s_per_ki_token",
+        "prefetch_timeout_s_per_ki_token", "hierarchy",
     ),
     "offload": ("store_threshold",),
     "lmcache": ("chunk_tokens", "save_decode"),
@@ -152,6 +160,11 @@ def mover_of(engine: EngineName, movement: MovementSpec) -> MoverName:
 def mover_title(engine: EngineName, mover: MoverName) -> str:
     """``vLLM's native offloading``, ``HiCache``, ``LMCache``."""
     return f"{ENGINE_TITLES[engine]}'s {MOVER_TITLES[mover]}" if mover == "offload" else MOVER_TITLES[mover]
+
+
+def shares_memory(engine: EngineName, mover: MoverName) -> bool:
+    """Whether workers may share their nearest tier: those of vLLM that an LMCache server serves."""
+    return engine == "vllm" and mover == "lmcache"
 
 
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
@@ -176,7 +189,7 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     title = mover_title(engine, mover)
     if len(tiers) > MOST_TIERS[mover]:
         raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
-    if tiers[0].scope not in (None, "worker"):
+    if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
         raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
     known_evictions = ("lru",) if engine == "trtllm" else EVICTIONS.get(mover)
     for index, tier in enumerate(tiers):
@@ -199,6 +212,8 @@ def _check_settings(engine: EngineName, mover: MoverName, tiers: Sequence[TierSp
                 raise KeyedError(("movement", name), message)
             if name in _STORAGE_ALONE and len(tiers) == 1:
                 raise KeyedError(("movement", name), "needs a storage tier: a second entry of tiers")
+            if name == "hierarchy" and len(tiers) < 3:
+                raise KeyedError(("movement", name), "needs two storage tiers: a second and a third entry of tiers")
 
 
 def _plain(value: object) -> str:

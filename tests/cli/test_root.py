@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numba
 import pytest
 
 import hisearch as package
@@ -140,6 +141,22 @@ def test_a_cold_start_is_announced_once(
     assert capsys.readouterr().err.startswith("hisearch: compiling kernels")
     (tmp_path / "cluster.run-108.py311.nbi").touch()
     note_compilation()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
+def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
+    for compiled in ("cluster.run", "vllm.door"):
+        (tmp_path / f"{compiled}-108.py311.nbi").touch()
+    note_compilation([("vllm", None)])
+    assert capsys.readouterr() == ("", "")
+    note_compilation([("vllm", None), ("vllm", "offload")])
+    assert capsys.readouterr().err.startswith("hisearch: compiling kernels")
+    (tmp_path / "vllm_offload.door-108.py311.nbi").touch()
+    note_compilation([("vllm", None), ("vllm", "offload")])
     assert capsys.readouterr() == ("", "")
 
 

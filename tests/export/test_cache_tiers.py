@@ -99,6 +99,20 @@ def test_lmcache_is_told_by_the_environment(pool: Any, flags: Any, build_model: 
     assert found["LMCACHE_CHUNK_SIZE"] == "512"
 
 
+def test_a_node_s_lmcache_is_a_server(pool: Any, flags: Any, build_model: Any) -> None:
+    made = pool(
+        "vllm", [{**DRAM, "scope": "node"}, {"medium": "nvme-gen5", "gib": 500, "scope": "node"}], mover="lmcache"
+    )
+    found = flags(made)
+    assert json.loads(found.pop("--kv-transfer-config")) == {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
+    assert (found, variables(made, build_model())) == ({}, [])
+    assert notes(made) == [
+        "Start an LMCache server for each node: "
+        "lmcache server --l1-size-gb 256 --chunk-size 256 --eviction-policy LRU.",
+        "Size and eviction of nvme-gen5 behind it are set by its --l2-adapter: 500 GiB for each node, lru.",
+    ]
+
+
 def test_lmcache_stores_equal_kv_once(pool: Any, build_model: Any) -> None:
     mla = MlaSpec(kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
     found = {

@@ -21,7 +21,7 @@ from tests.kernels.systems import System
 
 def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     """Run a system's kernels and return all their arrays."""
-    plan, trace = engine._with_movement(system.plan), system.trace
+    plan, trace = system.plan, system.trace
     config = engine._config(plan, system.workers, system.router, horizon_s)
     sim = engine._allocate(plan, trace.arrays, config, 1.0, system.seed, 50 * len(trace) + 1000)
     cluster.run(sim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisearch.kernels import foresight
 from hisearch.kernels import layout as la
 
 CLIP_OUTPUT_TOKENS = 4096
@@ -63,14 +64,23 @@ def check_reserves(sim: la.Sim, w: int) -> None:
     assert worker.lingering_tokens == sum(min(unused(r), CLIP_OUTPUT_TOKENS) for r in lingering)
 
 
-def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[int, ...]:
-    """Leaves with the least key go first."""
+def eviction_key(sim: la.Sim, d: int, policy: int) -> tuple[float, ...]:
+    """Leaves, or runs of a store, with the least key go first."""
     node = sim.nodes[d]
     tick, serial = int(node.tick), int(node.serial)
     if policy == la.BY_PRIORITY:
         return (int(sim.standings[d].priority), tick, serial)
+    if policy == la.TLRU:
+        return (int(node.end - sim.config.page_tokens < sim.hosted[d].spare_from), tick, serial)
+    if policy == la.GDSF:
+        return (float(sim.hosted[d].value), tick, serial)
+    if policy == la.BELADY:
+        following = int(foresight.next_use(sim, node.static))
+        return (-following, -int(node.begin) if following < la.NEVER else 0, tick, serial)
     return {
         la.LRU: (tick, serial),
+        la.ARC: (tick, serial),
+        la.CLOCK: (serial,),
         la.LFU: (int(node.hits), tick, serial),
         la.FIFO: (serial,),
         la.MRU: (-tick, -serial),

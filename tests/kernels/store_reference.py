@@ -3,33 +3,44 @@
 The rules of ``kernels.store``, one by one:
 
 1.  A page is named by its content: the trace-tree node in which it completes, and where it ends.
-2.  A run is as many pages of one trace-tree node as are held without a gap. It has a last use, a count of uses and an
-    age. Pages that are put next to a run, or between two, join it: the foremost one's age and count are kept.
-3.  ``put`` and ``touch`` use the runs that they concern, once. A run that is new has a count of 0.
-4.  ``put`` makes room by the policy, a page at a time from the end of the run that goes first, never from one that
-    this very ``put`` uses. Where that is not enough it holds as many of the first pages as there is room for.
+2.  A run is as many pages of one trace-tree node as are held without a gap. It has a last use, a count of uses, an age
+    and a priority. A page that is put behind a run joins it, any other is a run of its own; the run behind a page joins
+    the page's: the foremost one's age and count are kept, and the highest priority. A page taken out of the middle
+    leaves two alike.
+3.  ``put`` and ``touch`` use the runs that they concern, once. A run that is new has a count of 0, and pages that join
+    one are no use of it, but make it as new as they are.
+4.  ``put`` goes from the first page to the last. Where no page is free one goes by the policy, from the end of the run
+    that goes first, never from one that this very ``put`` has used or made. Where none may go it stops.
 5.  Of runs that were last used together (fifo, filo: made together), the deepest goes first, whatever the policy.
 6.  A run whose last use is longer ago than the time to live has expired: it is not found. What is put over it or next
     to it is written anew.
 7.  Reclaim: lazy drops what has expired where a look-up comes by it; pressure drops all that has expired once room is
     wanted, before anything else goes; periodic when it is told to.
+
+The policies beyond SGLang's are in ``_order`` and ``_evict_one``, arc in ``arc_reference``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisearch.traces.compiled import TraceArrays
+from tests.kernels.arc_reference import Adaptive
 
 #: slru protects runs used so often.
 PROTECTED_USES = 2
+#: gdsf: depth at which a token costs twice that of the first.
+ATTENTION_TOKENS = 23_000
 
 Page = tuple[int, int]
 
 
 @dataclass(eq=False)
 class Run:
-    """What the pages of a run have in common. ``used``, ``born``: numbers of operations, and where it began then."""
+    """What the pages of a run have in common. ``used``, ``born``: numbers of operations, and where it began then.
+
+    ``longest``: tokens of the longest sequence that used it (tlru). ``value``: see gdsf.
+    """
 
     at_s: float
     used: int
@@ -37,30 +48,45 @@ class Run:
     born: int
     born_at: int
     uses: int = 0
+    priority: int = 0
+    longest: int = 0
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Settings of a store, as ``simulate.tier_plan.TierPlan``."""
+
+    page: int
+    capacity_pages: int
+    policy: str
+    ttl_s: float = float("inf")
+    reclaim: str = "lazy"
+    tail_tokens: int = 8192
+    turn_tokens: int = 1024
 
 
 class Store:
     """Holds pages of one trace's prompts and outputs."""
 
-    def __init__(
-        self, trace: TraceArrays, page: int, capacity_pages: int, policy: str, ttl_s: float, reclaim: str
-    ) -> None:
+    def __init__(self, trace: TraceArrays, rules: Rules) -> None:
         self.trace = trace
-        self.page = page
-        self.capacity_pages = capacity_pages
-        self.policy = policy
-        self.ttl_s = ttl_s
-        self.reclaim = reclaim
+        self.rules = rules
+        self.page = rules.page
         self.pages: dict[Page, Run] = {}
-        self.operations = 0
-        self.stored = self.evicted = self.expired = 0
+        self.operations = self.began = 0
+        self.stored = self.evicted = self.expired = self.given = 0
+        self.worth = 0.0
+        self.adaptive = Adaptive(rules.capacity_pages, rules.page)
+        self.past: set[int] = set()
+        self.gone: list[Page] = []
 
     # ---- what callers do -------------------------------------------------------------------------------------------
 
     def leading(self, static: int, begin: int, end: int, now: float) -> int:
         """Tokens found without a gap behind ``begin``."""
         path = self.path(static, begin, end)
-        if self.reclaim == "lazy":
+        if self.rules.reclaim == "lazy":
             self._drop_where_looked(path, now)
         found = 0
         for page in path:
@@ -69,28 +95,67 @@ class Store:
             found += self.page
         return found
 
-    def touch(self, static: int, begin: int, end: int, now: float) -> None:
+    def gap(self, static: int, begin: int, end: int, now: float) -> int:
+        """Tokens behind ``begin`` before the first that is found."""
+        found = 0
+        for page in self.path(static, begin, end):
+            if page in self.pages and not self._has_expired(self.pages[page], now):
+                break
+            found += self.page
+        return found
+
+    def touch(self, static: int, begin: int, end: int, now: float, priority: int = 0) -> None:
         """What is held there is used."""
         self.operations += 1
-        self._use({self.pages[page] for page in self.path(static, begin, end) if page in self.pages}, now)
+        self.began = self.operations
+        for run in {self.pages[page] for page in self.path(static, begin, end) if page in self.pages}:
+            run.uses += 1
+            self._renew(run, now, priority)
 
-    def put(self, static: int, begin: int, end: int, now: float) -> None:
+    def reach(self, static: int, end: int) -> None:
+        """A sequence of ``end`` tokens uses what is held of the path (tlru)."""
+        for node in self._nodes(static):
+            for page, run in self.pages.items():
+                if page[0] == node and self._span(run)[0] - self.page < end:
+                    run.longest = max(run.longest, end)
+
+    def put(self, static: int, begin: int, end: int, now: float, priority: int = 0) -> None:
         """Hold the pages there."""
         path = self.path(static, begin, end)
         for page in path:
             for neighbour in (page, (page[0], page[1] - self.page), (page[0], page[1] + self.page)):
                 if neighbour in self.pages and self._has_expired(self.pages[neighbour], now):
                     self._expire(self.pages[neighbour])
-        self.touch(static, begin, end, now)
-        missing = sum(page not in self.pages for page in path)
-        self._make_room(missing, now)
-        while sum(page not in self.pages for page in path) > self.free_pages:
-            path.pop()
+        self.touch(static, begin, end, now, priority)
+        at = begin
         for page in path:
             if page not in self.pages:
-                self.stored += 1
-        for node in {page[0] for page in path}:
-            self._hold([page for page in path if page[0] == node], now)
+                recalled = self.adaptive.recall(page) if self.rules.policy == "arc" else 0
+                if not self._room_for(page, recalled, now):
+                    break
+                self._hold(page, now, priority, 1 if recalled else 0)
+                if self.rules.policy == "arc":
+                    once = sum(run.uses == 0 for run in self.pages.values())
+                    self.adaptive.forget(once, len(self.pages))
+            at = page[1]
+        if at > begin:
+            self.reach(static, at)
+
+    def take_out(self, static: int, begin: int, end: int) -> None:
+        """The pages there are held no more; nobody has evicted them."""
+        for page in self.path(static, begin, end):
+            if page in self.pages:
+                run = self.pages.pop(page)
+                self.given += 1
+                behind = [other for other, its in self.pages.items() if its is run and other[1] > page[1]]
+                first = page[1] + self.page
+                rest = replace(run, used_at=first, born_at=first)
+                for other in behind:
+                    self.pages[other] = rest
+
+    def come_up(self, request: int) -> None:
+        """The request's use of its prompt is not to come any more (belady)."""
+        self.past.add(request)
 
     def sweep(self, now: float) -> None:
         """Drop all that has expired."""
@@ -100,13 +165,11 @@ class Store:
     @property
     def free_pages(self) -> int:
         """Pages without content."""
-        return self.capacity_pages - len(self.pages)
+        return self.rules.capacity_pages - len(self.pages)
 
     def path(self, static: int, begin: int, end: int) -> list[Page]:
         """The pages in (begin, end], from the first on."""
-        nodes = [static]
-        while nodes[-1] > 0:
-            nodes.append(int(self.trace.parent[nodes[-1]]))
+        nodes = self._nodes(static)
         found = []
         for at in range(begin + self.page, end + 1, self.page):
             inside = [s for s in nodes if self.trace.start_tokens[s] < at <= self.trace.end_tokens[s]]
@@ -115,56 +178,109 @@ class Store:
 
     # ---- runs ------------------------------------------------------------------------------------------------------
 
+    def _nodes(self, static: int) -> list[int]:
+        nodes = [static]
+        while nodes[-1] > 0:
+            nodes.append(int(self.trace.parent[nodes[-1]]))
+        return nodes
+
     def _run_pages(self, run: Run) -> list[Page]:
         return sorted(page for page, its in self.pages.items() if its is run)
 
-    def _use(self, runs: set[Run], now: float) -> None:
-        for run in runs:
-            run.used, run.used_at, run.at_s = self.operations, self._run_pages(run)[0][1], now
-            run.uses += 1
+    def _span(self, run: Run) -> tuple[int, int]:
+        pages = self._run_pages(run)
+        return pages[0][1], pages[-1][1]
 
-    def _hold(self, pages: list[Page], now: float) -> None:
-        """Hold pages of one trace-tree node that follow each other, which there is room for."""
-        node, first, last = pages[0][0], pages[0][1], pages[-1][1]
-        near = [(node, at) for at in range(first - self.page, last + self.page + 1, self.page)]
-        joined = [self.pages[page] for page in near if page in self.pages]
-        if not joined:
-            run = Run(now, self.operations, first, self.operations, first)
-        else:
-            run = joined[0]
-            if run.used != self.operations:
-                self._use({run}, now)
-        for page in pages:
-            self.pages[page] = run
-        for page, its in self.pages.items():
+    def _renew(self, run: Run, now: float, priority: int) -> None:
+        first, end = self._span(run)
+        run.used, run.used_at, run.at_s = self.operations, first, now
+        run.priority = max(run.priority, priority)
+        depth = (first - self.page + end) / 2
+        run.value = self.worth + (run.uses + 1) * (1.0 + depth / ATTENTION_TOKENS)
+
+    def _hold(self, page: Page, now: float, priority: int, uses: int) -> None:
+        """Hold a page, which there is room for; ``uses``: of a run to be made."""
+        self.stored += 1
+        node, at = page
+        joined = [self.pages[near] for near in ((node, at - self.page), (node, at + self.page)) if near in self.pages]
+        run = self.pages.get((node, at - self.page))
+        if run is None:
+            run = Run(now, self.operations, at, self.operations, at, uses, priority)
+        run.priority = max([run.priority, *(its.priority for its in joined)])
+        run.longest = max([run.longest, *(its.longest for its in joined)])
+        self.pages[page] = run
+        for other, its in self.pages.items():
             if its in joined:
-                self.pages[page] = run
+                self.pages[other] = run
+        self._renew(run, now, priority)
 
     # ---- what goes -------------------------------------------------------------------------------------------------
 
     def _order(self, run: Run) -> tuple[float, ...]:
         """The run with the least goes first."""
+        first, end = self._span(run)
+        last_use = (run.used, -run.used_at)
+        following = self._next_use(self._run_pages(run)[0][0])
+        never = following == len(self.trace.prompt_node)
+        spare_from = run.longest + self.rules.turn_tokens - self.rules.tail_tokens
         return {
-            "lru": (run.used, -run.used_at),
+            "lru": last_use,
+            "arc": last_use,
             "mru": (-run.used, -run.used_at),
             "fifo": (run.born, -run.born_at),
+            "clock": (run.born, -run.born_at),
             "filo": (-run.born, -run.born_at),
-            "lfu": (run.uses, run.used, -run.used_at),
-            "slru": (run.uses >= PROTECTED_USES, run.used, -run.used_at),
-        }[self.policy]
+            "lfu": (run.uses, *last_use),
+            "slru": (run.uses >= PROTECTED_USES, *last_use),
+            "priority": (run.priority, *last_use),
+            "tlru": (end - self.page < spare_from, *last_use),
+            "gdsf": (run.value, *last_use),
+            "belady": (-following, 0 if never else -first, *last_use),
+        }[self.rules.policy]
 
-    def _make_room(self, pages: int, now: float) -> None:
-        if self.free_pages < pages and self.reclaim == "pressure":
+    def _next_use(self, node: int) -> int:
+        """The next request whose prompt leads through a trace-tree node, in the trace's order."""
+        requests = range(len(self.trace.prompt_node))
+        through = (r for r in requests if node in self._nodes(int(self.trace.prompt_node[r])))
+        return next((r for r in through if r not in self.past), len(requests))
+
+    def _room_for(self, page: Page, recalled: int, now: float) -> bool:
+        """Make room for one page; False where there is none to be had."""
+        if self.free_pages == 0 and self.rules.reclaim == "pressure":
             self.sweep(now)
-        while self.free_pages < pages:
-            runs = {run for run in self.pages.values() if run.used != self.operations}
-            if not runs:
-                return
-            del self.pages[self._run_pages(min(runs, key=self._order))[-1]]
-            self.evicted += 1
+        while self.free_pages == 0:
+            runs = [run for run in set(self.pages.values()) if run.used < self.began]
+            if self.rules.policy == "arc":
+                once = sum(run.uses == 0 for run in self.pages.values())
+                first = self.adaptive.goes_first(once, recalled)
+                runs = [run for run in runs if (run.uses > 0) == first] or runs
+            if not runs or not self._evict_one(min(runs, key=self._order), page):
+                return False
+        return True
+
+    def _evict_one(self, run: Run, wanted: Page) -> bool:
+        """Let the last page of the run go, or send it round; False where what it is for is worth less."""
+        if self.rules.policy == "clock" and run.uses > 0:
+            run.uses, run.born, run.born_at = 0, self.operations + 1, self._span(run)[0]
+            self.operations += 2
+            return True
+        if self.rules.policy == "belady":
+            mine, other = self._next_use(self._run_pages(run)[0][0]), self._next_use(wanted[0])
+            deeper = mine < len(self.trace.prompt_node) and self._span(run)[0] > wanted[1]
+            if mine < other or (mine == other and not deeper):
+                return False
+        if self.rules.policy == "gdsf":
+            self.worth = max(self.worth, run.value)
+        gone = self._run_pages(run)[-1]
+        del self.pages[gone]
+        self.evicted += 1
+        self.gone.append(gone)
+        if self.rules.policy == "arc":
+            self.adaptive.remember(gone, run.uses > 0)
+        return True
 
     def _has_expired(self, run: Run, now: float) -> bool:
-        return now - run.at_s > self.ttl_s
+        return now - run.at_s > self.rules.ttl_s
 
     def _expire(self, run: Run) -> None:
         for page in self._run_pages(run):
@@ -187,7 +303,3 @@ class Store:
                     break
                 else:
                     at = max(at, end)
-
-    def _span(self, run: Run) -> tuple[int, int]:
-        pages = self._run_pages(run)
-        return pages[0][1], pages[-1][1]

@@ -17,6 +17,7 @@ from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
+from hisearch.specs.tiers import MOVERS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload
 from hisearch.validate.restatement.recording import Request
@@ -24,10 +25,11 @@ from hisearch.validate.restatement.sglang_state import SglangConfig
 from hisearch.validate.restatement.splitmix import SplitMix64
 from hisearch.validate.restatement.transfers import CopyLaw
 from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
-from tests.reference import trtllm
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.router import RouterConfig
+from tests.reference.trtllm import TrtllmWorker
+from tests.reference.trtllm_state import AT_ONCE, TrtllmConfig
 
 #: Every router policy and engine there is: a new one is tested from the day it has a name.
 POLICIES: tuple[str, ...] = get_args(RouterName)
@@ -73,7 +75,15 @@ def rugged_costs(seed: int) -> StepCosts:
     token_s, sequence_s = (np.cumsum(rng.uniform(0, scale, length)) for scale, length in ((5e-5, 200), (1e-4, 12)))
     decode_s = np.cumsum(np.cumsum(rng.uniform(0, 1e-5, (sequences, context)), axis=0), axis=1)
     token_s[0], sequence_s[0], decode_s[0] = 0.0, 0.0, 0.0
-    return StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
+    costs = StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
+    if seed % 3 == 0:
+        return costs
+    mixed = costs._replace(mixed_decode_s=decode_s * rng.uniform(1.0, 2.0), mixed_skew_s=rng.uniform(0, 1e-5, 4))
+    return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
+
+
+#: Of a copy between HBM and the host, either way.
+HOST_LAW = TransferLaw(1e-5, 1e-7)
 
 
 def plan(
@@ -81,22 +91,27 @@ def plan(
     capacity_tokens: int,
     host_tokens: int = 0,
     costs: CompiledCosts | None = None,
-    host_latency_s: float = 1e-5,
-    host_s_per_token: float = 1e-7,
+    host_read: TransferLaw = HOST_LAW,
+    host_write: TransferLaw = HOST_LAW,
     ignore_eos: bool = False,
 ) -> WorkerPlan:
-    """A worker with the given room, in whole pages."""
+    """A worker with the given room, in whole pages, and its engine's own mover where there is a host tier.
+
+    HiCache is built on the radix cache: without prefix caching SGLang has no host tier.
+    """
     page = engine.page_size
-    return WorkerPlan(
+    bare = WorkerPlan(
         engine,
         compiled_costs() if costs is None else costs,
         None,  # type: ignore[arg-type]  # how its memory was planned is not looked at by the simulation
         capacity_tokens // page * page,
-        host_tokens // page * page,
-        host_latency_s,
-        host_s_per_token,
         ignore_eos=ignore_eos,
     )
+    mover = MOVERS[engine.name][0]
+    if host_tokens < page or (mover == "hicache" and not engine.prefix_caching):
+        return bare
+    tier = TierPlan("host", "worker", host_tokens // page * page, page)
+    return replace(bare, tiers=(tier,), movement=MovementPlan(mover, host_read=host_read, host_write=host_write))
 
 
 def compiled(arrays: TraceArrays, name: str = "random") -> CompiledTrace:
@@ -122,6 +137,7 @@ class System:
     ignore_eos: bool = False
     offload: OffloadConfig | None = None
     lmcache: lmcache.LmcacheConfig | None = None
+    host_laws: tuple[CopyLaw, CopyLaw] | None = None
     sharing: int = 1
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
@@ -136,9 +152,10 @@ class System:
     @property
     def plan(self) -> WorkerPlan:
         """One worker."""
-        bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, ignore_eos=self.ignore_eos)
+        write, read = (HOST_LAW, HOST_LAW) if self.host_laws is None else map(transfer_law, self.host_laws)
+        bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, read, write, self.ignore_eos)
         if self.lmcache is not None:
-            return with_lmcache(bare, self.lmcache, self.sharing)
+            return with_lmcache(bare, self.lmcache)
         return bare if self.offload is None else offloading(bare, self.offload, self.sharing)
 
     def simulate(self, **options: Any) -> Result:
@@ -146,8 +163,8 @@ class System:
         return simulate(self.plan, self.trace, replicas=self.workers, router=self.router, seed=self.seed, **options)
 
     def reference(self) -> ClusterOutcome:
-        """Run the slow reference (it knows no host tier)."""
-        assert self.host_tokens == 0
+        """Run the slow reference; with ``host_tokens``, TensorRT-LLM's alone."""
+        assert self.host_tokens == 0 or self.host_laws is not None
         router = RouterConfig(
             self.router.policy,
             self.seed,
@@ -163,11 +180,11 @@ class System:
 
     def _reference_stores(self) -> list[Any]:
         """Each worker's host memory."""
-        shared: list[Any] = [None] * self.workers
-        if self.offload is not None:
-            shared = [self.offload.new_store(self.engine.page_size) for _ in range(self.workers)]
         if self.lmcache is not None:
-            shared = [self.lmcache.new_store() for _ in range(self.workers)]
+            return list(self.lmcache.new_stores(self.workers))
+        if self.offload is None:
+            return [None] * self.workers
+        shared = [self.offload.new_store(self.engine.page_size) for _ in range(self.workers)]
         return [shared[w // self.sharing] for w in range(self.workers)]
 
     def _reference_worker(self, stream: int, store: Any) -> Worker:
@@ -185,7 +202,9 @@ class System:
                 return _DeclaredLmcache(config, self.lmcache, cost, store)
             return _DeclaredVllm(config, cost)
         if self.engine.name == "trtllm":
-            return trtllm.TrtllmWorker(trtllm_config(self.engine, self.capacity_tokens), cost)
+            return TrtllmWorker(
+                trtllm_config(self.engine, self.capacity_tokens, self.host_tokens, self.host_laws), cost
+            )
         return sglang.SglangWorker(
             sglang_config(self.engine, self.capacity_tokens, ignore_eos=self.ignore_eos, seed=stream), cost
         )
@@ -214,22 +233,32 @@ def offloading(bare: WorkerPlan, offload: OffloadConfig, sharing: int) -> Worker
     return replace(bare, tiers=(tier,), movement=movement, workers_per_node=sharing)
 
 
-def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig, sharing: int) -> WorkerPlan:
-    """The plan with LMCache's tiers, shared by so many workers."""
+def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig) -> WorkerPlan:
+    """The plan with LMCache's tiers."""
     size = settings.chunk_tokens
-    scope = "worker" if sharing == 1 else "node"
-    host = TierPlan("host", scope, settings.host_tokens // size * size, size)
-    write, read = transfer_law(settings.disk_write), transfer_law(settings.disk_read)
-    disk = TierPlan("disk", scope, settings.disk_tokens // size * size, size, write=write, read=read)
+    tiers = tuple(
+        TierPlan(
+            f"tier {k}",
+            tier.scope,
+            tier.tokens // size * size,
+            size,
+            tier.eviction,
+            write=transfer_law(tier.write),
+            read=transfer_law(tier.read),
+            networked=tier.networked,
+        )
+        for k, tier in enumerate(settings.tiers)
+    )
     movement = MovementPlan(
         "lmcache",
         chunk_tokens=size,
         save_decode=settings.save_decode,
         host_read=transfer_law(settings.to_device),
         host_write=transfer_law(settings.to_host),
+        network_read=transfer_law(settings.network),
+        network_write=transfer_law(settings.network),
     )
-    tiers = (host, disk) if disk.capacity_tokens else (host,)
-    return replace(bare, tiers=tiers, movement=movement, workers_per_node=sharing)
+    return replace(bare, tiers=tiers, movement=movement, workers_per_node=settings.workers_per_node)
 
 
 def transfer_law(law: CopyLaw) -> TransferLaw:
@@ -275,9 +304,12 @@ def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool 
     )
 
 
-def trtllm_config(engine: EngineSpec, capacity_tokens: int) -> trtllm.TrtllmConfig:
-    """The reference's settings."""
-    return trtllm.TrtllmConfig(
+def trtllm_config(
+    engine: EngineSpec, capacity_tokens: int, host_tokens: int, host_laws: tuple[CopyLaw, CopyLaw] | None
+) -> TrtllmConfig:
+    """The reference's settings; ``host_laws``: to the host and back."""
+    write, read = (AT_ONCE, AT_ONCE) if host_laws is None else host_laws
+    return TrtllmConfig(
         max_batch_size=engine.max_running_requests,
         max_num_tokens=engine.chunk_tokens,
         num_blocks=capacity_tokens // engine.page_size,
@@ -286,6 +318,9 @@ def trtllm_config(engine: EngineSpec, capacity_tokens: int) -> trtllm.TrtllmConf
         enable_block_reuse=engine.prefix_caching,
         enable_chunked_prefill=engine.chunked_prefill,
         overlap_scheduler=engine.overlap,
+        host_blocks=host_tokens // engine.page_size,
+        to_host=write,
+        to_device=read,
     )
 
 
@@ -376,26 +411,41 @@ def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
     )
 
 
+#: From the narrowest to the widest.
+SCOPES = ("worker", "node", "cluster")
 #: From transfers that take no time to such that hardly end before the run does.
 COPY_LAWS = st.builds(CopyLaw, st.sampled_from([0.0, 1e-4, 0.003]), st.sampled_from([0.0, 4e-6, 1e-4, 1e-3]))
+
+
+@st.composite
+def chunk_tiers(draw: st.DrawFn) -> tuple[lmcache.LmcacheTier, ...]:
+    """One to three tiers of LMCache, of one worker or shared, none by fewer than the one before it."""
+    scopes = sorted(draw(st.lists(st.sampled_from(SCOPES), min_size=1, max_size=3)), key=SCOPES.index)
+    tiers = []
+    for index, scope in enumerate(scopes):
+        own = index == 0 and scope == "worker"
+        tokens = st.sampled_from([64, 300, 1000, 4000, 100_000] if index == 0 else [10, 100, 300, 1000, 100_000])
+        law = st.just(CopyLaw(0.0, 0.0)) if own else COPY_LAWS
+        eviction = st.sampled_from(["lru", "lru", "lfu", "fifo", "mru"])
+        networked = st.booleans() if scope == "cluster" else st.just(False)
+        tier = st.builds(lmcache.LmcacheTier, tokens, law, law, eviction, st.just(scope), networked)
+        tiers.append(draw(tier))
+    return tuple(tiers)
 
 
 def lmcache_systems() -> st.SearchStrategy[System]:
     """Deployments of vLLM with LMCache."""
     settings = st.builds(
         lmcache.LmcacheConfig,
-        host_tokens=st.sampled_from([64, 300, 1000, 4000, 100_000]),
         to_host=COPY_LAWS,
         to_device=COPY_LAWS,
-        disk_tokens=st.sampled_from([0, 0, 100, 1000, 100_000]),
-        disk_write=COPY_LAWS,
-        disk_read=COPY_LAWS,
+        tiers=chunk_tiers(),
         chunk_tokens=st.sampled_from([16, 32]),
         save_decode=st.booleans(),
+        network=COPY_LAWS,
+        workers_per_node=st.sampled_from([1, 2, 2, 3]),
     )
-    return st.builds(
-        replace, systems(vllm_engines(), repeats=True), lmcache=settings, sharing=st.sampled_from([1, 1, 1, 2])
-    )
+    return st.builds(replace, systems(vllm_engines(), repeats=True), lmcache=settings)
 
 
 def offload_systems() -> st.SearchStrategy[System]:
@@ -414,6 +464,16 @@ def offload_systems() -> st.SearchStrategy[System]:
         systems(vllm_engines(), repeats=True),
         offload=offload,
         sharing=st.sampled_from([1, 1, 1, 2]),
+    )
+
+
+def trtllm_host_systems() -> st.SearchStrategy[System]:
+    """Deployments of TensorRT-LLM with its host cache."""
+    return st.builds(
+        replace,
+        systems(trtllm_engines(), repeats=True),
+        host_tokens=st.sampled_from([16, 64, 300, 1000, 4000, 100_000]),
+        host_laws=st.tuples(COPY_LAWS, COPY_LAWS),
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from hisearch.latency.step_cost import step_seconds
-from hisearch.simulate import Result
+from hisearch.simulate import Result, offload_arrays
 from hisearch.simulate.engine import EngineStuck
 from hisearch.validate.restatement.recording import step_seconds as batch_seconds
 from hisearch.validate.restatement.vllm import StuckError
@@ -23,6 +25,7 @@ from tests.kernels.systems import (
     sglang_engines,
     systems,
     trtllm_engines,
+    trtllm_host_systems,
     vllm_engines,
 )
 from tests.reference.cluster import ClusterOutcome
@@ -43,7 +46,7 @@ def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
 
 def _simulated_rows(result: Result) -> list[tuple[float, ...]]:
     table = result.requests
-    hits = table.hit_tokens + table.host_hit_tokens
+    hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
     columns = (
         table.outcome, table.worker, table.arrival_s, table.scheduled_s,
         table.first_token_s, table.finish_s, hits, table.preemptions,
@@ -133,16 +136,31 @@ def test_trtllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
+def _assert_same_without_log(system: System, logged: Result) -> None:
+    """Where nothing asks for every step, runs of them may end later; what comes of it is the same."""
+    result = system.simulate()
+    np.testing.assert_array_equal(_simulated_rows(result), _simulated_rows(logged))
+    assert _simulated_worker_rows(result) == _simulated_worker_rows(logged)
+    assert (result.stores, result.links, result.makespan_s) == (logged.stores, logged.links, logged.makespan_s)
+
+
 @examples(500)
-@given(system=offload_systems())
-def test_offloading_equals_its_reference(system: System) -> None:
+@given(system=trtllm_host_systems())
+def test_trtllm_with_its_host_cache_equals_its_reference(system: System) -> None:
     _assert_equal(system)
+
+
+@examples(500)
+@given(system=offload_systems(), uses=st.sampled_from([1, 3, 20, 4096]))
+def test_offloading_equals_its_reference(system: System, uses: int) -> None:
+    with mock.patch.object(offload_arrays, "USES", uses):
+        _assert_same_without_log(system, _assert_equal(system))
 
 
 @examples(500)
 @given(system=lmcache_systems())
 def test_lmcache_equals_its_reference(system: System) -> None:
-    _assert_equal(system)
+    _assert_same_without_log(system, _assert_equal(system))
 
 
 @pytest.mark.parametrize("name", ENGINES)

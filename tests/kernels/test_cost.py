@@ -42,9 +42,16 @@ def test_dense_tables_go_on_with_their_last_slope() -> None:
 def test_chunk_rates_stay_flat_beyond_their_table() -> None:
     law = StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), np.array([[1.0, 1.0], [3.0, 5.0]]), np.zeros((2, 2)))
     costs = _costs(law)
-    assert cost.chunk_seconds(costs, 1, 1) == 1 * (1 + 1.0) * 5.0
-    assert cost.chunk_seconds(costs, 7, 900) == 7 * (900 + 4.0) * 5.0
-    assert cost.chunk_seconds(costs, 1, 0) == 1 * 1.0 * 3.0
+    assert cost.chunk_seconds(costs, 1, 1, 1) == 1 * (1 + 1.0) * 5.0
+    assert cost.chunk_seconds(costs, 7, 900, 7) == 7 * (900 + 4.0) * 5.0
+    assert cost.chunk_seconds(costs, 1, 0, 1) == 1 * 1.0 * 3.0
+
+
+def test_a_chunk_has_the_rate_of_all_that_is_computed_beside_it() -> None:
+    rates = np.arange(1.0, 41.0)[:20, None] * np.ones(2)
+    costs = _costs(StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), rates, np.zeros((2, 2))))
+    assert cost.chunk_seconds(costs, 3, 0, 3) == 3 * 2.0 * 4.0
+    assert cost.chunk_seconds(costs, 3, 0, 15) == 3 * 2.0 * 16.0
 
 
 def _requests(chunks: list[tuple[int, int, bool]], late: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +77,9 @@ def test_batch_costs_the_same_bits(
     tables: StepCosts, chunks: list[tuple[int, int, bool]], late: list[int], decodes: list[int]
 ) -> None:
     requests, batch = _requests(chunks, late)
-    mine = cost.batch_cost(_costs(tables), requests, batch, len(batch), len(decodes), sum(decodes))
+    mine = cost.batch_cost(
+        _costs(tables), requests, batch, len(batch), len(decodes), sum(decodes), max(decodes, default=0)
+    )
     sampling = len(late) + len(decodes) + sum(complete for _, _, complete in chunks)
     theirs = step_seconds(tables, [(new, cached) for new, cached, _ in chunks], [*late, *decodes], sampling)
     assert mine == theirs
@@ -82,28 +91,39 @@ def test_batch_costs_the_same_bits(
     start=st.floats(0.0, 1e6),
     sequences=st.integers(1, 40),
     context=st.integers(1, 30_000),
+    longest=st.integers(1, 9_000),
     limit=st.integers(1, 400),
     share=st.floats(0.0, 1.5),
 )
 def test_coasting_equals_stepping(
-    tables: StepCosts, start: float, sequences: int, context: int, limit: int, share: float
+    tables: StepCosts, start: float, sequences: int, context: int, longest: int, limit: int, share: float
 ) -> None:
+    contexts = _contexts(sequences, context, longest)
     ends = [start]
     for step in range(limit):
-        ends.append(ends[-1] + decode_step_seconds(tables, sequences, context + step * sequences))
+        ends.append(ends[-1] + step_seconds(tables, [], [length + step for length in contexts]))
     costs = _costs(tables)
-    assert cost.coast(costs, start, np.inf, limit, sequences, context) == (limit, ends[-1])
+    batch = (sequences, sum(contexts), max(contexts) * sequences - sum(contexts))
+    assert cost.coast(costs, start, np.inf, limit, *batch) == (limit, ends[-1])
     until = start + share * (ends[-1] - start)
     steps = next((k for k in range(1, limit + 1) if ends[k] >= until), limit)
-    assert cost.coast(costs, start, until, limit, sequences, context) == (steps, ends[steps])
+    assert cost.coast(costs, start, until, limit, *batch) == (steps, ends[steps])
+
+
+def _contexts(sequences: int, context: int, longest: int) -> list[int]:
+    """Contexts of about ``context`` tokens in all, the last of them ``longest`` tokens longer than the others."""
+    return [1 + context // sequences] * (sequences - 1) + [1 + context // sequences + longest]
 
 
 @examples(100)
 @given(tables=TABLES, sequences=st.integers(1, 40), context=st.integers(1, 30_000))
 def test_token_wise_and_attention_make_a_decode_step(tables: StepCosts, sequences: int, context: int) -> None:
     costs = _costs(tables)
-    parts = cost.token_wise(costs, sequences, sequences, sequences) + cost.decode_seconds(costs, sequences, context)
-    assert parts == decode_step_seconds(tables, sequences, context)
+    even = cost.token_wise(costs, sequences, sequences, sequences)
+    assert even + cost.decode_seconds(tables.decode_s, sequences, context) == decode_step_seconds(
+        tables, sequences, context
+    )
+    assert cost.decode_step_seconds(costs, sequences, context, 0) == decode_step_seconds(tables, sequences, context)
 
 
 def test_knots_cover_what_tables_are_asked_for() -> None:

@@ -12,7 +12,7 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.validate.restatement import sglang
-from hisearch.validate.restatement.recording import Recording, Request, Step
+from hisearch.validate.restatement.recording import Recording
 from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
 from hisearch.validate.restatement.splitmix import SplitMix64
 from tests.kernels.systems import LAW, SHUFFLE_STREAMS, examples
@@ -26,38 +26,13 @@ def cost(chunks: Any, decodes: Any, sampling: int) -> float:
     return step_seconds(LAW, chunks, [context + 1 for context in decodes], sampling)
 
 
-def drive(worker: sglang.SglangWorker, requests: list[Request]) -> Recording:
-    """``sglang.drive``, but that the next pass sees what arrives while this one waits for copies (write_back).
-
-    With overlap that one lets the next pass begin where this one began.
-    """
-    pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
-    steps: list[Step] = []
-    now = 0.0
-    while pending or worker.has_unfinished or worker.outstanding:
-        while pending and pending[0].arrival_s <= now:
-            worker.receive(pending.pop(0))
-        step = worker.form(now)
-        now = worker.clock.now_s
-        if step is not None:
-            steps.append(step)
-        if worker.outstanding and (step is None or len(worker.outstanding) == worker.most_outstanding):
-            worker.process()
-            now = worker.clock.now_s
-        elif step is None:
-            event_s = worker.next_event_s() if worker.waiting else None
-            times = [request.arrival_s for request in pending[:1]] + ([event_s] if event_s is not None else [])
-            now = min(times, default=now)
-    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens, worker.storage_log())
-
-
 def restated(system: TieredSystem) -> Recording | None:
     """The reference's run of those requests that the engine accepts; None where it runs out of memory or gets stuck."""
     config = system.reference_config(SplitMix64(system.seed ^ SHUFFLE_STREAMS).next())
     worker = sglang.SglangWorker(config, cost)
     requests = [request for request in system.reference_requests() if worker.rejection(request) is None]
     try:
-        return drive(worker, requests)
+        return sglang.drive(worker, requests)
     except (OutOfMemoryError, RuntimeError):
         return None
 

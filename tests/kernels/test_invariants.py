@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kernels import tier_invariants
 from tests.kernels.invariants import check, check_at_rest, run_until
 from tests.kernels.systems import System, crowded, examples, sglang_engines, systems, vllm_engines
-from tests.kernels.tier_systems import TieredSystem, limited_stores, tiered
+from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
 
 _ENGINES = {"vllm": vllm_engines(), "sglang": sglang_engines()}
 
@@ -40,6 +40,14 @@ def test_state_is_consistent_wherever_a_run_stops(name: str, host: bool) -> None
     stop=st.floats(0.0, 1.0),
 )
 def test_tiers_are_consistent_wherever_a_run_stops(system: TieredSystem, stop: float) -> None:
+    finished = run_until(system)
+    tier_invariants.check_at_rest(finished)
+    tier_invariants.check(run_until(system, stop * float(max(finished.workers["event_s"]))))
+
+
+@examples(300)
+@given(system=chains(most_workers=4, mixed=False), stop=st.floats(0.0, 1.0))
+def test_chains_of_stores_are_consistent_wherever_a_run_stops(system: TieredSystem, stop: float) -> None:
     finished = run_until(system)
     tier_invariants.check_at_rest(finished)
     tier_invariants.check(run_until(system, stop * float(max(finished.workers["event_s"]))))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import simulate
-from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.tier_plan import TransferLaw
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from tests.kernels.systems import (
@@ -221,7 +221,7 @@ def test_l7_unlimited_host_tier_makes_up_for_a_small_pool(name: str, seed: int, 
     page = pages(name, page)
     arrays = one_after_another(random_trace(seed, TraceShape(requests=30, slack=1.0)))
     engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "overlap": False})
-    worker = plan(engine, capacity, host_tokens=AMPLE, host_latency_s=0.0, host_s_per_token=0.0)
+    worker = plan(engine, capacity, host_tokens=AMPLE, host_read=TransferLaw(), host_write=TransferLaw())
     table = simulate(worker, compiled(arrays)).requests
     without = simulate(plan(engine, capacity), compiled(arrays)).requests
     assert table.finished.all()
@@ -252,7 +252,10 @@ def test_l7_host_tier_without_room_for_a_page_changes_nothing(system: System) ->
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_l4_load_back_takes_latency_and_bandwidth(name: str) -> None:
-    """A prompt comes back from the host: its step ends when the copy does, where that takes longer than computing."""
+    """A prompt comes back from the host.
+
+    SGLang's step ends when the copy does, where that takes longer than computing; the others wait for it.
+    """
     arrays = one_after_another(random_trace(4, TraceShape(requests=2, repeat=1.0, follow_up=0.0, prompt_tokens=200)))
     tokens = int(arrays.input_tokens[1])
     page = pages(name, 1)
@@ -260,12 +263,9 @@ def test_l4_load_back_takes_latency_and_bandwidth(name: str) -> None:
     # The first prompt and its output just fit: nothing of them is left behind the filler between the two.
     filler = one_request(tokens + 30, 1).arrays
     arrays = _with_filler(arrays, filler)
-    worker = plan(engine, tokens + 60, host_tokens=AMPLE, host_latency_s=2.0, host_s_per_token=0.01)
-    if name != "trtllm":
-        # Copies to the host take time of their own there, for which others would have to wait.
-        tier = TierPlan("host", "worker", AMPLE, page)
-        movement = MovementPlan("hicache" if name == "sglang" else "offload", host_read=TransferLaw(2.0, 0.01))
-        worker = replace(worker, host_capacity_tokens=0, tiers=(tier,), movement=movement)
+    # Copies to the host take no time: others would have to wait for them.
+    read = TransferLaw(2.0, 0.01)
+    worker = plan(engine, tokens + 60, host_tokens=AMPLE, host_read=read, host_write=TransferLaw())
     table = simulate(worker, compiled(arrays)).requests
     assert table.finished.all()
     loaded = int(table.host_hit_tokens[2])
@@ -274,6 +274,11 @@ def test_l4_load_back_takes_latency_and_bandwidth(name: str) -> None:
     if name == "vllm":
         # The request waits for its load, of its last token too, and then computes that one.
         assert table.ttft_s[2] == pytest.approx(2.0 + 0.01 * (loaded + 1) + prefill_seconds(1, tokens - 1, 1), rel=1e-9)
+    elif name == "trtllm":
+        # Page by page.
+        copies_s = loaded // page * (2.0 + 0.01 * page)
+        reused = loaded + int(table.hit_tokens[2])
+        assert table.ttft_s[2] == pytest.approx(copies_s + prefill_seconds(tokens - reused, reused, tokens), rel=1e-9)
     else:
         assert table.ttft_s[2] == pytest.approx(2.0 + 0.01 * loaded, rel=1e-9)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hisearch.kernels import layout as la
 from tests.kernels.invariants import run_until
-from tests.kernels.systems import System, crowded, examples, systems, trtllm_engines
+from tests.kernels.systems import System, crowded, examples, systems, trtllm_engines, trtllm_host_systems
 
 
 def _chain(records: la.Array, first: int, link: str = "next") -> list[int]:
@@ -92,15 +92,34 @@ def check(sim: la.Sim) -> None:
             assert sim.nodes[d].static == 0 or parent not in position or position[d] < position[parent]
         assert store.free_pages + sum(_node_pages(sim, d) for d in locks) + private == store.capacity_pages
         assert store.copies == 0
+        if sim.config.host_pages:
+            _check_host(sim, w, set(queue) | set(locks))
 
 
-@pytest.mark.parametrize("crowd", [False, True], ids=["any", "crowded"])
-def test_state_is_consistent_wherever_a_run_stops(crowd: bool) -> None:
+def _check_host(sim: la.Sim, w: int, in_hbm: set[int]) -> None:
+    """Every host page is in its queue, deeper ones before those above them, and nothing in HBM is below any."""
+    pool = sim.trees[int(sim.config.workers) + w]
+    queue = _chain(sim.nodes, int(pool.head))
+    assert sum(_node_pages(sim, d) for d in queue) == pool.free_pages == pool.capacity_pages
+    filled = [d for d in queue if sim.nodes[d].static != 0]
+    assert sum(_node_pages(sim, d) for d in filled) == pool.evictable_pages <= pool.peak_pages <= pool.capacity_pages
+    position = {d: k for k, d in enumerate(queue)}
+    for d in filled:
+        parent = int(sim.nodes[d].parent)
+        assert sim.nodes[d].queued == la.ON_HOST
+        assert sim.nodes[d].lock == 0
+        assert parent < len(sim.trees) or parent in in_hbm or position[d] < position[parent]
+    assert not any(int(sim.nodes[d].parent) in position for d in in_hbm)
+
+
+@pytest.mark.parametrize(
+    "deployments",
+    [systems(trtllm_engines(), repeats=True), crowded("trtllm"), trtllm_host_systems()],
+    ids=["any", "crowded", "host"],
+)
+def test_state_is_consistent_wherever_a_run_stops(deployments: st.SearchStrategy[System]) -> None:
     @examples(100)
-    @given(
-        system=crowded("trtllm") if crowd else systems(trtllm_engines(), repeats=True, host=False),
-        stop=st.floats(0.0, 1.0),
-    )
+    @given(system=deployments, stop=st.floats(0.0, 1.0))
     def check_stops(system: System, stop: float) -> None:
         finished = run_until(system)
         check(finished)
@@ -110,6 +129,31 @@ def test_state_is_consistent_wherever_a_run_stops(crowd: bool) -> None:
         check(run_until(system, stop * float(max(finished.workers["event_s"]))))
 
     check_stops()
+
+
+@examples(100)
+@given(system=trtllm_host_systems())
+def test_the_host_cache_and_its_links_do_what_the_reference_s_do(system: System) -> None:
+    result, outcome = system.simulate(log=True), system.reference()
+    assert result.log is not None
+    held = result.log.steps
+    assert [int(tokens) for tokens in result.requests.host_hit_tokens] == [
+        outcome.engines[row.worker].onboarded_tokens.get(r, 0) if row.worker >= 0 else 0
+        for r, row in outcome.requests.items()
+    ]
+    page = system.engine.page_size
+    stores = [store for store in result.stores if store.tier == 1]
+    for w, engine in enumerate(outcome.engines):
+        pool = engine.pool
+        if pool.host_blocks:
+            counted = (pool.host_stored_blocks, pool.host_read_blocks, pool.host_evicted_blocks)
+            assert (stores[w].stored_tokens, stores[w].read_tokens, stores[w].evicted_tokens) == tuple(
+                blocks * page for blocks in counted
+            )
+            assert held["host_tokens"][held["worker"] == w].max(initial=0) <= stores[w].peak_tokens
+            links = [link for link in result.links if link.index == w]
+            for link, theirs in zip(links, (pool.to_host, pool.to_device), strict=True):
+                assert (link.tokens, link.busy_s) == (theirs.tokens, theirs.busy_s)
 
 
 @examples(60)

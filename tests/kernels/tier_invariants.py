@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.kernels import store
 from tests.kernels import invariants as shared
-from tests.kernels import sglang_invariants as sglang
+from tests.kernels import store_invariants as store_checks
 
 
 @dataclass
@@ -44,8 +45,10 @@ def check(sim: la.Sim) -> None:
         shared._check_pages(sim, w, in_hbm, holders)
         _check_host_pool(sim, w, nodes + cut_off, lockers)
         _check_fetches(sim, w)
-    for v, runs in records.runs.items():
-        _check_store(sim, v, runs)
+    for v in store_checks.stores(sim):
+        store_checks.check_store(sim, v, records.runs[v])
+    if sim.tiers.storage:
+        _check_chain(sim)
     _check_servers(sim)
     _check_links(sim)
     _check_events(sim)
@@ -72,16 +75,6 @@ def host_pool(sim: la.Sim, w: int) -> int:
     return len(sim.trees) - int(sim.config.workers) + w
 
 
-def stores(sim: la.Sim) -> range:
-    """Indices of the stores."""
-    return range(int(sim.config.workers), len(sim.trees) - int(sim.config.workers))
-
-
-def store_of(sim: la.Sim, w: int) -> int:
-    """Index of the store that worker ``w`` uses."""
-    return int(sim.config.workers) + w // int(sim.tiers.workers_per_store)
-
-
 # ---- what the records are --------------------------------------------------------------------------------------------
 
 
@@ -91,7 +84,10 @@ def _sorted_records(sim: la.Sim) -> Records:
     assert set(free) <= used
     used -= set(free)
     assert sim.counters[la.NODES_LEFT] == len(sim.nodes) - len(sim.trees) - len(used)
-    runs = {v: _runs(sim, v) for v in stores(sim)}
+    runs = {
+        v: store_checks.runs_of(sim, v)
+        for v in range(int(sim.config.workers), len(sim.trees) - int(sim.config.workers))
+    }
     records = Records({w: [] for w in range(int(sim.config.workers))}, runs)
     of_stores = [d for found in runs.values() for d in found]
     assert len(set(of_stores)) == len(of_stores)
@@ -120,23 +116,6 @@ def _top(sim: la.Sim, d: int) -> int:
     while d >= len(sim.trees):
         d = int(sim.nodes[d].parent)
     return d
-
-
-def _runs(sim: la.Sim, v: int) -> list[int]:
-    """All runs of a store, each list in order of depth, apart, and within its trace-tree node."""
-    page = int(sim.config.page_tokens)
-    found = []
-    for s in range(len(sim.trace.parent)):
-        chain = shared._chain(sim.nodes, int(sim.cover[v, s]))
-        before, end = -1, int(sim.trace.start_tokens[s]) // page * page - 1
-        for d in chain:
-            node = sim.nodes[d]
-            assert (int(node.static), int(node.prev)) == (s, before)
-            assert node.begin % page == node.end % page == 0
-            assert end < node.begin < node.end <= sim.trace.end_tokens[s]
-            before, end = d, int(node.end)
-        found += chain
-    return found
 
 
 def _owners_of_cut_off(sim: la.Sim, records: Records) -> dict[int, int]:
@@ -189,21 +168,11 @@ def _check_presence(sim: la.Sim, w: int, nodes: list[int]) -> None:
         assert hosted.device_children == in_hbm[d]
 
 
-def _check_heap(sim: la.Sim, v: int, expected: list[int], policy: int) -> None:
-    """The heap holds what is expected, in heap order, and all of it knows its place."""
-    heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
-    assert sorted(heap) == sorted(expected)
-    assert all(sim.nodes[d].heap_slot == slot for slot, d in enumerate(heap))
-    keys = [sglang.eviction_key(sim, d, policy) for d in heap]
-    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
-    assert sim.trees[v].eviction == policy
-
-
 def _check_hbm_heap(sim: la.Sim, w: int, in_hbm: list[int]) -> None:
     unlocked = [d for d in in_hbm if sim.nodes[d].lock == 0]
     assert sim.trees[w].evictable_pages == sum(shared._node_pages(sim, d) for d in unlocked)
     leaves = [d for d in unlocked if sim.hosted[d].device_children == 0]
-    _check_heap(sim, w, leaves, int(sim.config.eviction))
+    store_checks.check_heap(sim, w, leaves, int(sim.config.eviction))
 
 
 def _copies(sim: la.Sim, first: int) -> list[int]:
@@ -235,13 +204,22 @@ def _check_locks(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> N
         assert sim.nodes[sim.requests[r].node].end == sim.requests[r].locked_tokens
 
 
+#: What is behind a job in the line of each kind of server.
+_NEXT = {
+    hl.WRITER: lambda sim, d: sim.hosted[d].next_write,
+    hl.ASKER: lambda sim, f: sim.fetches[f].next,
+    hl.READER: lambda sim, f: sim.fetches[f].next,
+    hl.MOVER: lambda sim, m: sim.moves[m].next,
+}
+
+
 def _line(sim: la.Sim, k: int) -> list[int]:
-    """Jobs of server ``k``: nodes for a writer, fetches for the others."""
+    """Jobs of server ``k``: nodes for a writer, moves for a mover, fetches for the others."""
     found, job = [], int(sim.servers[k].head)
     while job >= 0:
         found.append(job)
         assert len(found) <= len(sim.nodes)
-        job = int(sim.hosted[job].next_write if k % 3 == hl.WRITER else sim.fetches[job].next)
+        job = int(_NEXT[k % hl.SERVERS](sim, job))
     assert not found or found[-1] == sim.servers[k].tail
     return found
 
@@ -261,7 +239,7 @@ def _host_locks(sim: la.Sim, w: int) -> list[int]:
         written.append(d)
         d = int(sim.hosted[d].next_write)
     above = [int(sim.fetches[f].above) for f in _registered(sim, w)]
-    return [d for d in [*_line(sim, 3 * w + hl.WRITER), *written, *above] if d >= len(sim.trees)]
+    return [d for d in [*_line(sim, hl.SERVERS * w + hl.WRITER), *written, *above] if d >= len(sim.trees)]
 
 
 def _host_lockers(sim: la.Sim) -> Counter[int]:
@@ -291,7 +269,7 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
         for d in on_host
         if sim.hosted[d].where == hl.ON_HOST and sim.nodes[d].children == 0 and not sim.hosted[d].host_locks
     ]
-    _check_heap(sim, v, leaves, int(sim.config.eviction))
+    store_checks.check_heap(sim, v, leaves, int(sim.config.eviction))
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------
@@ -299,8 +277,8 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
 
 def _fetch_pages(sim: la.Sim, w: int) -> int:
     """Host pages of fetches that the tree has not got."""
-    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, 3 * w + hl.ASKER))
-    reading = _line(sim, 3 * w + hl.READER)
+    tokens = sum(int(sim.fetches[f].wanted) for f in _line(sim, hl.SERVERS * w + hl.ASKER))
+    reading = _line(sim, hl.SERVERS * w + hl.READER)
     for f in reading:
         fetch = sim.fetches[f]
         tokens += int(fetch.found - (fetch.read if fetch.stopped else 0))
@@ -319,7 +297,7 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
     registered = _registered(sim, w)
     assert len(set(registered)) == len(registered)
     assert sim.hosts[w].fetching_tokens == sum(int(sim.fetches[f].wanted) for f in registered)
-    asked, reading = _line(sim, 3 * w + hl.ASKER), _line(sim, 3 * w + hl.READER)
+    asked, reading = _line(sim, hl.SERVERS * w + hl.ASKER), _line(sim, hl.SERVERS * w + hl.READER)
     revoked, f = [], int(sim.hosts[w].revoked)
     while f >= 0:
         revoked.append(f)
@@ -336,19 +314,6 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
         if fetch.registered and above >= len(sim.trees):
             assert sim.nodes[above].end == fetch.begin
             assert sim.hosted[above].where & hl.ON_HOST
-
-
-def _check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
-    """Free pages and pages of runs are all there are, any run may go, none was used later than now (L3)."""
-    cache = sim.trees[v]
-    held = sum(shared._node_pages(sim, d) for d in runs)
-    assert cache.free_pages >= 0
-    assert cache.free_pages + held == cache.capacity_pages == sim.tiers.store_pages
-    assert held <= cache.peak_pages <= cache.capacity_pages
-    assert all(sim.nodes[d].tick < (cache.tick + 1) * store._DEPTHS for d in runs)
-    _check_heap(sim, v, runs, int(sim.tiers.store_eviction))
-    page = int(sim.config.page_tokens)
-    assert held * page == cache.stored_tokens - cache.evicted_tokens - cache.expired_tokens
 
 
 def _check_servers(sim: la.Sim) -> None:
@@ -380,16 +345,34 @@ def _check_links(sim: la.Sim) -> None:
 def _check_bytes(sim: la.Sim) -> None:
     """What the links have moved is what the stores have been given and read out of (L4)."""
     workers = int(sim.config.workers)
-    for v in stores(sim):
+    stores = store_checks.stores(sim)
+    for v in stores:
         write, read = sim.links[2 * v], sim.links[2 * v + 1]
-        assert read.tokens == sim.trees[v].read_tokens
+        assert read.tokens == sim.trees[v].read_tokens + sim.trees[v].demoted_tokens
         # What the store has already, or has no room for, travels all the same.
         assert sim.trees[v].stored_tokens <= write.tokens
-    if sim.tiers.network:
-        networks = sim.links[2 * workers + 2 * len(stores(sim)) :]
+    networked = [tier for tier in sim.store_tiers if tier.first_network >= 0]
+    if networked:
+        networks = sim.links[2 * workers + 2 * len(stores) :]
+        behind = [v for tier in networked for v in range(int(tier.first), int(tier.first + tier.stores))]
         for way in (0, 1):
-            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in stores(sim))
+            at_stores = sum(int(sim.links[2 * v + way].tokens) for v in behind)
             assert sum(int(link.tokens) for link in networks[way::2]) == at_stores
+
+
+def _check_chain(sim: la.Sim) -> None:
+    """Nothing waits between operations to move on; exclusive: no page is in both stores of a worker.
+
+    Unless others share the farther one, which may have been given what this worker's nearer one holds.
+    """
+    assert all(sim.trees[v].gone_head < 0 for v in store_checks.stores(sim))
+    if not sim.tiers.exclusive:
+        return
+    near, far = sim.store_tiers
+    if near.stores == far.stores and min(near.ttl_s, far.ttl_s) == np.inf:
+        for k in range(int(near.stores)):
+            held = store_checks.pages_of(sim, int(near.first) + k) & store_checks.pages_of(sim, int(far.first) + k)
+            assert not held
 
 
 def _check_events(sim: la.Sim) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hisearch.simulate import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.tiers import TierEvictionName
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
@@ -21,7 +22,7 @@ from tests.reference.cluster import tree_path
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 
 #: Policies that a store evicts by.
-STORE_EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru")
+STORE_EVICTIONS = get_args(TierEvictionName)
 #: A storage tier that never fills.
 UNLIMITED_TOKENS = 2**40
 FREE = TransferLaw()
@@ -34,7 +35,7 @@ class TieredSystem(System):
     Attributes:
         ratio: host pool over device pool.
         movement: how KV moves; its links are those of the worker, and of its node's network.
-        storage: None where there is no storage tier; its page is the engine's.
+        storage: None where there is no storage tier; its page is the engine's. farther: a second one behind it.
         workers_per_node: who shares a node's store and its network.
         open_loop: every request arrives as if its predecessor took no time.
     """
@@ -42,6 +43,7 @@ class TieredSystem(System):
     ratio: float = 2.0
     movement: MovementPlan = MovementPlan("hicache")  # noqa: RUF009  (frozen)
     storage: TierPlan | None = None
+    farther: TierPlan | None = None
     workers_per_node: int = 1
     open_loop: bool = False
 
@@ -60,9 +62,10 @@ class TieredSystem(System):
         # As the engine: in whole pages, one more than the ratio asks for.
         host_tokens = (int(worker.kv_capacity_tokens * self.ratio) // page + 1) * page
         tiers = [TierPlan("host", "worker", host_tokens, page)]
-        if self.storage is not None:
-            pages = max(self.storage.capacity_tokens // page, 1)
-            tiers.append(replace(self.storage, capacity_tokens=pages * page, page_tokens=page))
+        for storage in (self.storage, self.farther):
+            if storage is not None:
+                pages = max(storage.capacity_tokens // page, 1)
+                tiers.append(replace(storage, capacity_tokens=pages * page, page_tokens=page))
         return replace(worker, tiers=tuple(tiers), movement=self.movement, workers_per_node=self.workers_per_node)
 
     def reference_config(self, stream: int) -> SglangConfig:
@@ -152,6 +155,34 @@ def limited_stores() -> st.SearchStrategy[TierPlan]:
         ttl_s=st.sampled_from([math.inf, math.inf, 0.05, 0.5]),
         reclaim=st.sampled_from(["lazy", "periodic", "pressure"]),
         reclaim_period_s=st.sampled_from([0.03, 0.4]),
+        tail_tokens=st.sampled_from([1, 40, 200]),
+        turn_tokens=st.sampled_from([1, 20]),
+    )
+
+
+#: Widest last.
+SCOPES = ("worker", "node", "cluster")
+
+
+@st.composite
+def chains(draw: st.DrawFn, **settings: Any) -> TieredSystem:
+    """Two storage tiers, inclusive or exclusive, behind little host memory; ``settings`` as of ``tiered``."""
+    system = draw(tiered(limited_stores(), **settings))
+    near, far = system.storage, draw(limited_stores())
+    assert near is not None
+    scopes = sorted((near.scope, far.scope), key=SCOPES.index)
+    sizes = st.sampled_from([30, 60, 150]), st.sampled_from([150, 600, UNLIMITED_TOKENS])
+    return replace(
+        system,
+        capacity_tokens=draw(st.integers(60, 120)),
+        ratio=draw(st.sampled_from([1.3, 2.0])),
+        storage=replace(near, scope=scopes[0], capacity_tokens=draw(sizes[0])),
+        farther=replace(far, scope=scopes[1], capacity_tokens=draw(sizes[1])),
+        movement=replace(
+            system.movement,
+            hierarchy=draw(st.sampled_from(["inclusive", "exclusive"])),
+            prefetch_threshold_tokens=draw(st.sampled_from([1, 8])),
+        ),
     )
 
 

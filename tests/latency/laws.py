@@ -25,7 +25,7 @@ PREFILL = PrefillTerms(
 )  # fmt: skip
 DECODE = DecodeTerms(
     source="round figures", launch_s=8e-6, fill_s=10e-6, fill_tokens=5000, bandwidth=0.9, rate_64=1, rate_256=1,
-    flops=0.4, unit_s=1e-6, sharpness=2, cache_bytes=4e7, cache_speedup=3,
+    flops=0.4, unit_s=1e-6, serial_token_s=0, sharpness=2, cache_bytes=4e7, cache_speedup=3,
 )  # fmt: skip
 MOE = MoeTerms(
     source="round figures", launch_s=30e-6, bandwidth=0.8, flops=0.5, small_tile_loss=0.3, wave_s=1e-6,

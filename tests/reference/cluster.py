@@ -96,11 +96,12 @@ class WorkerOutcome:
 
 @dataclass
 class ClusterOutcome:
-    """Requests in the trace's order, workers by index; times in seconds."""
+    """Requests in the trace's order, workers by index; times in seconds. engines: the workers, as the run left them."""
 
     requests: dict[int, RequestOutcome]
     workers: list[WorkerOutcome]
     makespan_s: float
+    engines: list[Any] = field(default_factory=list)
 
 
 class Cluster:
@@ -152,7 +153,8 @@ class Cluster:
         for engine, tally in zip(self.engines, self.tallies, strict=True):
             tally.evicted_tokens = engine.evicted_tokens
         finishes = [outcome.finish_s for outcome in self.outcomes.values() if outcome.finish_s is not None]
-        return ClusterOutcome(dict(sorted(self.outcomes.items())), self.tallies, max(finishes, default=0.0))
+        requests = dict(sorted(self.outcomes.items()))
+        return ClusterOutcome(requests, self.tallies, max(finishes, default=0.0), self.engines)
 
     def _arrive(self, index: int, now: float) -> None:
         outcome = self.outcomes[index] = RequestOutcome(now)

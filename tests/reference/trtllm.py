@@ -13,79 +13,14 @@ are its prompt and what it has generated.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from hisearch.validate.restatement.content import page
 from hisearch.validate.restatement.recording import BatchEntry, Cost, Request, Step, step_seconds
-from hisearch.validate.restatement.vllm_pool import BlockPool
 
-
-@dataclass(frozen=True)
-class TrtllmConfig:
-    """Executor settings, by TensorRT-LLM's names where it has one.
-
-    Attributes:
-        max_batch_size: most active requests.
-        max_num_tokens: tokens per step.
-        num_blocks: pool size.
-        tokens_per_block: tokens per block.
-        policy: ``capacity_scheduler_policy``.
-        enable_block_reuse: reuse the blocks of shared prefixes.
-        enable_chunked_prefill: False: a prompt is never cut by the budget.
-        overlap_scheduler: a batch is formed while the one before it runs.
-    """
-
-    max_batch_size: int
-    max_num_tokens: int
-    num_blocks: int
-    tokens_per_block: int = 32
-    policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
-    enable_block_reuse: bool = True
-    enable_chunked_prefill: bool = True
-    overlap_scheduler: bool = True
-
-
-@dataclass(eq=False)
-class LiveRequest:
-    """A request that the engine has and has not finished.
-
-    Attributes:
-        number: position in order of arrival.
-        started: it holds blocks.
-        prompt_tokens: tokens that its context computes: the prompt, after a pause all known tokens.
-        computed: tokens that have their KV, or will have it once the outstanding batches have run.
-        blocks: held blocks, first to last; the first ``stored`` of them are in the reuse tree.
-    """
-
-    request: Request
-    number: int
-    started: bool = False
-    prompt_tokens: int = 0
-    generated: int = 0
-    computed: int = 0
-    in_flight: int = 0
-    blocks: list[int] = field(default_factory=list)
-    stored: int = 0
-
-    @property
-    def known(self) -> int:
-        return self.request.input_tokens + self.generated
-
-    @property
-    def declared(self) -> int:
-        """Prompt and declared output: all that the engine may know of its length."""
-        return self.request.input_tokens + self.request.max_output_tokens
-
-    @property
-    def is_context(self) -> bool:
-        """Its prompt is not all computed."""
-        return self.computed < self.prompt_tokens
-
-    @property
-    def waits_for_last_token(self) -> bool:
-        """Its last output token is being made: nothing is left to schedule."""
-        return self.in_flight > 0 and self.generated + self.in_flight >= self.request.output_tokens
+from .trtllm_pool import TwoPools
+from .trtllm_state import LiveRequest, TrtllmConfig
 
 
 @dataclass
@@ -105,6 +40,7 @@ class TrtllmWorker:
         active: the active requests, in order of arrival.
         outstanding: formed batches whose results are not processed, oldest first.
         first_scheduled_s, reused_tokens: by request id, at the first start.
+        onboarded_tokens: by request id, how many of its ``reused_tokens`` came from the host.
         preemptions: by request id, pauses, only those that had one.
     """
 
@@ -112,7 +48,7 @@ class TrtllmWorker:
         self.config = config
         self.cost = cost
         self.most_outstanding = 2 if config.overlap_scheduler else 1
-        self.pool = BlockPool(config.num_blocks + 1)
+        self.pool = TwoPools(config)
         self.queue: list[LiveRequest] = []
         self.active: list[LiveRequest] = []
         self.outstanding: list[_Outstanding] = []
@@ -120,6 +56,7 @@ class TrtllmWorker:
         self.first_token_s: dict[Any, float] = {}
         self.finish_s: dict[Any, float] = {}
         self.reused_tokens: dict[Any, int] = {}
+        self.onboarded_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
         self.device_free_s = 0.0
         self._received = 0
@@ -133,7 +70,7 @@ class TrtllmWorker:
 
     @property
     def evicted_tokens(self) -> int:
-        """Cached tokens dropped so far."""
+        """Cached tokens that have left the device so far."""
         return self.pool.evicted_blocks * self.config.tokens_per_block
 
     def rejection(self, request: Request) -> str | None:
@@ -161,6 +98,8 @@ class TrtllmWorker:
         """
         while self.queue and len(self.active) < self.config.max_batch_size:
             self.active.append(self.queue.pop(0))
+        # Copies wait for what the device has been given.
+        self.pool.copies_begin_s = max(now, self.device_free_s)
         while True:
             contexts = self._fitting_contexts()
             generations = [live for live in self.active if self._generates(live)]
@@ -290,7 +229,7 @@ class TrtllmWorker:
         if self.config.enable_block_reuse:
             for index in range(live.known // self.config.tokens_per_block):
                 identity = page(live.request.content, index, self.config.tokens_per_block)
-                if self.pool.find(identity) is None:
+                if self.pool.find(identity) is None and not self.pool.is_on_host(identity):
                     return identity
         return None
 
@@ -323,21 +262,32 @@ class TrtllmWorker:
         return BatchEntry(live.request.id, live.computed, share, False, ends)
 
     def _start(self, live: LiveRequest, now: float) -> None:
-        """Reuse what is there, all but the last token at most, and take blocks for the rest of the prompt."""
+        """Reuse what is there, all but the last token at most, and take blocks for the rest of the prompt.
+
+        What is on the host is claimed before any block is taken, so that what makes room for it does not push it out.
+        """
         live.started = True
         live.prompt_tokens = live.known
+        claimed = []
         if self.config.enable_block_reuse:
             for index in range((live.known - 1) // self.config.tokens_per_block):
-                block = self.pool.find(page(live.request.content, index, self.config.tokens_per_block))
-                if block is None:
+                identity = page(live.request.content, index, self.config.tokens_per_block)
+                block = self.pool.find(identity)
+                if block is not None:
+                    assert not claimed, "the device is closed towards the root"
+                    self.pool.hold(block)
+                    live.blocks.append(block)
+                elif self.pool.is_on_host(identity):
+                    claimed.append((identity, self.pool.claim(identity)))
+                else:
                     break
-                self.pool.hold(block)
-                live.blocks.append(block)
+        live.blocks += self.pool.onboard(claimed)
         live.stored = len(live.blocks)
         live.computed = live.stored * self.config.tokens_per_block
         self._allocate(live, live.known)
         self.first_scheduled_s.setdefault(live.request.id, now)
         self.reused_tokens.setdefault(live.request.id, live.computed)
+        self.onboarded_tokens.setdefault(live.request.id, len(claimed) * self.config.tokens_per_block)
 
     def _allocate(self, live: LiveRequest, tokens: int) -> None:
         while len(live.blocks) < self._blocks(tokens):
@@ -346,7 +296,7 @@ class TrtllmWorker:
     def _launch(
         self, now: float, batch: list[BatchEntry], contexts: list[LiveRequest], generations: list[LiveRequest]
     ) -> Step:
-        start_s = max(now, self.device_free_s)
+        start_s = max(now, self.device_free_s, self.pool.copies_end_s)
         end_s = start_s + step_seconds(self.cost, batch)
         step = Step(start_s, end_s, now, batch, sorted(live.request.id for live in self._paused))
         ended = []
@@ -379,13 +329,18 @@ class TrtllmWorker:
         live.started = False
 
     def _store(self, live: LiveRequest, tokens: int) -> None:
-        """Put the blocks that ``tokens`` tokens fill into the reuse tree, or give them up for those already there."""
+        """Put the blocks that ``tokens`` tokens fill into the reuse tree, or give them up for those already there.
+
+        Of a block that is on the host alone, that one is given up.
+        """
         if not self.config.enable_block_reuse:
             return
         while live.stored < tokens // self.config.tokens_per_block:
             identity = page(live.request.content, live.stored, self.config.tokens_per_block)
             found = self.pool.find(identity)
             if found is None:
+                if self.pool.is_on_host(identity):
+                    self.pool.give_back(self.pool.claim(identity))
                 self.pool.publish(live.blocks[live.stored], identity)
             else:
                 self.pool.release([live.blocks[live.stored]])

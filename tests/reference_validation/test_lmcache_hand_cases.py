@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.lmcache import LmcacheConfig, LmcacheWorker, replay
+from hisearch.validate.restatement.lmcache import LmcacheConfig, LmcacheTier, LmcacheWorker, replay
 from hisearch.validate.restatement.recording import Recording, Request
 from hisearch.validate.restatement.transfers import CopyLaw
 from hisearch.validate.restatement.vllm import VllmConfig, drive
@@ -29,8 +30,9 @@ def _pool(num_blocks: int = 40, **settings: Any) -> VllmConfig:
     return VllmConfig(max_num_seqs=4, max_tokens=64, num_blocks=num_blocks, block_size=4, **settings)
 
 
-def _lmcache(host_tokens: int = 400, **settings: Any) -> LmcacheConfig:
-    return LmcacheConfig(host_tokens, TO_HOST, TO_DEVICE, chunk_tokens=8, **settings)
+def _lmcache(host_tokens: int = 400, *behind: LmcacheTier, eviction: Any = "lru", **settings: Any) -> LmcacheConfig:
+    tiers = (LmcacheTier(host_tokens, eviction=eviction), *behind)
+    return LmcacheConfig(TO_HOST, TO_DEVICE, tiers, chunk_tokens=8, **settings)
 
 
 def _steps(recording: Recording) -> list[tuple[Any, Any, list[tuple[Any, int, int]]]]:
@@ -80,7 +82,7 @@ def test_chunks_are_saved_as_they_are_filled() -> None:
     assert _steps(recording) == [(0.0, 2.3, [("a", 0, 10)]), (2.3, 4.6, [("a", 10, 10)])]
 
 
-DISK = {"disk_tokens": 80, "disk_write": CopyLaw(1.0, 0.0), "disk_read": CopyLaw(0.5, 0.0)}
+DISK = LmcacheTier(80, CopyLaw(1.0, 0.0), CopyLaw(0.5, 0.0))
 
 
 def test_disk_is_read_into_host_memory() -> None:
@@ -91,7 +93,7 @@ def test_disk_is_read_into_host_memory() -> None:
         _request("x", [(2, 0, 16)], 10.0),
         _request("b", [*first, (3, 16, 20)], 20.0),
     ]
-    worker = LmcacheWorker(_pool(prefix=False), _lmcache(16, **DISK), _unit)
+    worker = LmcacheWorker(_pool(prefix=False), _lmcache(16, DISK), _unit)
     recording = drive(worker, requests)
     # read by 21, on the device by 25.25
     assert _steps(recording) == [
@@ -99,49 +101,49 @@ def test_disk_is_read_into_host_memory() -> None:
         (10.0, 13.1, [("x", 0, 16)]),
         (20.0, 26.25, [("b", 16, 4)]),
     ]
-    assert list(worker.store.cached) == [(1, 7), (1, 15)]
-    assert list(worker.store.disk) == [(2, 7), (2, 15), (1, 7), (1, 15)]
-    assert (worker.store.evicted, worker.store.disk_written) == (4, 4)
+    assert list(worker.store.host.held) == [(1, 7), (1, 15)]
+    assert list(worker.store.stores[1].held) == [(2, 7), (2, 15), (1, 7), (1, 15)]
+    assert (worker.store.host.evicted, worker.store.stores[1].written) == (4, 4)
 
 
 def test_chunks_being_written_hold_their_host_memory() -> None:
-    slow = {**DISK, "disk_write": CopyLaw(100.0, 0.0)}
+    slow = replace(DISK, write=CopyLaw(100.0, 0.0))
     requests = [_request("a", [(1, 0, 16)], 0.0), _request("x", [(2, 0, 16)], 10.0)]
-    recording = replay(_pool(), _lmcache(16, **slow), requests, _unit)
+    recording = replay(_pool(), _lmcache(16, slow), requests, _unit)
     assert recording.finish_s == {"a": pytest.approx(3.1), "x": pytest.approx(11.0)}
 
 
 def test_chunk_can_be_found_on_disk_once_it_is_written() -> None:
-    slow = {**DISK, "disk_write": CopyLaw(10.0, 0.0)}
-    store = _lmcache(8, **slow).new_store()
+    slow = replace(DISK, write=CopyLaw(10.0, 0.0))
+    store = _lmcache(8, slow).new_stores()[0]
     taken = store.reserve(["a"], 0.0)
     store.save(taken, 1.0)
     store.advance(20.0)
-    assert (store.lookup(["a"], 0.5).chunks, store.lookup(["a"], 5.0).host) == (0, ["a"])
+    assert (store.lookup(["a"], 0.5).chunks, store.lookup(["a"], 5.0).tiers[0]) == (0, ["a"])
     find = store.lookup(["a"], 11.0)
-    assert (find.host, find.disk) == (["a"], [])
+    assert find.tiers == [["a"], []]
     assert store.reserve(["b"], 11.0) == []
     store.unpin(find)
     store.unpin(find)
     assert len(store.reserve(["b"], 11.0)) == 1
-    assert (store.lookup(["a"], 10.9).chunks, store.lookup(["a"], 11.0).disk) == (0, ["a"])
+    assert (store.lookup(["a"], 10.9).chunks, store.lookup(["a"], 11.0).tiers[1]) == (0, ["a"])
 
 
 def test_look_up_pins_until_the_request_is_served() -> None:
-    store = _lmcache(16).new_store()
+    store = _lmcache(16).new_stores()[0]
     store.save(store.reserve(["a", "b"], 0.0), 0.0)
     find = store.lookup(["a"], 1.0)
     assert [key for key, _ in store.reserve(["c", "d"], 1.0)] == ["c"]
-    assert list(store.cached) == ["a"]
+    assert list(store.host.held) == ["a"]
     store.unpin(find)
     assert [key for key, _ in store.reserve(["d"], 1.0)] == ["d"]
 
 
 def test_what_is_there_already_keeps_its_place() -> None:
-    store = _lmcache(24).new_store()
+    store = _lmcache(24).new_stores()[0]
     store.save(store.reserve(["a", "b"], 0.0), 0.0)
     store.save(store.reserve(["a"], 1.0), 1.0)
-    assert (list(store.cached), store.used) == (["a", "b"], 2)
+    assert (list(store.host.held), store.host.used) == (["a", "b"], 2)
     store.check()
 
 
@@ -153,3 +155,30 @@ def test_request_that_has_decoded_saves_no_prompt_when_resumed(save_decode: bool
     recording = drive(worker, requests)
     assert [step.preempted for step in recording.steps if step.preempted] == [["b"]]
     assert worker.to_host.tokens == saved_tokens
+
+
+@pytest.mark.parametrize(("eviction", "victim"), [("lru", "b"), ("fifo", "a"), ("mru", "d"), ("lfu", "c")])
+def test_what_goes_first(eviction: str, victim: str) -> None:
+    store = _lmcache(32, eviction=eviction).new_stores()[0]
+    store.save(store.reserve(["a", "b", "c", "d"], 0.0), 0.0)
+    for key in "bbbcaadd":
+        store.unpin(store.lookup([key], 1.0))
+    store.save(store.reserve(["e"], 2.0), 2.0)
+    assert {*"abcd"} - {*store.host.held} == {victim}
+    store.check()
+
+
+def test_two_workers_share_a_node_s_memory_and_its_links() -> None:
+    # 8 tokens take 1.3 s on a worker's own link, 2 s at the memory that both share
+    slow = CopyLaw(2.0, 0.0)
+    tiers = (LmcacheTier(80, slow, slow, scope="node"), LmcacheTier(80, slow, slow, scope="cluster", networked=True))
+    config = LmcacheConfig(TO_HOST, TO_DEVICE, tiers, 8, network=CopyLaw(3.0, 0.0), workers_per_node=2)
+    workers = [LmcacheWorker(_pool(), config, _unit, store) for store in config.new_stores(2)]
+    for worker, first in zip(workers, (1, 2), strict=True):
+        worker.receive(_request("r", [(first, 0, 8)], 0.0))
+    steps = [worker.form(0.0) for worker in workers]
+    assert [step.end_s for step in steps if step is not None] == [3.0, 5.0]
+    one, other = (worker.store for worker in workers)
+    assert (one.host is other.host, one.stores[1] is other.stores[1]) == (True, True)
+    assert [write[0] for write in one.stores[1].writes] == [6.0, 9.0]
+    assert (other.lookup([(1, 7)], 2.9).chunks, other.lookup([(1, 7)], 3.0).chunks) == (0, 1)

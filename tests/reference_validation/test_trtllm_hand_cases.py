@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request, Step
-from tests.reference.trtllm import TrtllmConfig, TrtllmWorker
+from hisearch.validate.restatement.transfers import CopyLaw
+from tests.reference.trtllm import TrtllmWorker
+from tests.reference.trtllm_pool import TwoPools
+from tests.reference.trtllm_state import TrtllmConfig
 
 #: Everything takes a second a step.
 PAGE = 4
@@ -109,3 +113,45 @@ def test_requests_that_never_fit_are_rejected() -> None:
     assert worker.rejection(request(0, 16, 1, declared=4)) is None
     assert "pool's 5 blocks" in str(worker.rejection(request(0, 16, 1, declared=5)))
     assert "step budget of 16" in str(worker.rejection(request(0, 17, 1)))
+
+
+def test_what_leaves_the_device_comes_back_from_the_host() -> None:
+    """Four blocks. The second prompt pushes the first out of them, last block first; the third finds two of its blocks
+    on the host, and a step waits for all copies that it needs: one second a block there, two back."""
+    config = TrtllmConfig(
+        1, 16, 4, PAGE, overlap_scheduler=False, host_blocks=8, to_host=CopyLaw(1.0, 0.0), to_device=CopyLaw(2.0, 0.0)
+    )
+    worker = TrtllmWorker(config, lambda chunks, decodes, sampling: 1.0)
+    first, second, third = request(0, 11, 1, prefix=8), request(1, 16, 0), request(2, 10, 1, prefix=8)
+    starts, waits = [], []
+    for item in (first, replace(second, output_tokens=1), third):
+        worker.receive(item)
+        step = worker.form(worker.device_free_s)
+        assert step is not None
+        starts.append(step.batch[0].computed)
+        waits.append(step.start_s - step.scheduled_s)
+        worker.process()
+    # The second takes two empty blocks, then the first's two; the third, what the second has left of three blocks.
+    assert starts == [0, 0, 8]
+    assert waits == [0.0, 2.0, 4.0]
+    assert worker.onboarded_tokens == {0: 0, 1: 0, 2: 8}
+    assert (worker.pool.host_stored_blocks, worker.pool.host_read_blocks) == (5, 2)
+    worker.pool.check()
+
+
+def test_a_full_host_cache_drops_what_came_first() -> None:
+    """One host block: of two blocks that leave the device the one that leaves last is still there."""
+    pool = TwoPools(TrtllmConfig(1, 16, 2, PAGE, host_blocks=1))
+    blocks = [pool.take(), pool.take()]
+    for block, identity in zip(blocks, "ab", strict=True):
+        pool.publish(block, identity)
+    pool.release(blocks)
+    held = [pool.take(), pool.take()]
+    assert [pool.is_on_host(identity) for identity in "ab"] == [True, False]
+    assert (pool.evicted_blocks, pool.host_evicted_blocks) == (2, 1)
+    pool.release(held)
+    (block,) = pool.onboard([("a", pool.claim("a"))])
+    assert pool.find("a") == block
+    assert not pool.is_on_host("a")
+    pool.release([block])
+    pool.check()

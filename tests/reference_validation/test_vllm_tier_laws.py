@@ -35,12 +35,19 @@ OFFLOAD = st.builds(
 )
 LMCACHE = st.builds(
     lmcache.LmcacheConfig,
-    host_tokens=st.sampled_from([0, 32, 100, 400, 10_000]),
     to_host=LAWS,
     to_device=LAWS,
-    disk_tokens=st.sampled_from([0, 40, 300, 10_000]),
-    disk_write=LAWS,
-    disk_read=LAWS,
+    tiers=st.lists(
+        st.builds(
+            lmcache.LmcacheTier,
+            st.sampled_from([0, 32, 100, 400, 10_000]),
+            LAWS,
+            LAWS,
+            st.sampled_from(["lru", "lfu", "fifo", "mru"]),
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
     chunk_tokens=st.sampled_from([16, 32]),
     save_decode=st.booleans(),
 )
@@ -165,9 +172,11 @@ def test_tier_of_no_size_is_no_tier(seed: int, config: vllm.VllmConfig) -> None:
     plain = vllm.replay(config, requests, recorded_law)
     none_offloaded = vllm_offload.replay(config, OffloadConfig(0, slow, slow), requests, recorded_law)
     assert none_offloaded == plain
-    assert (
-        lmcache.replay(config, lmcache.LmcacheConfig(0, slow, slow, chunk_tokens=16), requests, recorded_law) == plain
-    )
+    assert lmcache.replay(config, _lmcache(0, slow), requests, recorded_law) == plain
+
+
+def _lmcache(host_tokens: int, law: CopyLaw) -> lmcache.LmcacheConfig:
+    return lmcache.LmcacheConfig(law, law, (lmcache.LmcacheTier(host_tokens),), chunk_tokens=16)
 
 
 def _longest_seen(requests: list[Request], tokens: dict[Any, int], unit: int) -> dict[Any, int]:
@@ -206,7 +215,7 @@ def test_endless_free_host_memory_recalls_all_that_was_computed(device_tokens: i
 def test_endless_free_lmcache_recalls_whole_chunks(save_decode: bool, seed: int) -> None:
     config = vllm.VllmConfig(4, 4096, 1000, 4, prefix=False)
     requests = [replace(request, arrival_s=10.0 * k) for k, request in enumerate(_requests(seed, config))]
-    endless = lmcache.LmcacheConfig(1 << 40, FREE, FREE, chunk_tokens=16, save_decode=save_decode)
+    endless = replace(_lmcache(1 << 40, FREE), save_decode=save_decode)
     recording = lmcache.replay(config, endless, requests, recorded_law)
     kept = {request.id: request.input_tokens + (request.output_tokens - 1) * save_decode for request in requests}
     assert recording.reused_tokens == _longest_seen(requests, kept, 16)
@@ -217,8 +226,8 @@ def test_disk_behind_endless_host_memory_changes_nothing() -> None:
     config = vllm.VllmConfig(4, 64, 60, 4)
     requests = _requests(3, config)
     law = CopyLaw(1e-3, 1e-5)
-    without = lmcache.LmcacheConfig(1 << 40, law, law, chunk_tokens=16)
-    beside = replace(without, disk_tokens=1 << 40, disk_write=law, disk_read=law)
+    without = _lmcache(1 << 40, law)
+    beside = replace(without, tiers=(*without.tiers, *[lmcache.LmcacheTier(1 << 40, law, law)] * 2))
     assert lmcache.replay(config, beside, requests, recorded_law) == lmcache.replay(
         config, without, requests, recorded_law
     )

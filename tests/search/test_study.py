@@ -53,6 +53,15 @@ def result(study_file: Path) -> StudyResult:
     return load_study(study_file).run(workers=1, run_dir=study_file.parent / "run")
 
 
+def test_engines_are_prepared_with_and_without_tiers(study_file: Path) -> None:
+    assert load_study(study_file).variants == [
+        ("sglang", None),
+        ("sglang", "hicache"),
+        ("vllm", None),
+        ("vllm", "offload"),
+    ]
+
+
 def test_the_run_folder_holds_everything(result: StudyResult) -> None:
     names = {path.name for path in result.run_dir.iterdir()}
     assert names == {

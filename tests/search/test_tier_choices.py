@@ -40,6 +40,10 @@ SPACES: dict[str, dict[str, Any]] = {
         "tiers": [DRAM, {**DISK, "scope": ["worker"]}, {"media": ["rdma-pool"], "gib": [1000]}],
         "movement": {"movers": ["lmcache", "hicache", "offload"], "write_policy": ["write_back", "write_through"]},
     },
+    "chain": {
+        "tiers": [DRAM, {"media": ["nvme-gen4"], "gib": [0, 500]}, {"media": ["rdma-pool"], "gib": [0, 1000]}],
+        "movement": {"hierarchy": ["exclusive", "inclusive"], "prefetch": ["timeout", "best_effort"]},
+    },
     "lmcache": {"tiers": [DRAM], "movement": {"movers": ["lmcache"]}},
 }
 CHOICES = [(space, engine) for space in SPACES for engine in ENGINES]
@@ -143,6 +147,21 @@ def test_an_engine_is_asked_for_what_it_has() -> None:
     choice = choices_of("movement", "trtllm").choose(lambda name, options: options[-1])
     assert [tier.gib for tier in choice.tiers] == [256]
     assert choices_of("always", "vllm").choose(lambda name, options: options[-1]).tiers[0].eviction == "lru"
+
+
+@pytest.mark.parametrize(
+    ("space", "engine", "movers"),
+    [
+        ("nothing", "vllm", (None,)),
+        ("none", "sglang", (None,)),
+        ("usual", "sglang", (None, "hicache")),
+        ("usual", "vllm", (None, "offload")),
+        ("always", "trtllm", ("offload",)),
+        ("movers", "vllm", (None, "lmcache", "offload")),
+    ],
+)
+def test_who_may_move_kv(space: str, engine: EngineName, movers: tuple[str | None, ...]) -> None:
+    assert choices_of(space, engine).possible_movers == movers
 
 
 def test_other_tiers_are_not_of_the_space() -> None:

@@ -36,7 +36,7 @@ def starve(name: str, host_tokens: int) -> int:
     """
     spec = EngineSpec.model_validate({"name": name, "page_tokens": 4, "max_running_requests": 8, "chunk_tokens": 64})
     system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
-    plan = engine._with_movement(system.plan)
+    plan = system.plan
     config = engine._config(plan, 2, system.router, math.inf)
     tiers = tier_arrays.tier_record(plan, 2)
     room = 0

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.kernels import cluster
+from hisearch.kernels import cluster, doors
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, engine, simulate
+from hisearch.simulate.tier_plan import TransferLaw
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, plan
 from tests.reference.random_traces import random_trace
@@ -135,12 +136,23 @@ def test_nothing_reaches_the_workers_before_a_horizon_of_zero() -> None:
         assert not getattr(result.workers, field.name).any()
 
 
-def test_host_link_settings_reach_the_kernel() -> None:
-    tried = system(host_tokens=4000, capacity_tokens=700, workers=1)
-    slow = replace(tried.plan, host_latency_s=5.0)
+@pytest.mark.parametrize("name", ENGINES)
+def test_host_link_settings_reach_the_kernel(name: str) -> None:
+    tried = system(name, host_tokens=4000, capacity_tokens=700, workers=1)
+    assert tried.plan.movement is not None
+    slow = replace(tried.plan, movement=replace(tried.plan.movement, host_read=TransferLaw(5.0)))
     fast_s = tried.simulate().makespan_s
     assert tried.simulate().workers.host_hit_tokens.sum() > 0
     assert simulate(slow, tried.trace).makespan_s > fast_s + 5.0
+
+
+def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[int] = []
+    monkeypatch.setattr(doors, "prepare", prepared.extend)
+    engine.prepare(
+        [("vllm", "lmcache"), ("sglang", None), ("sglang", "hicache"), ("vllm", None), ("trtllm", "offload")]
+    )
+    assert prepared == [la.VLLM_LMCACHE, la.SGLANG, la.VLLM, la.TRTLLM]
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -16,6 +16,7 @@ from hisearch.specs.tiers import MOVERS, MovementSpec
 DRAM = "{medium: ddr5, gib: 256}"
 DISK = "{medium: nvme-gen5, gib: 3500}"
 OWN_DISK = "{medium: nvme-gen5, gib: 500, scope: worker}"
+SHARED = "{medium: ddr5, gib: 1024, scope: node}"
 REMOTE = "{medium: rdma-pool, gib: 4000}"
 
 
@@ -52,7 +53,21 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             "tiers.0.scope",
             "HiCache's nearest tier is each worker",
         ),
-        ("sglang", f"{DRAM}, {DISK}, {REMOTE}", "{}", "tiers", "HiCache has 2 at most, got 3"),
+        (
+            "sglang",
+            f"{DRAM}, {REMOTE}, {DISK}",
+            "{}",
+            "tiers.2.scope",
+            "node: narrower than that of the tier before",
+        ),
+        (
+            "sglang",
+            f"{DRAM}, {DISK}",
+            "{hierarchy: exclusive}",
+            "movement.hierarchy",
+            "needs two storage tiers: a second and a third entry",
+        ),
+        ("vllm", DRAM, "{hierarchy: exclusive}", "movement.hierarchy", "has no such setting; leave it at inclusive"),
         ("sglang", ", ".join([DRAM] * 4), "{}", "tiers", "may have 3 entries at most, got 4"),
         ("sglang", DISK, "{}", "tiers.0.medium", "HiCache needs host memory (dram or cxl) here, nvme-gen5 is nvme"),
         (
@@ -117,10 +132,13 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             f"{DRAM}, {DRAM}",
             "{mover: lmcache}",
             "tiers.1.medium",
-            "a worker's memory, its disk (nvme), then one",
+            "one memory and one disk (nvme) of a worker's own",
         ),
-        ("vllm", f"{DRAM}, {DISK}, {REMOTE}", "{mover: lmcache}", "tiers.2", "nothing behind its one shared store"),
-        ("vllm", f"{DRAM}, {REMOTE}, {OWN_DISK}", "{mover: lmcache}", "tiers.2", "nothing behind its one shared store"),
+        ("vllm", f"{DRAM}, {OWN_DISK}, {OWN_DISK}", "{mover: lmcache}", "tiers.2.medium", "one disk (nvme)"),
+        ("vllm", f"{SHARED}, {OWN_DISK}", "{mover: lmcache}", "tiers.1.scope", "behind ddr5, which is of scope node"),
+        ("vllm", f"{DRAM}, {REMOTE}, {DISK}", "{mover: lmcache}", "tiers.2.scope", "node: nvme-gen5 lies behind"),
+        ("sglang", SHARED, "{mover: lmcache}", "tiers.0.scope", "node: LMCache's nearest tier is each worker's own"),
+        ("vllm", SHARED, "{}", "tiers.0.scope", "node: vLLM's native offloading's nearest tier is each worker's own"),
         (
             "sglang",
             f"{DRAM}, {{medium: rdma-pool, gib: 9, scope: node}}",
@@ -148,6 +166,12 @@ def test_what_is_refused(engine: str, tiers: str, movement: str, key: str, messa
         ("vllm", "{medium: ddr5, gib: 256, eviction: arc}", "{store_threshold: 2}"),
         ("vllm", f"{DRAM}, {OWN_DISK}, {REMOTE}", "{mover: lmcache, save_decode: true, chunk_tokens: 512}"),
         ("vllm", f"{DRAM}, {REMOTE}", "{mover: lmcache}"),
+        ("vllm", f"{SHARED}, {DISK}, {REMOTE}", "{mover: lmcache}"),
+        (
+            "vllm",
+            "{medium: cxl-dram, gib: 300}, {medium: ddr5, gib: 900, scope: cluster, eviction: lfu}",
+            "{mover: lmcache}",
+        ),
         ("trtllm", DRAM, "{}"),
         (
             "sglang",

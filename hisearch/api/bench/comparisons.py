@@ -187,7 +187,9 @@ def _scaled(plan: WorkerPlan, factor: int) -> WorkerPlan:
 
 def _even(costs: StepCosts) -> StepCosts:
     """Costs of the same shape that do not depend on the batch."""
-    tables = {name: np.zeros_like(getattr(costs, name)) for name in costs._fields[2:]}
+    tables: dict[str, Any] = {
+        name: np.zeros_like(value) for name, value in costs._asdict().items() if isinstance(value, np.ndarray)
+    }
     return costs._replace(host_per_sequence_s=0.0, **tables)
 
 

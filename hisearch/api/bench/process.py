@@ -27,7 +27,7 @@ WARM_UP = 1
 #: What ``compile`` times: all engines, as a study of all of them would, and a first simulation.
 _FIRST_SIMULATION = (
     "from hisearch.api.bench import simulation_of; from hisearch.simulate.engine import prepare; "
-    "prepare(['sglang', 'vllm', 'trtllm']); simulation_of('chat-multiturn', limit=100)()"
+    "prepare([('sglang', None), ('vllm', None), ('trtllm', None)]); simulation_of('chat-multiturn', limit=100)()"
 )
 
 #: The workload that ``million-trace`` makes.

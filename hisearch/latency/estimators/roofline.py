@@ -214,18 +214,9 @@ class RooflineEstimator:
         kv_dtype: DType,
     ) -> RooflineWorker:
         """The worker's operators in seconds, not yet tabulated."""
-        dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-        part = shard(model, parallelism_of(tensor_parallel, parallelism))
-        peaks = sheet_peaks(accelerator)
-        return RooflineWorker(
-            model=model,
-            split=part.parallelism,
-            token_ops=token_operators(model, part, dtype, compute_dtype(accelerator, dtype)),
-            sequence_ops=sequence_operators(model, part, dtype),
-            attention=attention_shape(model, part, kv_dtype),
-            attention_dtype=wide_dtype(dtype),
-            rates=attained_rates(self.profile, accelerator, peaks),
-        )
+        split = parallelism_of(tensor_parallel, parallelism)
+        rates = attained_rates(self.profile, accelerator, sheet_peaks(accelerator))
+        return _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
 
     def compile(
         self,
@@ -252,21 +243,54 @@ class RooflineEstimator:
             kv_dtype=kv_dtype,
         )
         ranks = timed.split.group_ranks
-        powered = replace(
-            timed,
-            rates=peak_rates(accelerator, sheet_peaks(accelerator)),
-            scale=worker_dynamic_w(accelerator, timed.split.tensor),
-        )
         limits = (max_tokens, max_sequences, max_context_tokens)
         return CompiledCosts(
             seconds=timed.tabulate(overhead, *limits),
-            joules=powered.tabulate(EngineOverhead(step_s=0.0), *limits),
+            joules=energy_costs(model, accelerator, timed.split, weight_dtype, kv_dtype, *limits),
             idle_w=worker_idle_w(accelerator, ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
             warnings=format_warnings(accelerator, weight_dtype if weight_dtype is not None else model.weight_dtype),
         )
+
+
+def energy_costs(
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+    max_tokens: int,
+    max_sequences: int,
+    max_context_tokens: int,
+) -> StepCosts:
+    """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
+    rates = peak_rates(accelerator, sheet_peaks(accelerator))
+    worker = _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
+    powered = replace(worker, scale=worker_dynamic_w(accelerator, split.tensor))
+    return powered.tabulate(EngineOverhead(step_s=0.0), max_tokens, max_sequences, max_context_tokens)
+
+
+def _worker(
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+    rates: Rates,
+) -> RooflineWorker:
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    part = shard(model, split)
+    return RooflineWorker(
+        model=model,
+        split=part.parallelism,
+        token_ops=token_operators(model, part, dtype, compute_dtype(accelerator, dtype)),
+        sequence_ops=sequence_operators(model, part, dtype),
+        attention=attention_shape(model, part, kv_dtype),
+        attention_dtype=wide_dtype(dtype),
+        rates=rates,
+    )
 
 
 @register("roofline")

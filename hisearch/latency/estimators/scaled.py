@@ -15,21 +15,21 @@ Energy is the roofline's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
+from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
     F8,
     RooflineEstimator,
     RooflineWorker,
+    energy_costs,
     engine_overhead,
     format_warnings,
-    peak_rates,
     sheet_peaks,
 )
 from hisearch.latency.host import with_host_times
@@ -37,11 +37,12 @@ from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
 from hisearch.latency.laws.moe import Experts, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
-from hisearch.latency.parameters import Matrix, kv_element_bytes, layer_kv_bytes_per_token, matrices
+from hisearch.latency.parameters import Matrix, matrices
 from hisearch.latency.sharding import Parallelism, Shard, moe_layers, parallelism_of, shard, window_layers
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
@@ -49,9 +50,6 @@ from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
-
-#: Formats by whose law another one's matrices are priced where it has none.
-NEAREST: dict[str, tuple[str, ...]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",), "fp16": ("bf16",)}
 
 #: Deviation of memory bandwidth or peak from which a profile is of another accelerator.
 SAME_SHEET = 0.02
@@ -177,12 +175,20 @@ class ScaledWorker:
         device = StepCosts(
             host_s=0.0,
             host_per_sequence_s=0.0,
-            token_s=rising(self.token_s, max_tokens, overhead.graph_batches),
+            token_s=self._steps_s(overhead, max_tokens),
             sequence_s=rising(self.sequence_s, max_sequences, []),
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(np.maximum.accumulate(decode, axis=0)),
         )
         return with_host_times(device, overhead, self.model.layers)
+
+    def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
+        """``token_s`` of 0 … ``limit`` tokens, padded to CUDA graphs, with launches one by one beyond the largest."""
+        graphs = overhead.graph_batches
+        table = rising(self.token_s, limit, graphs)
+        if graphs:
+            table[graphs[-1] + 1 :] += self.model.layers * overhead.eager_layer_s
+        return table
 
     def _elementwise_ops(self) -> list[Operator]:
         """Elementwise operators; those of routed experts only where no law of theirs covers them."""
@@ -280,16 +286,11 @@ class ScaledEstimator:
             kv_dtype=kv_dtype,
         )
         split = timed.part.parallelism
-        powered = replace(
-            timed.roofline,
-            rates=peak_rates(accelerator, sheet_peaks(accelerator)),
-            scale=worker_dynamic_w(accelerator, split.tensor),
-        )
         limits = (max_tokens, max_sequences, max_context_tokens)
         dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
         return CompiledCosts(
             seconds=timed.tabulate(overhead, *limits),
-            joules=powered.tabulate(EngineOverhead(step_s=0.0), *limits),
+            joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
             idle_w=worker_idle_w(accelerator, split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
@@ -350,39 +351,6 @@ class ScaledEstimator:
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
     """The scaled roofline with ``profile``'s laws."""
     return ScaledEstimator(profile_name, profile)
-
-
-def law_of(known: Mapping[str, object], name: str) -> str | None:
-    """The format whose law prices ``name``: its own, else its nearest, else none."""
-    return next((choice for choice in (name, *NEAREST.get(name, ())) if choice in known), None)
-
-
-def weights_law(model: ModelSpec, weight_dtype: DType | None) -> str:
-    """Format of the weights as laws name it.
-
-    Checkpoints that are published in fp8 have a scale per block of 128 x 128; those that an engine quantises, one per
-    channel or tensor.
-    """
-    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-    if dtype == "fp8" and model.weight_dtype == "fp8":
-        return "fp8_block"
-    return "bf16" if dtype in ("fp16", "fp32") else dtype
-
-
-def prefill_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
-    """Attention of a chunk on one rank; MLA rebuilds keys and values of every head, in 16 bits."""
-    if model.mla is None:
-        return Heads(part.heads, part.kv_heads, model.head_dim, layer_kv_bytes_per_token(model, part, kv_dtype))
-    key, value = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
-    return Heads(part.heads, part.heads, (key + value) / 2.0, part.heads * (key + value) * ACTIVATION_BYTES)
-
-
-def decode_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
-    """Attention of a new token on one rank; MLA reads one latent for all heads."""
-    if model.mla is None:
-        return Heads(part.heads, part.kv_heads, model.head_dim, layer_kv_bytes_per_token(model, part, kv_dtype))
-    latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
-    return Heads(part.heads, 1, latent + rotary / 2.0, (latent + rotary) * kv_element_bytes(kv_dtype))
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,10 +7,11 @@ Prefill, for b chunks of ``new`` tokens behind ``cached`` ones
     tiles      = b * heads * ceil(new / 128)
 
 Decode, for n sequences that read c tokens in total
-    seconds    = launch + fill * (c / n) / (c / n + tokens) + p_norm(memory, arithmetic, units)
+    seconds    = launch + fill * (c / n) / (c / n + tokens) + p_norm(memory, arithmetic, units, serial)
     memory     = (c * KV bytes + n * query bytes) / (bandwidth * share)
     arithmetic = c * KV heads * max(heads per KV head, 16) * 4 * width / (peak * share)
     units      = n * KV heads / multiprocessors * unit
+    serial     = c / n * serial token
 
 ``width`` is the mean of the widths of a key and of a value. MLA's prefill has as many KV heads as heads; its decode has
 one latent that all heads read.
@@ -93,4 +94,6 @@ def decode_s(terms: DecodeTerms, sheet: Sheet, heads: Heads, sequences: F8, cont
     units = sequences * heads.kv_heads / sheet.multiprocessors * terms.unit_s
     mean = context / sequences
     fill = terms.fill_s * mean / (mean + terms.fill_tokens)
-    return np.asarray(terms.launch_s + fill + p_norm(terms.sharpness, memory, arithmetic, units))
+    return np.asarray(
+        terms.launch_s + fill + p_norm(terms.sharpness, memory, arithmetic, units, mean * terms.serial_token_s)
+    )

@@ -2,7 +2,7 @@
 
     seconds    = launch + permute + route + p_norm(memory, arithmetic)
     active     = experts held * (1 - (1 - k / E) ** (spread * tokens))             even, independent draws
-    load       = tokens * k / EP * (1 + imbalance * (1 - 1 / EP))                  of the busiest rank
+    load       = min(tokens * k / EP * EP ** imbalance, tokens * k)                of the busiest rank
     memory     = (active * expert bytes + load * activations) / (bandwidth * share)
     arithmetic = min over tiles of waves * (work of a tile + wave), both products
     tiles      = active * ceil(load / active / rows) * ceil(outputs / 128)
@@ -75,7 +75,8 @@ def moe_s(
         load = np.maximum(mean, 1.0)
     else:
         used = active(experts, tokens * terms.spread)
-        load = np.maximum(mean * (1.0 + terms.imbalance * (1.0 - 1.0 / experts.sets)), used)
+        busiest = np.minimum(mean * np.power(experts.sets, terms.imbalance), tokens * experts.per_token)
+        load = np.maximum(busiest, used)
     inner = experts.products * experts.width
     moved = used * (1.0 + experts.products) * experts.hidden * experts.width * weight_bytes
     moved = moved + load * ((experts.hidden + experts.width) * operand_bytes + (inner + experts.hidden) * 2.0)

@@ -10,7 +10,8 @@ are in ``lmcache_store``.
 - Found tokens beyond those on the device are loaded; where all known tokens were found, the last is computed again.
   Device blocks for them are taken at admission and can be found at once, as if they were computed in the step.
 - The step that admits it waits for the load: request by request, chunks from the one on in which the device's hits end
-  are read from disk where host memory does not have them, then copied to the device. (start_load_kv, retrieve)
+  are read from the stores behind host memory where that does not have them, then copied to the device.
+  (start_load_kv, retrieve)
 - Behind the step's computation, request by request (new ones, running ones, then resumed ones), what was pinned is
   released and full chunks among its tokens so far are copied to the host; the step lasts until then. (wait_for_save;
   the copy is waited for)
@@ -26,16 +27,38 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.lmcache_store import Find, LmcacheStore
+from hisearch.validate.restatement.lmcache_store import ChunkStore, Eviction, Find, LmcacheStore, Ways
 from hisearch.validate.restatement.recording import Cost, Recording, Request
-from hisearch.validate.restatement.transfers import CopyLaw, Link
+from hisearch.validate.restatement.transfers import CopyLaw, Link, send_over
 from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
 from hisearch.validate.restatement.vllm_state import LiveRequest
 
+Scope = Literal["worker", "node", "cluster"]
 _AT_ONCE = CopyLaw(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class LmcacheTier:
+    """One tier.
+
+    Attributes:
+        tokens: size of a store; what is less than a chunk has no use.
+        write, read: laws of a store itself, one transfer per chunk; for host memory one per request. Host memory of a
+            worker's own is as fast as the worker's copies are.
+        eviction: what goes first.
+        scope: who shares a store: "worker" (nobody), "node" or "cluster".
+        networked: it lies behind the nodes' networks.
+    """
+
+    tokens: int
+    write: CopyLaw = _AT_ONCE
+    read: CopyLaw = _AT_ONCE
+    eviction: Eviction = "lru"
+    scope: Scope = "worker"
+    networked: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,27 +66,41 @@ class LmcacheConfig:
     """Settings of LMCache.
 
     Attributes:
-        host_tokens, disk_tokens: sizes of the tiers; what is less than a chunk has no use. No disk: 0.
-        to_host, to_device: laws of the copies, one per request.
-        disk_write, disk_read: laws of the disk, one transfer per chunk.
+        to_host, to_device: laws of a worker's copies, one per request.
+        tiers: host memory, then those behind it, none of which is shared by fewer workers than the one before it.
         chunk_tokens: tokens per chunk, whole device blocks.
         save_decode: keep outputs as well.
+        network: law of a node's network, out and in.
+        workers_per_node: workers of a node.
     """
 
-    host_tokens: int
     to_host: CopyLaw
     to_device: CopyLaw
-    disk_tokens: int = 0
-    disk_write: CopyLaw = _AT_ONCE
-    disk_read: CopyLaw = _AT_ONCE
+    tiers: tuple[LmcacheTier, ...]
     chunk_tokens: int = 256
     save_decode: bool = False
+    network: CopyLaw = _AT_ONCE
+    workers_per_node: int = 1
 
-    def new_store(self) -> LmcacheStore:
-        """Empty tiers."""
+    def sharing(self, tier: LmcacheTier, workers: int) -> int:
+        """Workers to a store."""
+        return {"worker": 1, "node": self.workers_per_node, "cluster": workers}[tier.scope]
+
+    def new_stores(self, workers: int = 1) -> list[LmcacheStore]:
+        """Empty tiers, as each worker sees them."""
         size = self.chunk_tokens
-        links = Link(self.disk_write), Link(self.disk_read)
-        return LmcacheStore(self.host_tokens // size, self.disk_tokens // size, size, *links)
+        networks = [Ways((Link(self.network),), (Link(self.network),)) for _ in range(workers)]
+        views: list[list[tuple[ChunkStore, Ways]]] = [[] for _ in range(workers)]
+        for index, tier in enumerate(self.tiers):
+            sharing = self.sharing(tier, workers)
+            own = index > 0 or tier.scope != "worker"
+            for w, view in enumerate(views):
+                if w % sharing == 0:
+                    store = ChunkStore(tier.tokens // size, tier.eviction)
+                    medium = Ways((Link(tier.write),), (Link(tier.read),)) if own else Ways()
+                network = networks[w // self.workers_per_node] if tier.networked else Ways()
+                view.append((store, Ways(medium.write + network.write, medium.read + network.read)))
+        return [LmcacheStore(view, size) for view in views]
 
 
 @dataclass
@@ -110,7 +147,7 @@ class LmcacheWorker(VllmWorker):
         if lmcache.chunk_tokens % config.block_size:
             raise ValueError(f"chunk_tokens {lmcache.chunk_tokens}: expected whole blocks of {config.block_size}")
         self.lmcache = lmcache
-        self.store = lmcache.new_store() if store is None else store
+        self.store = lmcache.new_stores()[0] if store is None else store
         self.to_host = Link(lmcache.to_host)
         self.to_device = Link(lmcache.to_device)
         self.loaded_tokens: dict[Any, int] = {}
@@ -163,7 +200,9 @@ class LmcacheWorker(VllmWorker):
             due = self._keys(live, *self._due(live))
             taken = self.store.reserve(due, at_s) if due else []
             if taken:
-                at_s = self.to_host.send(at_s, len(taken) * self.lmcache.chunk_tokens)
+                at_s = send_over(
+                    (self.to_host, *self.store.ways[0].write), at_s, len(taken) * self.lmcache.chunk_tokens
+                )
                 self.store.save(taken, at_s)
         return start_s, at_s
 
@@ -181,7 +220,7 @@ class LmcacheWorker(VllmWorker):
         first = load.on_device // self.lmcache.chunk_tokens
         keys = self._keys(live, first, load.find.chunks)
         at_s = self.store.read(keys, at_s)
-        return self.to_device.send(at_s, len(keys) * self.lmcache.chunk_tokens)
+        return send_over((self.to_device, *self.store.ways[0].read), at_s, len(keys) * self.lmcache.chunk_tokens)
 
     def _due(self, live: LiveRequest) -> tuple[int, int]:
         """First and last chunk (excluded) to be saved behind this step."""

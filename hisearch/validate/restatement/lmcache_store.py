@@ -1,231 +1,248 @@
-"""LMCache's local tiers: chunks of KV in host memory, and on disk behind it.
+"""LMCache's tiers: chunks of KV in host memory, and in stores behind it, each of one worker or shared.
 
 Looked up in LMCache's ``v1/storage_backend`` (``local_cpu_backend.py``, ``local_disk_backend.py``,
-``storage_manager.py``, ``cache_policy/lru.py``) and ``v1/cache_engine.py`` (of spring 2026), unless marked *assumed*:
+``remote_backend.py``, ``storage_manager.py``, ``cache_policy``) and ``v1/cache_engine.py`` (of spring 2026), unless
+marked *assumed*:
 
-- A look-up takes the leading chunks that host memory has, then those that the disk has behind them; it pins what it
-  finds and moves it to the end of its tier's LRU order, last chunk first. (cache_engine.lookup, storage_manager
-  batched_contains, touch_cache)
+- A look-up takes the leading chunks that the first tier has, then those that the next one has behind them, and so on;
+  it pins what it finds and counts it as used, last chunk first. (cache_engine.lookup, storage_manager batched_contains,
+  touch_cache)
 - A chunk to be stored is given host memory before anything asks whether it is there already; that comes afterwards and
-  leaves its place in the order alone. Room is made one chunk at a time, from the front, of chunks neither pinned nor in
-  use; where there is none, this chunk and those behind it are not stored. (cache_engine.store, local_cpu_backend)
-- A stored chunk is written to disk as well, be it there already, unless such a write is under way; while it is, its
-  host memory is in use. Room on disk is made when the write is asked for, from the front, of chunks not pinned; without
-  room it is not written. It can be found on disk when the write has ended. (local_disk_backend)
-- What is read from disk goes into host memory, at the end of the order, and to the end of the disk's. (storage_manager
-  batched_get, local_disk_backend get_blocking)
+  leaves its place in the order alone. Room is made one chunk at a time, of chunks neither pinned nor in use; where
+  there is none, this chunk and those behind it are not stored. (cache_engine.store, local_cpu_backend)
+- A stored chunk is written to every store behind host memory as well, be it there already, unless such a write is under
+  way; while it is, its host memory is in use. Room is made when the write is asked for, of chunks not pinned; without
+  room it is not written. It can be found when the write has ended; one written again counts as used then.
+  (storage_manager batched_put, local_disk_backend)
+- What is read from a store behind host memory is used there, and goes into host memory, not into the stores between.
+  When it is read, each chunk comes from the nearest tier that has it. (storage_manager batched_get, get_block_mapping,
+  local_disk_backend get_blocking)
+- What goes first: ``lru`` the chunk whose last use is longest ago; ``mru`` the one used last; ``fifo`` the one that
+  came first; ``lfu`` the one used least often, among those the one that has been used so often for longest.
+  (cache_policy/lru.py, mru.py, fifo.py, lfu.py)
+- Workers of a node may share host memory and the stores behind it, of the node's LMCache server, and all workers the
+  store at ``remote_url``. (docs/source/mp, remote_backend.py)
+- *Assumed*: a server's tiers follow the same rules (it evicts a share of its memory in the background once that is
+  filled to a watermark), and so does a remote store, whose look-ups count as uses and whose chunks can be pinned.
 - *Assumed*: memory is in whole chunks; there is no fragmentation. One chunk is written or read after another (the
-  engine has four threads). A chunk written again takes no more disk than before (the engine's own count grows). Where
-  host memory has no room for what is read from disk, it is read without being kept (the engine tries again until there
-  is). Times within a step may be noted ahead of others' look-ups, which find what is there by their own time.
+  engine has four threads). A chunk written again takes no more room than before (the engine's own count grows). Where
+  host memory has no room for what is read from behind it, it is read without being kept (the engine tries again until
+  there is). Times within a step may be noted ahead of others' look-ups, which find what is there by their own time.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from hisearch.validate.restatement.transfers import Link
+from hisearch.validate.restatement.transfers import Link, send_over
+
+Eviction = Literal["lru", "lfu", "fifo", "mru"]
 
 
 @dataclass(eq=False)
-class HostChunk:
-    """Host memory of one chunk.
+class Chunk:
+    """A chunk in a store, or the host memory of one.
 
     Attributes:
-        users: the cache, a save, a read, or a write to disk that use it; nobody: it is free.
+        users: of host memory: the cache, a save, a read, or a write that use it; nobody: it is free.
         pins: look-ups that found it and have not been served.
+        uses: since it came.
         ready_s: when it can be found.
     """
 
     users: int = 1
     pins: int = 0
+    uses: int = 1
     ready_s: float = 0.0
 
 
-@dataclass(eq=False)
-class DiskChunk:
-    """A chunk on disk, which can be found from ``ready_s`` on."""
+class ChunkStore:
+    """One store of a tier, with room for ``chunks`` chunks.
 
-    ready_s: float
-    pins: int = 0
+    Attributes:
+        held: what it can offer, by key, in the order in which chunks came or, if uses matter, were used.
+        used: chunks of room taken, by writes under way and whatever else uses it too.
+        writes: under way, by the time of their end: (end, key, host store, host memory).
+        evicted, written: chunks so far.
+    """
+
+    def __init__(self, chunks: int, eviction: Eviction = "lru") -> None:
+        self.chunks = chunks
+        self.eviction = eviction
+        self.held: OrderedDict[Hashable, Chunk] = OrderedDict()
+        self.used = 0
+        self.writes: list[tuple[float, Hashable, ChunkStore, Chunk]] = []
+        self.evicted = 0
+        self.written = 0
+
+    def leading(self, keys: Sequence[Hashable], now: float) -> int:
+        """How many of the first keys it has by ``now``."""
+        count = 0
+        while count < len(keys) and keys[count] in self.held and self.held[keys[count]].ready_s <= now:
+            count += 1
+        return count
+
+    def use(self, key: Hashable) -> None:
+        """A chunk is used."""
+        self.held[key].uses += 1
+        if self.eviction != "fifo":
+            self.held.move_to_end(key)
+
+    def room(self) -> bool:
+        """Take room for one chunk, evicting if need be. Returns whether there is some."""
+        if self.used == self.chunks:
+            idle = [key for key, chunk in self.held.items() if chunk.users == 1 and chunk.pins == 0]
+            if not idle:
+                return False
+            fewest = min(self.held[key].uses for key in idle)
+            rare = [key for key in idle if self.held[key].uses == fewest]
+            victim = {"lru": idle[0], "fifo": idle[0], "mru": idle[-1], "lfu": rare[0]}[self.eviction]
+            self.let_go(self.held.pop(victim))
+            self.evicted += 1
+        self.used += 1
+        return True
+
+    def let_go(self, chunk: Chunk) -> None:
+        """One user less; without any its room is free."""
+        chunk.users -= 1
+        if chunk.users == 0:
+            self.used -= 1
+
+    def advance(self, now: float) -> None:
+        """Note the writes that have ended by ``now``."""
+        while self.writes and self.writes[0][0] <= now:
+            end_s, key, host, memory = self.writes.pop(0)
+            host.let_go(memory)
+            self.written += 1
+            if key in self.held:
+                self.use(key)
+                self.used -= 1
+            else:
+                self.held[key] = Chunk(ready_s=end_s)
 
 
 @dataclass
 class Find:
-    """What a look-up found: chunks in host memory, then chunks on disk, all pinned."""
+    """What a look-up found in each tier, nearest first, all pinned."""
 
-    host: list[Hashable]
-    disk: list[Hashable]
+    tiers: list[list[Hashable]]
 
     @property
     def chunks(self) -> int:
         """How many in all."""
-        return len(self.host) + len(self.disk)
+        return sum(map(len, self.tiers))
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The links between a worker's node and a store, all of which a transfer passes at once, in each direction."""
+
+    write: tuple[Link, ...] = ()
+    read: tuple[Link, ...] = ()
 
 
 class LmcacheStore:
-    """Host memory of ``host_chunks`` chunks and a disk of ``disk_chunks`` (0: none).
+    """A worker's tiers, which others may share: host memory, then the stores behind it, with the ways to them."""
 
-    Attributes:
-        cached: what host memory can offer, in LRU order.
-        disk: what the disk can offer, in LRU order.
-        used: chunks of host memory in use by anybody.
-        claimed: chunks of disk in use, writes under way among them.
-        evicted, disk_evicted, disk_written: chunks so far.
-    """
-
-    def __init__(
-        self, host_chunks: int, disk_chunks: int, chunk_tokens: int, disk_write: Link, disk_read: Link
-    ) -> None:
-        self.host_chunks = host_chunks
-        self.disk_chunks = disk_chunks
+    def __init__(self, tiers: Sequence[tuple[ChunkStore, Ways]], chunk_tokens: int) -> None:
+        self.stores = [store for store, _ in tiers]
+        self.ways = [ways for _, ways in tiers]
+        self.host = self.stores[0]
         self.chunk_tokens = chunk_tokens
-        self.disk_write = disk_write
-        self.disk_read = disk_read
-        self.cached: OrderedDict[Hashable, HostChunk] = OrderedDict()
-        self.disk: OrderedDict[Hashable, DiskChunk] = OrderedDict()
-        self.used = 0
-        self.claimed = 0
-        self.evicted = 0
-        self.disk_evicted = 0
-        self.disk_written = 0
-        self._writes: list[tuple[float, Hashable, HostChunk]] = []
 
     # ---- look-ups --------------------------------------------------------------------------------------------------
 
     def lookup(self, keys: Sequence[Hashable], now: float) -> Find:
         """Pin and touch the leading chunks that are there."""
         self.advance(now)
-        in_host = self._leading(keys, now)
-        on_disk = self._leading_on_disk(keys[in_host:], now)
-        find = Find(list(keys[:in_host]), list(keys[in_host : in_host + on_disk]))
-        for key in reversed(find.host):
-            self.cached[key].pins += 1
-            self.cached.move_to_end(key)
-        for key in reversed(find.disk):
-            self.disk[key].pins += 1
-            self.disk.move_to_end(key)
-        return find
+        found: list[list[Hashable]] = []
+        for store in self.stores:
+            begin = sum(map(len, found))
+            found.append(list(keys[begin : begin + store.leading(keys[begin:], now)]))
+            for key in reversed(found[-1]):
+                store.held[key].pins += 1
+                store.use(key)
+        return Find(found)
 
     def unpin(self, find: Find) -> None:
         """The look-up has been served."""
-        for key in find.host:
-            self.cached[key].pins -= 1
-        for key in find.disk:
-            self.disk[key].pins -= 1
+        for store, keys in zip(self.stores, find.tiers, strict=True):
+            for key in keys:
+                store.held[key].pins -= 1
 
-    def _leading(self, keys: Sequence[Hashable], now: float) -> int:
-        count = 0
-        while count < len(keys) and keys[count] in self.cached and self.cached[keys[count]].ready_s <= now:
-            count += 1
-        return count
-
-    def _leading_on_disk(self, keys: Sequence[Hashable], now: float) -> int:
-        count = 0
-        while count < len(keys) and keys[count] in self.disk and self.disk[keys[count]].ready_s <= now:
-            count += 1
-        return count
+    def advance(self, now: float) -> None:
+        """Note the writes that have ended by ``now``."""
+        for store in self.stores[1:]:
+            store.advance(now)
 
     # ---- host memory -----------------------------------------------------------------------------------------------
 
-    def _allocate(self) -> HostChunk | None:
-        """Host memory of one chunk, evicting if need be."""
-        if self.used == self.host_chunks:
-            victim = next((key for key, chunk in self.cached.items() if chunk.users == 1 and chunk.pins == 0), None)
-            if victim is None:
-                return None
-            self._drop_user(self.cached.pop(victim))
-            self.evicted += 1
-        self.used += 1
-        return HostChunk()
-
-    def _drop_user(self, chunk: HostChunk) -> None:
-        chunk.users -= 1
-        if chunk.users == 0:
-            self.used -= 1
-
-    def _offer(self, key: Hashable, chunk: HostChunk, ready_s: float) -> None:
-        """Cache the chunk, unless host memory has its content already."""
-        if key not in self.cached:
-            chunk.users += 1
-            chunk.ready_s = ready_s
-            self.cached[key] = chunk
+    def _offer(self, key: Hashable, memory: Chunk, ready_s: float) -> None:
+        """Cache the memory, unless the host has its content already."""
+        if key not in self.host.held:
+            memory.users += 1
+            memory.ready_s = ready_s
+            self.host.held[key] = memory
 
     def read(self, keys: Sequence[Hashable], now: float) -> float:
         """Bring chunks that a look-up found into host memory; returns when all are there."""
         self.advance(now)
-        in_host = self._leading(keys, now)
+        rest = list(keys[self.host.leading(keys, now) :])
         at_s = now
-        fresh: list[tuple[Hashable, HostChunk]] = []
-        for key in keys[in_host:]:
-            self.disk.move_to_end(key)
-            at_s = self.disk_read.send(at_s, self.chunk_tokens)
-            chunk = self._allocate()
-            if chunk is not None:
-                fresh.append((key, chunk))
-        for key, chunk in fresh:
-            self._offer(key, chunk, at_s)
-        for _, chunk in fresh:
-            self._drop_user(chunk)
+        fresh: list[tuple[Hashable, Chunk]] = []
+        for store, ways in zip(self.stores[1:], self.ways[1:], strict=True):
+            count = store.leading(rest, now)
+            for key in rest[:count]:
+                store.use(key)
+                at_s = send_over(ways.read, at_s, self.chunk_tokens)
+                if self.host.room():
+                    fresh.append((key, Chunk()))
+            rest = rest[count:]
+        assert not rest
+        for key, memory in fresh:
+            self._offer(key, memory, at_s)
+        for _, memory in fresh:
+            self.host.let_go(memory)
         return at_s
 
-    def reserve(self, keys: Sequence[Hashable], now: float) -> list[tuple[Hashable, HostChunk]]:
+    def reserve(self, keys: Sequence[Hashable], now: float) -> list[tuple[Hashable, Chunk]]:
         """Host memory for as many of the first ``keys`` as there is room for."""
         self.advance(now)
-        taken: list[tuple[Hashable, HostChunk]] = []
+        taken: list[tuple[Hashable, Chunk]] = []
         for key in keys:
-            chunk = self._allocate()
-            if chunk is None:
+            if not self.host.room():
                 break
-            taken.append((key, chunk))
+            taken.append((key, Chunk()))
         return taken
 
-    def save(self, taken: list[tuple[Hashable, HostChunk]], now: float) -> None:
-        """Reserved memory holds its chunks at ``now``: they can be found from then on, and are written to disk."""
-        for key, chunk in taken:
-            self._offer(key, chunk, now)
-        if self.disk_chunks:
-            for key, chunk in taken:
-                self._begin_write(key, chunk, now)
-        for _, chunk in taken:
-            self._drop_user(chunk)
+    def save(self, taken: list[tuple[Hashable, Chunk]], now: float) -> None:
+        """Reserved memory holds its chunks at ``now``: they can be found from then on, and are written behind it."""
+        for key, memory in taken:
+            self._offer(key, memory, now)
+        for key, memory in taken:
+            for store, ways in zip(self.stores[1:], self.ways[1:], strict=True):
+                self._begin_write(store, ways, key, memory, now)
+        for _, memory in taken:
+            self.host.let_go(memory)
 
-    # ---- disk ------------------------------------------------------------------------------------------------------
-
-    def _begin_write(self, key: Hashable, chunk: HostChunk, now: float) -> None:
-        if any(key == written for _, written, _ in self._writes):
+    def _begin_write(self, store: ChunkStore, ways: Ways, key: Hashable, memory: Chunk, now: float) -> None:
+        if any(key == write[1] for write in store.writes) or not store.room():
             return
-        if self.claimed == self.disk_chunks:
-            victim = next((other for other, held in self.disk.items() if held.pins == 0), None)
-            if victim is None:
-                return
-            del self.disk[victim]
-            self.claimed -= 1
-            self.disk_evicted += 1
-        self.claimed += 1
-        chunk.users += 1
-        self._writes.append((self.disk_write.send(now, self.chunk_tokens), key, chunk))
-
-    def advance(self, now: float) -> None:
-        """Note the writes that have ended by ``now``."""
-        while self._writes and self._writes[0][0] <= now:
-            end_s, key, chunk = self._writes.pop(0)
-            self._drop_user(chunk)
-            self.disk_written += 1
-            if key in self.disk:
-                self.disk.move_to_end(key)
-                self.claimed -= 1
-            else:
-                self.disk[key] = DiskChunk(end_s)
+        memory.users += 1
+        end_s = send_over(ways.write, now, self.chunk_tokens)
+        insort(store.writes, (end_s, key, self.host, memory), key=lambda write: write[0])
 
     def check(self) -> None:
-        """Raise AssertionError unless both tiers are within their capacity and all use is accounted for (law L3)."""
-        writing = {id(chunk): chunk for _, _, chunk in self._writes}
-        chunks = {id(chunk): chunk for chunk in self.cached.values()} | writing
-        assert self.used == len(chunks) <= self.host_chunks
-        assert self.claimed == len(self.disk) + len(self._writes) <= self.disk_chunks
+        """Raise AssertionError unless all tiers are within their capacity and all use is accounted for (law L3)."""
+        writes = [write for store in self.stores[1:] for write in store.writes if write[2] is self.host]
+        chunks = {id(chunk): chunk for chunk in self.host.held.values()} | {id(write[3]): write[3] for write in writes}
+        assert self.host.used == len(chunks) <= self.host.chunks
+        for store in self.stores[1:]:
+            assert store.used == len(store.held) + len(store.writes) <= store.chunks
         for chunk in chunks.values():
-            asked = sum(chunk is other for _, _, other in self._writes)
-            assert chunk.users == asked + (chunk in self.cached.values())
+            asked = sum(chunk is write[3] for write in writes)
+            assert chunk.users == asked + (chunk in self.host.held.values())

@@ -344,7 +344,10 @@ def replay(config: SglangConfig, requests: list[Request], cost: Cost) -> Recordi
 
 
 def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
-    """Run a fresh worker over requests that it accepts until all have finished."""
+    """Run a fresh worker over requests that it accepts until all have finished.
+
+    A pass may wait for copies (write_back): the next one begins no earlier, and sees what arrived meanwhile.
+    """
     pending = sorted(requests, key=lambda request: (request.arrival_s, request.id))
     steps: list[Step] = []
     now = 0.0
@@ -352,6 +355,7 @@ def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
         while pending and pending[0].arrival_s <= now:
             worker.receive(pending.pop(0))
         step = worker.form(now)
+        now = worker.clock.now_s
         if step is not None:
             steps.append(step)
         if worker.outstanding and (step is None or len(worker.outstanding) == worker.most_outstanding):

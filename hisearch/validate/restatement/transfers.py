@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hisearch.validate.restatement.sglang_host_config import CopyLaw
 
-__all__ = ["CopyLaw", "Link"]
+__all__ = ["CopyLaw", "Link", "send_over"]
 
 
 class Link:
@@ -28,3 +30,8 @@ class Link:
         self.tokens += tokens
         self.busy_s += seconds
         return self.free_s
+
+
+def send_over(links: Iterable[Link], ready_s: float, tokens: int) -> float:
+    """Send over links that all is passed through at once; returns when the last one is through."""
+    return max((link.send(ready_s, tokens) for link in links), default=ready_s)

@@ -1,0 +1,53 @@
+"""What ``hisearch validate e2e`` and ``validate batch`` show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hisearch.cli import output
+
+if TYPE_CHECKING:
+    from hisearch.validate.e2e import E2eCase, Figure
+
+_TITLES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
+
+
+def show_e2e(cases: Sequence[E2eCase]) -> None:
+    """A table per case, then one row for each."""
+    for case in cases:
+        output.heading(f"{case.case}: KV of {case.kv_capacity_tokens:,} tokens, {case.capacity}")
+        rows = [
+            (f"{_TITLES[metric]} {statistic}", *_milliseconds(figure))
+            for metric, figures in case.metrics.items()
+            for statistic, figure in figures.items()
+        ]
+        rows.append(("output tokens/s", *_plain(case.output_tokens_per_s)))
+        rows.append(("makespan, s", *_plain(case.makespan_s)))
+        output.table(("", "measured", "simulated", "error", "peer's error"), rows, numbers=(1, 2, 3, 4))
+        output.say()
+    rows = [
+        (
+            case.case,
+            case.accelerator,
+            case.engine_version,
+            case.capacity,
+            f"{case.mean_abs_error:.2%}",
+            "" if case.peer_mean_abs_error is None else f"{case.peer_mean_abs_error:.2%}",
+        )
+        for case in cases
+    ]
+    output.table(("case", "accelerator", "vLLM", "KV capacity", "mean abs. error", "peer's"), rows, numbers=(4, 5))
+
+
+def _milliseconds(figure: Figure) -> tuple[str, ...]:
+    return (f"{figure.measured * 1e3:,.1f} ms", f"{figure.simulated * 1e3:,.1f} ms", *_errors(figure))
+
+
+def _plain(figure: Figure) -> tuple[str, ...]:
+    return (f"{figure.measured:,.1f}", f"{figure.simulated:,.1f}", *_errors(figure))
+
+
+def _errors(figure: Figure) -> tuple[str, str]:
+    peer = "" if figure.peer_error is None else f"{figure.peer_error:+.1%}"
+    return f"{figure.error:+.1%}", peer

@@ -1,0 +1,62 @@
+"""Measured points as functions: linear between them, their last slope beyond, never below what was measured first.
+
+Linear interpolation is bounded by its neighbours and rises where they rise; nothing is fitted and nothing overshoots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+F8 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points ``(x, y)``, x rising; below the first x its y holds, beyond the last one the last slope, if it rises."""
+
+    x: F8
+    y: F8
+
+    def __call__(self, at: npt.ArrayLike) -> F8:
+        """Values at ``at``, same shape."""
+        where = np.asarray(at, dtype=np.float64)
+        inside = np.interp(where, self.x, self.y)
+        if len(self.x) < 2:
+            return np.asarray(inside)
+        slope = max(self.y[-1] - self.y[-2], 0.0) / (self.x[-1] - self.x[-2])
+        return np.asarray(inside + slope * np.maximum(where - self.x[-1], 0.0))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values ``z[i, j]`` at ``(x[i], y[j])``, both rising; bilinear between them, and beyond them as ``Curve`` is."""
+
+    x: F8
+    y: F8
+    z: F8
+
+    def __call__(self, x: npt.ArrayLike, y: npt.ArrayLike) -> F8:
+        """Values at the broadcast of ``x`` and ``y``."""
+        at_x, at_y = np.broadcast_arrays(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))
+        i, fx = _cells(self.x, at_x)
+        j, fy = _cells(self.y, at_y)
+        up, right = np.minimum(i + 1, len(self.x) - 1), np.minimum(j + 1, len(self.y) - 1)
+        low = self.z[i, j] + _beyond(self.z[i, right] - self.z[i, j], fy)
+        high = self.z[up, j] + _beyond(self.z[up, right] - self.z[up, j], fy)
+        return np.asarray(low + _beyond(high - low, fx))
+
+
+def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:
+    """Cells of ``at`` and the places in them: 0 to 1 inside, more beyond the last knot."""
+    if len(knots) < 2:
+        return np.zeros(at.shape, dtype=np.int64), np.zeros(at.shape)
+    cell = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
+    return cell, np.maximum((at - knots[cell]) / (knots[cell + 1] - knots[cell]), 0.0)
+
+
+def _beyond(rise: F8, place: F8) -> F8:
+    """``rise * place``, where places beyond 1 do not fall."""
+    return np.asarray(np.where(place > 1.0, rise + np.maximum(rise, 0.0) * (place - 1.0), rise * place))

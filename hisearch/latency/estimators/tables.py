@@ -1,0 +1,230 @@
+"""Measured tables: operators as a profiler timed them on this accelerator, put together as the engine runs them.
+
+Notation (per layer and rank; T tokens of a step padded to the next CUDA graph, T+ those of all attention groups)
+    token_s[T] = layers * (sum over token-wise operators of calls * table(T)) + embedding + final norm
+               + (2 * layers + 1) * all_reduce_s(2 bytes * h * T)            with more than one tensor-parallel rank
+               + layers * eager_layer_s                                      beyond the largest CUDA graph
+               + shared_s[T+]
+    shared_s[T+] = MoE layers * (moe(tokens, experts) + 2 * gather_s(2 bytes * h * T+))
+               tokens  = T+ * share of the experts that the rank holds, experts = distinct ones among them that are used
+    sequence_s[S] = lm_head(S) + sampler(S) + gather_s(2 bytes * vocabulary * S)
+    chunk rate, decode_s, mixed_decode_s, skew_s, mixed_skew_s: layers * attention tables (``latency.costs``)
+
+What several prompts of one step take is read off at their total length: as many tokens fill the accelerator, each
+attending to its own context. Energy is the roofline's (``estimators.roofline.energy_costs``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
+from hisearch.hardware.power import worker_idle_w
+from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.curves import F8, Grid
+from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.estimators.roofline import energy_costs
+from hisearch.latency.operator_tables import (
+    DENSE_FFN,
+    LAYER_CALLS,
+    MODEL_CALLS,
+    OperatorTables,
+    read_tables,
+    skew_by_sequences,
+)
+from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
+from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, parallelism_of, shard
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import CollectiveTerms, EngineOverhead, LatencyProfileSpec
+
+
+@dataclass(frozen=True)
+class TablesWorker:
+    """One attention group of a worker; methods take arrays and return seconds."""
+
+    model: ModelSpec
+    part: Shard
+    tables: OperatorTables
+    overhead: EngineOverhead
+    all_reduce: CollectiveTerms
+    gather: CollectiveTerms
+    link_bytes_per_s: float
+
+    def token_s(self, tokens: F8) -> F8:
+        """Token-wise operators of a step of ``tokens`` (at least 1) tokens, the other groups' steps being alike."""
+        return self.own_s(tokens) + self.shared_s(self._padded(tokens) * self.part.parallelism.attention_data)
+
+    def own_s(self, tokens: F8) -> F8:
+        """Those of the group alone: all but routed experts."""
+        padded, layers, dense = self._padded(tokens), self.model.layers, dense_layers(self.model)
+        total = np.zeros_like(padded)
+        for name, curve in self.tables.dense.items():
+            if name in MODEL_CALLS:
+                total += curve(padded)
+            else:
+                total += LAYER_CALLS[name] * (dense if name in DENSE_FFN else layers) * curve(padded)
+        payload = ACTIVATION_BYTES * self.model.hidden_size * padded
+        ranks = self.part.parallelism.tensor
+        total += (2 * layers + 1) * self._collective(all_reduce_volume(1.0, ranks) * payload, ranks, self.all_reduce)
+        if self.overhead.graph_batches:
+            total += np.where(tokens > self.overhead.graph_batches[-1], layers * self.overhead.eager_layer_s, 0.0)
+        return total
+
+    def shared_s(self, tokens: F8) -> F8:
+        """Routed experts, and gathering and scattering the tokens, for ``tokens`` of all groups."""
+        moe = self.model.moe
+        if moe is None or not moe_layers(self.model):
+            return np.zeros_like(tokens)
+        assert self.tables.moe is not None
+        held = self.part.experts / moe.experts
+        used = held * active_experts(moe.experts, moe.experts_per_token, tokens)
+        layer = self.tables.moe(np.maximum(tokens * held, 1.0), used)
+        groups = self.part.parallelism.attention_data
+        payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
+        layer += 2 * self._collective(all_gather_volume(1.0, groups) * payload, groups, self.gather)
+        return np.asarray(moe_layers(self.model) * layer)
+
+    def sequence_s(self, sequences: F8) -> F8:
+        """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
+        ranks = self.part.parallelism.tensor
+        payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
+        total = self.tables.per_sequence["lm_head"](sequences) + self.tables.per_sequence["sampler"](sequences)
+        return total + self._collective(all_gather_volume(1.0, ranks) * payload, ranks, self.gather)
+
+    def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
+        """All of the above, and attention, on the knots of ``StepCosts``."""
+        layers, attention = self.model.layers, self.tables.attention
+        new = np.maximum(knots_up_to(max_tokens).astype(np.float64), 1.0)[:, None]
+        cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)[None, :]
+        sequences = knots_up_to(max(max_sequences, 2)).astype(np.float64)[:, None]
+        context = knots_up_to(max_context).astype(np.float64)[None, :]
+        mixed = attention.mixed_decode
+        skew = skew_by_sequences(attention.skew, max_sequences)
+        mixed_skew = skew_by_sequences(attention.mixed_skew, max_sequences)
+        return StepCosts(
+            host_s=self.overhead.step_s,
+            host_per_sequence_s=self.overhead.per_sequence_s,
+            token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
+            sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),
+            chunk_rate=np.ascontiguousarray(layers * attention.prefill(new, cached) / attention_pairs(new, cached)),
+            decode_s=layers * _decodes(attention.decode, sequences, context),
+            mixed_decode_s=None if mixed is None else layers * _decodes(mixed, sequences, context),
+            skew_s=None if skew is None else layers * skew,
+            mixed_skew_s=None if mixed_skew is None else layers * mixed_skew,
+        )
+
+    def _padded(self, tokens: F8) -> F8:
+        graphs = np.array(self.overhead.graph_batches, dtype=np.float64)
+        if not len(graphs):
+            return tokens
+        at = np.searchsorted(graphs, tokens)
+        return np.asarray(np.where(at < len(graphs), graphs[np.minimum(at, len(graphs) - 1)], tokens))
+
+    def _collective(self, volume_bytes: F8, ranks: int, terms: CollectiveTerms) -> F8:
+        if ranks == 1:
+            return np.zeros_like(volume_bytes)
+        return np.asarray(terms.alpha_s + volume_bytes / (self.link_bytes_per_s * terms.bandwidth))
+
+
+def _decodes(table: Grid, sequences: F8, context: F8) -> F8:
+    """``table`` over (sequences, tokens read in all, each one's own new token included); row 0 is 0."""
+    mean = np.maximum(context / np.maximum(sequences, 1.0) - 1.0, 0.0)
+    seconds = table(np.broadcast_to(np.maximum(sequences, 1.0), mean.shape), mean)
+    # Fewer sequences than were measured take what the fewest do; none take nothing.
+    seconds[0, :] = 0.0
+    return np.ascontiguousarray(seconds)
+
+
+class TablesEstimator:
+    """Compiles a worker to tables from those of one LatencyProfile."""
+
+    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
+        if profile.operators is None:
+            raise ValueError(f"profile {profile_name}: estimator tables needs operators, a folder of measured tables")
+        self.profile_name = profile_name
+        self.profile = profile
+        self.folder = Path(profile.operators)
+
+    def worker(
+        self, model: ModelSpec, accelerator: AcceleratorSpec, split: Parallelism, engine: EngineSpec
+    ) -> TablesWorker:
+        """The worker's operators, not yet tabulated.
+
+        Raises:
+            InvalidParallelism: the model cannot be split so.
+            ValueError: pipelines, or experts split in width, which no table measures; or a table is missing.
+        """
+        part = shard(model, split)
+        if split.pipeline > 1:
+            raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
+        if engine.name not in self.profile.engines:
+            known = ", ".join(sorted(self.profile.engines))
+            raise ValueError(f"profile {self.profile_name}: no overhead for engine '{engine.name}'; known: {known}")
+        tables = read_tables(self.folder, split.tensor)
+        if moe_layers(model) and tables.moe is None:
+            raise ValueError(f"{self.folder}: no moe.csv for the experts of {model.huggingface_id} at tp{split.tensor}")
+        if dense_layers(model):
+            missing = [name for name in DENSE_FFN if name not in tables.dense]
+            if missing:
+                raise ValueError(f"{self.folder}: dense.csv lacks {', '.join(missing)} of {model.huggingface_id}")
+        return TablesWorker(
+            model,
+            part,
+            tables,
+            self.profile.engines[engine.name],
+            self.profile.all_reduce,
+            self.profile.gather or self.profile.all_reduce,
+            accelerator.peer_link.bandwidth_bytes_per_s,
+        )
+
+    def compile(
+        self,
+        model: ModelSpec,
+        accelerator: AcceleratorSpec,
+        *,
+        tensor_parallel: int,
+        parallelism: Parallelism | None = None,
+        weight_dtype: DType | None,
+        kv_dtype: DType,
+        engine: EngineSpec,
+        max_tokens: int,
+        max_sequences: int,
+        max_context_tokens: int,
+    ) -> CompiledCosts:
+        """See ``LatencyEstimator.compile``."""
+        split = parallelism_of(tensor_parallel, parallelism)
+        worker = self.worker(model, accelerator, split, engine)
+        limits = (max_tokens, max_sequences, max_context_tokens)
+        return CompiledCosts(
+            seconds=worker.tabulate(*limits),
+            joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
+            idle_w=worker_idle_w(accelerator, split.group_ranks),
+            profile=self.profile_name,
+            evidence=self.profile.evidence,
+            relative_error=self.profile.relative_error,
+            warnings=_warnings(worker.tables, max_tokens, max_sequences),
+        )
+
+
+def _warnings(tables: OperatorTables, max_tokens: int, max_sequences: int) -> tuple[str, ...]:
+    """What the tables do not reach (law L8)."""
+    found = []
+    tokens = min(curve.x[-1] for curve in tables.dense.values())
+    if max_tokens > tokens:
+        found.append(f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope")
+    sequences = tables.attention.decode.x[-1]
+    if max_sequences > sequences:
+        found.append(f"more than {sequences:,.0f} decodes: beyond the measured tables, continued with their slope")
+    return tuple(found)
+
+
+@register("tables")
+def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
+    """The estimator with the tables that ``profile`` names."""
+    return TablesEstimator(profile_name, profile)

@@ -1,0 +1,291 @@
+"""End to end against served workloads: the measured requests replayed on steps priced by the case's operator tables.
+
+The simulation is told what the measurement had: the tables of that accelerator and model, the requests and when they
+were sent. Host overheads are one set per engine version, fabric constants one set per machine; both are those of a
+LatencyProfile, and none is a case's own.
+
+TTFT and latency count from when the scheduler took the request in, as engines' own clocks do: until then it waits
+for the engine's loop, which is busy with a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.estimators.tables import TablesEstimator, TablesWorker
+from hisearch.latency.memory import plan_memory
+from hisearch.latency.step_cost import step_seconds
+from hisearch.simulate import WorkerPlan, simulate
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.source import Requests
+from hisearch.traces.trace import make_trace
+from hisearch.validate.e2e_case import MeasuredCase, read_case
+from hisearch.validate.lockstep import Batch, serve
+from hisearch.validate.restatement.content import BlockContent
+from hisearch.validate.restatement.recording import Request
+from hisearch.validate.restatement.vllm import VllmConfig
+
+#: Profiles with an engine's and a machine's constants are called after the accelerator; this one is for all others.
+PROFILE = "vllm-tables"
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, measured and simulated; error is relative to the measured. peer_error: another simulator's."""
+
+    measured: float
+    simulated: float
+    error: float
+    peer_error: float | None = None
+
+
+@dataclass(frozen=True)
+class E2eCase:
+    """One case at one KV capacity.
+
+    Attributes:
+        capacity: ``measured`` or ``predicted``.
+        kv_capacity_tokens: of one engine; kv_capacity_error: of the predicted one, where the engine's is known.
+        metrics: ttft_s, tpot_s and latency_s, each by statistic.
+        mean_abs_error: over these figures. peer_mean_abs_error: of the other simulator, over those that it has.
+    """
+
+    case: str
+    capacity: str
+    kv_capacity_tokens: int
+    kv_capacity_error: float | None
+    metrics: dict[str, dict[str, Figure]]
+    output_tokens_per_s: Figure
+    makespan_s: Figure
+    mean_abs_error: float
+    peer_mean_abs_error: float | None
+    engine_version: str
+    accelerator: str
+    profile: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds by request, shape (N,)."""
+
+    queued_s: F8
+    first_s: F8
+    last_s: F8
+
+
+def validate_cases(folders: Iterable[Path], profile: str | None = None) -> Iterator[E2eCase]:
+    """Rows of every case: with the KV capacity as measured, where it is known, and as predicted.
+
+    Args:
+        folders: see ``e2e_case``.
+        profile: name or path of a LatencyProfile with the constants; the machine's own where None.
+
+    Raises:
+        SpecError: a case or profile that cannot be used.
+        ValueError: tables that do not price the case.
+    """
+    catalogue = Catalogue()
+    for folder in folders:
+        yield from _validate(read_case(folder, catalogue.names("Accelerator")), catalogue, profile)
+
+
+def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> Iterator[E2eCase]:
+    accelerator = catalogue.get("Accelerator", case.accelerator).spec
+    name = profile or _profile_name(case, catalogue)
+    constants: LatencyProfileSpec = catalogue.get("LatencyProfile", name).spec
+    constants = constants.model_copy(update={"estimator": "tables", "operators": str(case.operators)})
+    estimator = TablesEstimator(name, constants)
+    predicted = _predicted_tokens(case, accelerator)
+    error = None if case.kv_capacity_tokens is None else predicted / case.kv_capacity_tokens - 1
+    known = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
+    for capacity, tokens in [*known, ("predicted", predicted)]:
+        costs = _costs(case, estimator, accelerator, tokens)
+        if case.split.attention_data > 1:
+            worker = estimator.worker(case.model, accelerator, case.split, case.engine)
+            times = _served_in_lockstep(case, worker, costs, tokens)
+        else:
+            times = _served(case, costs, tokens)
+        yield _row(case, capacity, tokens, error, times, costs)
+
+
+def _profile_name(case: MeasuredCase, catalogue: Catalogue) -> str:
+    own = f"{PROFILE}-{case.accelerator}"
+    return own if own in catalogue.names("LatencyProfile") else PROFILE
+
+
+def _predicted_tokens(case: MeasuredCase, accelerator: AcceleratorSpec) -> int:
+    return plan_memory(
+        case.model,
+        accelerator,
+        tensor_parallel=case.arguments.tensor_parallel_size,
+        parallelism=case.split,
+        weight_dtype=case.weight_dtype,
+        kv_dtype=case.kv_dtype,
+        engine=case.engine,
+        accelerator_name=case.accelerator,
+    ).kv_capacity_tokens
+
+
+def _costs(
+    case: MeasuredCase, estimator: TablesEstimator, accelerator: AcceleratorSpec, capacity_tokens: int
+) -> CompiledCosts:
+    return estimator.compile(
+        case.model,
+        accelerator,
+        tensor_parallel=case.arguments.tensor_parallel_size,
+        parallelism=case.split,
+        weight_dtype=case.weight_dtype,
+        kv_dtype=case.kv_dtype,
+        engine=case.engine,
+        max_tokens=max(case.engine.chunk_tokens, case.engine.max_running_requests),
+        max_sequences=case.engine.max_running_requests,
+        max_context_tokens=capacity_tokens,
+    )
+
+
+def _trace(case: MeasuredCase) -> CompiledTrace:
+    block = case.arguments.block_size
+    requests = Requests()
+    for row in case.requests:
+        requests.add(
+            row.sent_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
+            known_tokens=block * len(row.block_ids),
+        )  # fmt: skip
+    shares_with, shared_tokens = requests.share_blocks(block)
+    trace = make_trace(
+        arrival_s=requests.arrival_s,
+        input_tokens=requests.input_tokens,
+        output_tokens=requests.output_tokens,
+        request_ids=requests.request_ids,
+        shares_with=shares_with,
+        shared_tokens=shared_tokens,
+        block_tokens=block,
+    )
+    return compile_trace(trace, case.name)
+
+
+def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> _Times:
+    """By the kernels, on as many copies as there are data-parallel engines."""
+    # How the worker's memory was planned is not looked at by a simulation.
+    plan = WorkerPlan(case.engine, costs, None, capacity_tokens, ignore_eos=True)  # type: ignore[arg-type]
+    result = simulate(plan, _trace(case), replicas=case.arguments.data_parallel_size, log=True)
+    assert result.log is not None
+    requests = result.requests
+    if not requests.finished.all():
+        raise ValueError(f"{case.path}: {int((~requests.finished).sum())} requests do not fit into the predicted KV")
+    passes = np.unique(result.log.steps["scheduled_s"])
+    # The first pass at or after its arrival takes a request in; an idle engine makes one at once.
+    at = np.searchsorted(passes, requests.arrival_s)
+    queued = np.minimum(passes[np.minimum(at, len(passes) - 1)], requests.scheduled_s)
+    return _Times(np.maximum(queued, requests.arrival_s), requests.first_token_s, requests.finish_s)
+
+
+def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: CompiledCosts, tokens: int) -> _Times:
+    engine, block = case.engine, case.arguments.block_size
+    config = VllmConfig(
+        max_num_seqs=engine.max_running_requests,
+        max_tokens=engine.chunk_tokens,
+        num_blocks=tokens // block + 1,
+        block_size=block,
+        prefix=engine.prefix_caching,
+        chunked_prefill=engine.chunked_prefill,
+        async_scheduling=engine.overlap,
+    )
+    requests = [
+        Request(index, row.sent_s, row.input_tokens, row.output_tokens, row.output_tokens, content)
+        for index, row in enumerate(case.requests)
+        for content in [BlockContent(index, row.block_ids, block)]
+    ]
+    limit = engine.chunk_tokens * case.split.attention_data
+    own = np.concatenate(([0.0], worker.own_s(np.arange(1.0, engine.chunk_tokens + 1.0))))
+    shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
+    attention = costs.seconds._replace(token_s=own)
+
+    def cost(batches: list[Batch]) -> float:
+        """The slowest engine's own part, then the experts for all tokens; CUDA graphs pad all to the longest."""
+        tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]
+        graphs = worker.overhead.graph_batches
+        if graphs and max(tokens) <= graphs[-1]:
+            padded = next(size for size in graphs if size >= max(tokens))
+            tokens = [padded] * len(tokens)
+        parts = [
+            step_seconds(attention, chunks, [context + 1 for context in decodes], sampling)
+            for chunks, decodes, sampling in batches
+            if chunks or decodes
+        ]
+        return max(parts) + float(shared[sum(tokens)])
+
+    served = serve(config, case.split.attention_data, requests, cost)  # type: ignore[arg-type]
+    count = range(len(requests))
+    return _Times(
+        np.array([served.queued_s[k] for k in count]),
+        np.array([served.first_token_s[k] for k in count]),
+        np.array([served.finish_s[k] for k in count]),
+    )
+
+
+def _row(
+    case: MeasuredCase, capacity: str, tokens: int, error: float | None, simulated: _Times, costs: CompiledCosts
+) -> E2eCase:
+    times = [row.measured for row in case.requests]
+    measured = _Times(
+        np.array([time.queued_s for time in times]),
+        np.array([time.first_token_s for time in times]),
+        np.array([time.last_token_s for time in times]),
+    )
+    outputs = np.array([row.output_tokens for row in case.requests])
+    theirs, ours = _metrics(measured, outputs), _metrics(simulated, outputs)
+    metrics = {
+        name: {
+            statistic: _figure(theirs[name][statistic], ours[name][statistic], case.peer.get((name, statistic)))
+            for statistic in STATISTICS
+        }
+        for name in theirs
+    }
+    spans = [float(part.last_s.max() - part.queued_s.min()) for part in (measured, simulated)]
+    errors = [abs(figure.error) for figures in metrics.values() for figure in figures.values()]
+    return E2eCase(
+        case=case.name,
+        capacity=capacity,
+        kv_capacity_tokens=tokens,
+        kv_capacity_error=error if capacity == "predicted" else None,
+        metrics=metrics,
+        output_tokens_per_s=_figure(*(float(outputs.sum()) / span for span in spans)),
+        makespan_s=_figure(*spans),
+        mean_abs_error=float(np.mean(errors)),
+        peer_mean_abs_error=float(np.mean(np.abs(list(case.peer.values())))) if case.peer else None,
+        engine_version=case.engine_version,
+        accelerator=case.accelerator,
+        profile=costs.profile,
+        warnings=costs.warnings,
+    )
+
+
+def _figure(measured: float, simulated: float, peer_error: float | None = None) -> Figure:
+    return Figure(measured, simulated, simulated / measured - 1, peer_error)
+
+
+def _metrics(times: _Times, outputs: np.ndarray) -> dict[str, dict[str, float]]:
+    several = outputs > 1
+    tpot = (times.last_s - times.first_s)[several] / (outputs[several] - 1)
+    return {
+        "ttft_s": _statistics(times.first_s - times.queued_s),
+        "tpot_s": _statistics(tpot),
+        "latency_s": _statistics(times.last_s - times.queued_s),
+    }
+
+
+def _statistics(values: F8) -> dict[str, float]:
+    percentiles = np.percentile(values, [50, 90, 95, 99])
+    return dict(zip(STATISTICS, [float(values.mean()), *map(float, percentiles)], strict=True))

@@ -1,0 +1,274 @@
+"""A served workload as it was measured end to end: a folder of requests with their times, settings and operator tables.
+
+requests.jsonl[.gz]   a request a line: id, arrival_s, input_tokens, output_tokens, block_ids (see docs/traces.md),
+                      measured: {client_send_s, queued_s, first_token_s, last_token_s}, seconds of one clock
+vllm_meta.json        model, vllm_version, engine_kwargs (vLLM's own names), num_gpu_blocks where known
+model_config.json     the model's config.json
+operators/            measured operator tables (``latency.operator_tables``), with meta.yaml
+peer_summary.txt      optional: another simulator's errors on the same run, a line per figure: "TTFT Mean … -4.0%"
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hisearch.latency.operator_tables import table_meta
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.errors import SpecError
+from hisearch.specs.huggingface import read_config
+from hisearch.specs.model import ModelSpec
+
+_DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}
+#: A block of vLLM, where engine_kwargs does not say otherwise.
+_BLOCK_TOKENS = 16
+
+
+class CaseError(SpecError):
+    """A case that cannot be used; ``str`` of it is ``file: key: what is wrong``."""
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="ignore")
+
+
+class MeasuredTimes(_Row):
+    """Seconds of one clock."""
+
+    client_send_s: float | None = None
+    queued_s: float
+    first_token_s: float
+    last_token_s: float
+
+
+class MeasuredRequest(_Row):
+    """One request and what it took."""
+
+    id: str | int
+    arrival_s: float = Field(ge=0)
+    input_tokens: int = Field(ge=1)
+    output_tokens: int = Field(ge=1)
+    block_ids: list[int] = Field(default_factory=list)
+    measured: MeasuredTimes
+
+    @property
+    def sent_s(self) -> float:
+        """When it was really sent; load generators are late at times."""
+        return self.arrival_s if self.measured.client_send_s is None else self.measured.client_send_s
+
+
+class EngineArguments(_Row):
+    """vLLM's engine arguments, by their own names."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tensor_parallel_size: int = Field(1, ge=1)
+    data_parallel_size: int = Field(1, ge=1)
+    pipeline_parallel_size: int = Field(1, ge=1, le=1)
+    enable_expert_parallel: bool = False
+    max_num_seqs: int = Field(256, ge=1)
+    max_num_batched_tokens: int = Field(2048, ge=1)
+    max_model_len: int | None = Field(None, ge=1)
+    block_size: int = Field(_BLOCK_TOKENS, ge=1)
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = True
+    dtype: str = "bfloat16"
+    kv_cache_dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class MeasuredCase:
+    """A folder, read.
+
+    Attributes:
+        accelerator: name in the catalogue.
+        kv_capacity_tokens: of one engine, as measured; None where not known.
+        peer: the other simulator's relative errors by (metric, statistic), e.g. ("ttft_s", "p50"); empty without one.
+    """
+
+    path: Path
+    model: ModelSpec
+    arguments: EngineArguments
+    engine_version: str
+    accelerator: str
+    requests: list[MeasuredRequest]
+    kv_capacity_tokens: int | None
+    peer: dict[tuple[str, str], float]
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.path.absolute().name
+
+    @property
+    def operators(self) -> Path:
+        """Folder of the operator tables."""
+        return self.path / "operators"
+
+    @property
+    def split(self) -> Parallelism:
+        """How the model lies on the accelerators. Without expert parallelism, data parallel engines are copies."""
+        arguments = self.arguments
+        if self.model.moe is None or not arguments.enable_expert_parallel:
+            return Parallelism(tensor=arguments.tensor_parallel_size)
+        ranks = arguments.tensor_parallel_size * arguments.data_parallel_size
+        return Parallelism(arguments.tensor_parallel_size, arguments.data_parallel_size, expert=ranks)
+
+    @property
+    def engine(self) -> EngineSpec:
+        """The engine as simulations know it."""
+        arguments = self.arguments
+        return EngineSpec(
+            name="vllm",
+            max_running_requests=arguments.max_num_seqs,
+            chunk_tokens=arguments.max_num_batched_tokens,
+            page_tokens=arguments.block_size,
+            prefix_caching=arguments.enable_prefix_caching,
+            chunked_prefill=arguments.enable_chunked_prefill,
+            memory_fraction=arguments.gpu_memory_utilization,
+            overlap=arguments.async_scheduling,
+        )
+
+    @property
+    def kv_dtype(self) -> DType:
+        """Format of the KV cache."""
+        name = self.arguments.kv_cache_dtype
+        return self._dtype("kv_cache_dtype", self.arguments.dtype if name == "auto" else name)
+
+    @property
+    def weight_dtype(self) -> DType:
+        """Format of the weights."""
+        return self._dtype("dtype", self.arguments.dtype)
+
+    def _dtype(self, key: str, name: str) -> DType:
+        if name not in _DTYPES:
+            known = ", ".join(sorted(_DTYPES))
+            raise _error(self.path / "vllm_meta.json", f"engine_kwargs.{key}", f"expected one of {known}, not '{name}'")
+        return _DTYPES[name]
+
+
+def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
+    """Read a case; ``accelerators``: the catalogue's names.
+
+    Raises:
+        CaseError: a file is missing or not of the form stated above.
+        SpecError: the model's configuration is not understood.
+    """
+    if not path.is_dir():
+        raise _error(path, "", "expected a folder")
+    meta = _json(path / "vllm_meta.json")
+    given = meta.get("engine_kwargs")
+    if not isinstance(given, dict):
+        raise _error(path / "vllm_meta.json", "engine_kwargs", "expected an object")
+    arguments = _checked(EngineArguments, {key: value for key, value in given.items() if value is not None})
+    if isinstance(arguments, str):
+        raise _error(path / "vllm_meta.json", "engine_kwargs", arguments)
+    blocks = meta.get("num_gpu_blocks")
+    if blocks is not None and (not isinstance(blocks, int) or blocks < 2):
+        raise _error(path / "vllm_meta.json", "num_gpu_blocks", f"expected a whole number from 2, not {blocks!r}")
+    operators = table_meta(path / "operators")
+    return MeasuredCase(
+        path=path,
+        model=read_config(path / "model_config.json").spec,
+        arguments=arguments,
+        engine_version=str(meta.get("vllm_version", "")),
+        accelerator=_accelerator(path, operators, accelerators),
+        requests=_requests(path),
+        # vLLM keeps one block of the pool for itself.
+        kv_capacity_tokens=None if blocks is None else (blocks - 1) * arguments.block_size,
+        peer=_peer(path / "peer_summary.txt"),
+    )
+
+
+def _error(path: Path, key: str, what: str) -> SpecError:
+    return CaseError.at(what, path=path, key=key)
+
+
+def _checked(kind: type[Any], data: Any) -> Any:
+    """The model, or what is wrong with it."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        return f"{where}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise _error(path, "", f"cannot be read: {error}") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise CaseError.at(f"not JSON: {error.msg}", path=path, line=error.lineno) from None
+    if not isinstance(data, dict):
+        raise _error(path, "", "expected an object")
+    return data
+
+
+def _requests(folder: Path) -> list[MeasuredRequest]:
+    found = [path for path in (folder / "requests.jsonl", folder / "requests.jsonl.gz") if path.exists()]
+    if not found:
+        raise _error(folder / "requests.jsonl", "", "is missing (.jsonl or .jsonl.gz)")
+    rows = []
+    for number, line in enumerate(_text(found[0]).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _checked(MeasuredRequest, json.loads(line))
+        except json.JSONDecodeError as error:
+            raise CaseError.at(f"not JSON: {error.msg}", path=found[0], line=number) from None
+        if isinstance(row, str):
+            raise CaseError.at(row, path=found[0], line=number)
+        rows.append(row)
+    if not rows:
+        raise _error(found[0], "", "has no requests")
+    return rows
+
+
+def _accelerator(folder: Path, meta: dict[str, Any], known: list[str]) -> str:
+    """The catalogue's accelerator whose name is that of the tables' hardware, but for case and signs."""
+    hardware = str(meta.get("hardware") or meta.get("gpu") or "")
+    wanted = re.sub(r"[^a-z0-9]", "", hardware.lower())
+    for name in sorted(known, key=len):
+        plain = re.sub(r"[^a-z0-9]", "", name)
+        if wanted and (plain.startswith(wanted) or wanted.startswith(plain)):
+            return name
+    raise _error(
+        folder / "operators" / "meta.yaml",
+        "hardware",
+        f"'{hardware}' is no accelerator of the catalogue; known: {', '.join(sorted(known))}",
+    )
+
+
+_PEER_METRICS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
+_PEER_STATISTICS = {"Mean": "mean", "Median": "p50", "P90": "p90", "P95": "p95", "P99": "p99"}
+
+
+def _peer(path: Path) -> dict[tuple[str, str], float]:
+    if not path.exists():
+        return {}
+    errors = {}
+    for line in _text(path).splitlines():
+        match = re.match(r"(TTFT|TPOT|Latency) (Mean|Median|P90|P95|P99)\s.*?([-+]?[\d.]+)%\s*$", line)
+        if match:
+            metric, statistic, percent = match.groups()
+            errors[_PEER_METRICS[metric], _PEER_STATISTICS[statistic]] = float(percent) / 100
+    return errors

@@ -1,0 +1,87 @@
+"""What stores of KV pages hold, checked against what they say of it: slow walks over their runs."""
+
+from __future__ import annotations
+
+from hisearch.kernels import layout as la
+from hisearch.kernels import store_runs
+from tests.kernels import invariants as shared
+from tests.kernels import sglang_invariants as sglang
+
+
+def stores(sim: la.Sim) -> range:
+    """Indices of the stores of all tiers."""
+    first = int(sim.config.workers)
+    return range(first, first + sum(int(tier.stores) for tier in sim.store_tiers))
+
+
+def runs_of(sim: la.Sim, v: int) -> list[int]:
+    """All runs of a store, each list in order of depth, apart, and within its trace-tree node."""
+    page = int(sim.config.page_tokens)
+    found = []
+    for s in range(len(sim.trace.parent)):
+        chain = shared._chain(sim.nodes, int(sim.cover[v, s]))
+        before, end = -1, int(sim.trace.start_tokens[s]) // page * page - 1
+        for d in chain:
+            node = sim.nodes[d]
+            assert (int(node.static), int(node.prev)) == (s, before)
+            assert node.begin % page == node.end % page == 0
+            assert end < node.begin < node.end <= sim.trace.end_tokens[s]
+            before, end = d, int(node.end)
+        found += chain
+    return found
+
+
+def check_heap(sim: la.Sim, v: int, expected: list[int], policy: int) -> None:
+    """The heap holds what is expected, in heap order, and all of it knows its place."""
+    heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
+    assert sorted(heap) == sorted(expected)
+    assert all(sim.nodes[d].heap_slot == slot for slot, d in enumerate(heap))
+    keys = [sglang.eviction_key(sim, d, policy) for d in heap]
+    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
+    assert sim.trees[v].eviction == policy
+
+
+def check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
+    """Free pages and pages of runs are all there are, any run may go, none was used later than now (L3)."""
+    cache = sim.trees[v]
+    held = sum(shared._node_pages(sim, d) for d in runs)
+    assert cache.free_pages >= 0
+    assert cache.free_pages + held == cache.capacity_pages == sim.store_tiers[cache.tier].pages
+    assert held <= cache.peak_pages <= cache.capacity_pages
+    assert all(sim.nodes[d].tick < (cache.tick + 1) * store_runs.DEPTHS for d in runs)
+    page = int(sim.config.page_tokens)
+    if cache.eviction == la.ARC:
+        _check_arc(sim, v, runs)
+    else:
+        check_heap(sim, v, runs, int(sim.store_tiers[cache.tier].eviction))
+    assert held * page == cache.stored_tokens - cache.evicted_tokens - cache.expired_tokens - cache.given_tokens
+
+
+def _check_arc(sim: la.Sim, v: int, runs: list[int]) -> None:
+    """Each list has its heap; what is remembered is bounded, and is not held."""
+    cache = sim.trees[v]
+    once = [d for d in runs if sim.nodes[d].hits == 0]
+    check_heap(sim, v, once, la.ARC)
+    check_heap(sim, int(cache.shadows), [d for d in runs if d not in once], la.LRU)
+    assert cache.once_pages == sum(shared._node_pages(sim, d) for d in once)
+    gone = []
+    for g in (int(cache.shadows) + 1, int(cache.shadows) + 2):
+        ghosts = runs_of(sim, g)
+        check_heap(sim, g, ghosts, la.LRU)
+        gone.append(sum(shared._node_pages(sim, d) for d in ghosts))
+        assert sim.trees[g].capacity_pages - sim.trees[g].free_pages == gone[-1]
+    assert cache.once_pages + gone[0] <= cache.capacity_pages or gone[0] == 0
+    assert cache.capacity_pages - cache.free_pages + sum(gone) <= 2 * cache.capacity_pages
+    pages = [page for g in (v, int(cache.shadows) + 1, int(cache.shadows) + 2) for page in pages_of(sim, g)]
+    assert len(set(pages)) == len(pages)
+    assert 0 <= cache.target <= cache.capacity_pages
+
+
+def pages_of(sim: la.Sim, v: int) -> set[tuple[int, int]]:
+    """The pages that a store holds: the trace-tree node in which each completes, and where it ends."""
+    page = int(sim.config.page_tokens)
+    found = set()
+    for d in runs_of(sim, v):
+        node = sim.nodes[d]
+        found |= {(int(node.static), end) for end in range(int(node.begin) + page, int(node.end) + 1, page)}
+    return found
