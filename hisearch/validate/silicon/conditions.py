@@ -20,6 +20,8 @@ from hisearch.validate.silicon.rows import SiliconRow
 #: (input, output) lengths of InferenceMAX.
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 INFERENCEMAX, FIXED = "inferencemax", "fixed"
+#: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes).
+ASYNC_SINCE = 14
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,13 @@ def _fixed(row: SiliconRow) -> Conditions:
     memory = 0.84 if row.backend == "sglang" else 0.9
     return Conditions(
         FIXED,
-        _engine(row, chunk_tokens=8192, most_running=1024 if row.backend == "vllm" else 2048, memory_fraction=memory),
+        _engine(
+            row,
+            campaign=FIXED,
+            chunk_tokens=8192,
+            most_running=1024 if row.backend == "vllm" else 2048,
+            memory_fraction=memory,
+        ),
         kv_dtype="fp8" if quantised and row.backend == "trtllm" else "bf16",
         output_share=0.995 if row.backend == "vllm" else 1.0,
     )
@@ -133,9 +141,22 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_s
     )
 
 
+def _before_async(row: SiliconRow) -> bool:
+    """vLLM before 0.14, whose scheduler waits for each step unless ``--async-scheduling`` is given."""
+    release = row.version.split(".")
+    return (
+        row.backend == "vllm"
+        and release[0] == "0"
+        and len(release) > 1
+        and release[1].isdigit()
+        and int(release[1]) < ASYNC_SINCE
+    )
+
+
 def _engine(
     row: SiliconRow,
     *,
+    campaign: str = INFERENCEMAX,
     chunk_tokens: int,
     most_running: int,
     memory_fraction: float = 0.9,
@@ -150,5 +171,6 @@ def _engine(
         "memory_fraction": memory_fraction,
         "max_prefill_tokens": max_prefill_tokens,
         "prefix_caching": False,
+        "overlap": not (campaign == FIXED and _before_async(row)),
     }
     return EngineSpec.model_validate(values)
