@@ -177,7 +177,7 @@ class ScaledWorker:
             token_s=self._steps_s(overhead, max_tokens),
             sequence_s=rising(self.sequence_s, max_sequences, []),
             chunk_rate=np.ascontiguousarray(chunk_rate),
-            decode_s=np.ascontiguousarray(np.maximum.accumulate(decode, axis=0)),
+            decode_s=np.ascontiguousarray(decode),
         )
 
     def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
