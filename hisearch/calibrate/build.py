@@ -204,24 +204,24 @@ def _collectives(choices: list[Measured]) -> CollectiveCurves | None:
         frame = choice.tables.frames.get("collectives")
         if frame is None:
             continue
-        curves: dict[str, dict[int, CollectiveCurve]] = {}
+        curves: dict[str, list[CollectiveCurve]] = {}
         for collective in sorted(set(frame["collective"])):
             of_it = frame[frame["collective"] == collective]
             for ranks in sorted(set(of_it["ranks"])):
-                curves.setdefault(collective, {})[int(ranks)] = _curve(of_it[of_it["ranks"] == ranks])
+                curves.setdefault(collective, []).append(_curve(int(ranks), of_it[of_it["ranks"] == ranks]))
         if "all_reduce" in curves:
             return CollectiveCurves(source=choice.tables.sources["collectives"], **curves)
     return None
 
 
-def _curve(rows: pd.DataFrame) -> CollectiveCurve:
+def _curve(ranks: int, rows: pd.DataFrame) -> CollectiveCurve:
     """The curve at the knots that the rows span. Larger ones are no faster: a slow small one is an outlier."""
     medians = rows.groupby("payload_bytes")["latency_s"].median().sort_index()
     sizes, seconds = medians.index.to_numpy(dtype=np.float64), medians.to_numpy(dtype=np.float64)
     seconds = np.minimum.accumulate(seconds[::-1])[::-1]
     knots = [knot for knot in CURVE_KNOTS if sizes[0] <= knot <= sizes[-1]]
     at = np.exp(np.interp(np.log(knots), np.log(sizes), np.log(seconds)))
-    return CollectiveCurve(payload_bytes=knots, seconds=[float(f"{value:.4g}") for value in at])
+    return CollectiveCurve(ranks=ranks, payload_bytes=knots, seconds=[float(f"{value:.4g}") for value in at])
 
 
 def _notes(target: Target) -> str:

@@ -11,7 +11,7 @@ from hisearch.specs.profile import LatencyProfileSpec
 
 
 def profile_yaml(name: str, description: str, profile: LatencyProfileSpec) -> str:
-    """The document's text; lists and innermost mappings take one line where they fit."""
+    """The document's text; lists and short mappings take one line where they fit."""
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "LatencyProfile",
@@ -19,6 +19,10 @@ def profile_yaml(name: str, description: str, profile: LatencyProfileSpec) -> st
         "spec": profile.model_dump(mode="python", exclude_none=True, exclude_defaults=False),
     }
     return yaml.dump(_plain(document), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+#: Entries of a mapping that takes one line.
+SHORT = 4
 
 
 class _Dumper(yaml.SafeDumper):
@@ -37,7 +41,16 @@ def _plain(value: Any) -> Any:
 
 
 def _sequence(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+    nested = any(isinstance(item, dict) for item in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=not nested)
+
+
+def _mapping(dumper: yaml.SafeDumper, data: dict[str, Any]) -> yaml.Node:
+    short = len(data) <= SHORT and not any(
+        isinstance(item, dict | list) or len(str(item)) > 40 for item in data.values()
+    )
+    return dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=short)
 
 
 _Dumper.add_representer(list, _sequence)
+_Dumper.add_representer(dict, _mapping)

@@ -128,6 +128,7 @@ class MoeTerms(LawTerms):
 class CollectiveCurve(Strict):
     """Seconds of a collective by size, straight between knots in both logarithms; the last slope goes on."""
 
+    ranks: Count = Field(description="That take part.")
     payload_bytes: list[Positive] = Field(min_length=2, description="Whole tensor, rising.")
     seconds: list[Positive] = Field(min_length=2, description="At each size.")
 
@@ -139,13 +140,13 @@ class CollectiveCurve(Strict):
 
 
 class CollectiveCurves(Strict):
-    """Collectives inside one host, by the ranks that take part."""
+    """Collectives inside one host, a curve for each number of ranks."""
 
     source: str = Field(min_length=1, description="Table and version.")
-    all_reduce: dict[int, CollectiveCurve] = Field(description="The engine's own, inside a CUDA graph.")
-    all_gather: dict[int, CollectiveCurve] = Field(default_factory=dict, description="NCCL.")
-    reduce_scatter: dict[int, CollectiveCurve] = Field(default_factory=dict, description="NCCL.")
-    all_to_all: dict[int, CollectiveCurve] = Field(default_factory=dict, description="NCCL.")
+    all_reduce: list[CollectiveCurve] = Field(min_length=1, description="The engine's own, inside a CUDA graph.")
+    all_gather: list[CollectiveCurve] = Field(default_factory=list, description="NCCL's.")
+    reduce_scatter: list[CollectiveCurve] = Field(default_factory=list, description="NCCL's.")
+    all_to_all: list[CollectiveCurve] = Field(default_factory=list, description="NCCL's.")
 
 
 class LawsSpec(Strict):

@@ -31,11 +31,11 @@ MOE = MoeTerms(
     source="round figures", launch_s=30e-6, bandwidth=0.8, flops=0.5, small_tile_loss=0.3, wave_s=1e-6,
     quantisation=0.5, permute_bandwidth=0.5, route_bandwidth=2, sharpness=3, spread=0.9, imbalance=0.5,
 )  # fmt: skip
-CURVE = CollectiveCurve(payload_bytes=[1e3, 1e6, 1e9], seconds=[5e-6, 20e-6, 5e-3])
+CURVE = CollectiveCurve(ranks=2, payload_bytes=[1e3, 1e6, 1e9], seconds=[5e-6, 20e-6, 5e-3])
 LAWS = LawsSpec(
     accelerator="h100-sxm", engine="vllm", engine_version="0", multiprocessors=132,
     memory_bandwidth_bytes_per_s=3.35e12, flops=989.4e12, gemm={"bf16": GEMM, "fp8_block": GEMM},
     prefill_attention={"bf16": PREFILL}, decode_attention={"bf16": DECODE}, mla_prefill={"bf16": PREFILL},
     mla_decode={"bf16": DECODE}, moe={"bf16": MOE},
-    collectives=CollectiveCurves(source="round figures", all_reduce={2: CURVE, 8: CURVE}),
+    collectives=CollectiveCurves(source="round figures", all_reduce=[CURVE, CURVE.model_copy(update={"ranks": 8})]),
 )  # fmt: skip

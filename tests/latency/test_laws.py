@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from laws import CURVE, DECODE, GEMM, LAWS, MOE, PREFILL, SHEET
 
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, relative_rate
-from hisearch.latency.laws.collectives import Collectives, curve_s, measured_ranks
+from hisearch.latency.laws.collectives import Collectives, curve_for, curve_s
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.moe import Experts, active, moe_s
 from hisearch.latency.laws.ranges import beyond
@@ -155,8 +155,8 @@ def test_curves_meet_their_knots_and_go_on_at_the_last_slope() -> None:
 
 
 def test_ranks_that_were_not_measured_take_the_next_larger_curve() -> None:
-    curves = {2: CURVE, 8: CURVE}
-    assert [measured_ranks(curves, ranks) for ranks in (2, 4, 8, 16)] == [2, 8, 8, 8]
+    curves = [CURVE.model_copy(update={"ranks": 8}), CURVE]
+    assert [curve_for(curves, ranks).ranks for ranks in (2, 4, 8, 16)] == [2, 8, 8, 8]
 
 
 def test_collectives_of_a_pass() -> None:

@@ -5,6 +5,7 @@ The curves are straight between knots in both logarithms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +26,10 @@ def curve_s(curve: CollectiveCurve, payload_bytes: F8) -> F8:
     return np.asarray(np.exp(np.interp(at, sizes, seconds) + slope * np.maximum(at - sizes[-1], 0.0)))
 
 
-def measured_ranks(curves: dict[int, CollectiveCurve], ranks: int) -> int:
-    """The measured number of ranks that stands for ``ranks``: the next larger one, else the largest."""
-    known = sorted(curves)
-    return next((count for count in known if count >= ranks), known[-1])
+def curve_for(curves: Sequence[CollectiveCurve], ranks: int) -> CollectiveCurve:
+    """The curve that stands for ``ranks``: that of the next larger measured number of them, else of the largest."""
+    known = sorted(curves, key=lambda curve: curve.ranks)
+    return next((curve for curve in known if curve.ranks >= ranks), known[-1])
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,17 @@ class Collectives:
 
     def all_reduce_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with the sum of all ranks' ``payload_bytes``."""
-        known = self.curves.all_reduce if self.curves is not None else {}
+        known = self.curves.all_reduce if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
 
     def all_gather_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with all parts of ``payload_bytes``."""
-        known = self.curves.all_gather if self.curves is not None else {}
+        known = self.curves.all_gather if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
 
     def reduce_scatter_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with its part of the sum of ``payload_bytes``."""
-        known = self.curves.reduce_scatter if self.curves is not None else {}
+        known = self.curves.reduce_scatter if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
 
     def send_s(self, payload_bytes: F8) -> F8:
@@ -75,9 +76,9 @@ class Collectives:
             total = total + model.layers * exchanged
         return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))
 
-    def _seconds(self, known: dict[int, CollectiveCurve], payload_bytes: F8, ranks: int, volume: float) -> F8:
+    def _seconds(self, known: Sequence[CollectiveCurve], payload_bytes: F8, ranks: int, volume: float) -> F8:
         if ranks == 1:
             return np.zeros_like(payload_bytes)
         if known:
-            return curve_s(known[measured_ranks(known, ranks)], payload_bytes)
+            return curve_s(curve_for(known, ranks), payload_bytes)
         return np.asarray(self.alpha_s + volume * payload_bytes / self.link_bytes_per_s)
