@@ -91,8 +91,7 @@ def _inferencemax_vllm(row: SiliconRow) -> Conditions:
     """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16."""
     model = row.model.lower()
     narrow = "llama" in model or (row.system.startswith("b") and row.precision in ("fp8", "fp4"))
-    memory = 0.95 if "minimax" in model else 0.9
-    engine = _engine(row, chunk_tokens=8192, most_running=1024, memory_fraction=memory)
+    engine = _engine(row, chunk_tokens=8192, most_running=1024)
     return _burst(engine, "fp8" if narrow else "bf16")
 
 
@@ -142,7 +141,7 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_s
 
 
 def _before_async(row: SiliconRow) -> bool:
-    """vLLM before 0.14, whose scheduler waits for each step unless ``--async-scheduling`` is given."""
+    """VLLM before 0.14, whose scheduler waits for each step unless ``--async-scheduling`` is given."""
     release = row.version.split(".")
     return (
         row.backend == "vllm"
