@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Knots of a collective's curve: sizes four times apart.
 CURVE_KNOTS = tuple(256.0 * 4.0**i for i in range(12))
 
+#: Products by which tables of narrow operands are compared: tokens at most, and widths of a matrix.
+FEW_TOKENS, USUAL_WIDTHS = 64, (1024, 16384)
+
 #: Host time of a step and of a sequence in it, assumed for engines whose scheduler overlaps with the device.
 HOST_S: dict[EngineName, tuple[float, float]] = {
     "vllm": (4.0e-4, 2.0e-6), "sglang": (3.0e-4, 2.0e-6), "trtllm": (3.0e-4, 2.0e-6),
@@ -75,8 +78,8 @@ def build_profile(
 
     Args:
         target: accelerator and engine.
-        measured: tables, the engine's own first; a family that they lack, or a format in which they show the host
-            rather than the device, is taken from the next, and names it.
+        measured: tables, the engine's own first; a family that they lack, a format in which they show the host rather
+            than the device, and narrow products that another multiplied faster, are taken from it, and name it.
         roofline: terms of what has no law.
         source: of the tables, with their licence.
         as_of: day on which they were read.
@@ -147,7 +150,7 @@ def _family(
     column = "dtype" if "dtype" in own.columns else "kv_dtype"
     found: dict[str, Any] = {}
     for dtype in sorted(set(own[column])):
-        for choice in having:
+        for choice in _order(name, dtype, having):
             frame, source = choice.tables.frames[name], choice.tables.sources[name]
             rows = frame[frame[column] == dtype]
             if len(rows) < LEAST_POINTS or not _multiplied(target, dtype):
@@ -161,6 +164,24 @@ def _family(
             said(f"{name} {dtype}, {source}: median {error.median:.1%}, p90 {error.p90:.1%}")
             break
     return found
+
+
+def _order(name: str, dtype: str, having: list[Measured]) -> list[Measured]:
+    """The engine's own tables first; for products of narrow operands, the fastest.
+
+    Engines multiply these with the same libraries, and servers quantise activations in the norm before. Tables differ
+    by how the benchmark did that: in a pass of its own, or several, with the host in between.
+    """
+    if name != "gemm" or FORMATS[dtype].operand_bytes >= 2.0:
+        return having
+    return sorted(having, key=lambda choice: _few_tokens_s(choice.tables.frames[name], dtype))
+
+
+def _few_tokens_s(frame: pd.DataFrame, dtype: str) -> float:
+    """Median of products of few tokens with matrices of usual widths, in seconds; infinite without any."""
+    rows = frame[(frame["dtype"] == dtype) & (frame["m"] <= FEW_TOKENS)]
+    rows = rows[rows["n"].between(*USUAL_WIDTHS) & rows["k"].between(*USUAL_WIDTHS)]
+    return float(rows["latency_s"].median()) if len(rows) else np.inf
 
 
 def _multiplied(target: Target, dtype: str) -> bool:

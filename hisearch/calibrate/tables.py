@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 #: Formats as aiconfigurator writes them; those left out are of no engine setting that is simulated.
 DTYPES = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4",
-    "w4a16_mxfp4": "fp4",
+    "w4a16_mxfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp4",
 }  # fmt: skip
 
 #: Widths of DeepSeek's MLA, on which aiconfigurator measured it: key, value, latent with its rotary part, rotary part.
@@ -92,7 +92,7 @@ def read_own(folder: Path) -> Tables:
 def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     """Tables of ``systems/data`` of aiconfigurator-core, for one of its systems and engines.
 
-    Of each family, the newest version that has rows of use.
+    Of each family, the newest version that measured it at large: with half as many rows of use as any other.
 
     Raises:
         ValueError: the system or the engine has no GEMM table.
@@ -109,9 +109,10 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     if engine in PREFILLS_IN_LATENT_SPACE:
         del readers["mla_prefill"]
     for name, (family, file, reader) in readers.items():
-        for path in _newest_first(data / system / family / engine, file):
-            frame = reader(_read(path))
-            if len(frame):
+        versions = [(path, reader(_read(path))) for path in _newest_first(data / system / family / engine, file)]
+        most = max((len(frame) for _, frame in versions), default=0)
+        for path, frame in versions:
+            if most and 2 * len(frame) >= most:
                 frames[name] = frame
                 sources[name] = f"{system}/{path.parent.relative_to(data / system)}/{path.stem}"
                 break
@@ -196,6 +197,7 @@ def _mla_heads(frame: pd.DataFrame) -> pd.Series[int]:
 
 def _moe(frame: pd.DataFrame) -> pd.DataFrame:
     frame = _dtyped(frame[frame["distribution"].isin(["balanced", SKEWED])], "moe_dtype", "dtype")
+    frame = frame.assign(source=frame["source"] + " " + frame["moe_dtype"])
     frame = frame[~frame["source"].str.contains(MODELOPT)]
     ungated = frame["source"].str.contains("nongated") | frame["hidden_size"].isin(UNGATED_HIDDEN)
     frame = frame[~ungated & (frame["topk"] != UNGATED_TOPK)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hisearch.cli import output
 
 if TYPE_CHECKING:
+    from hisearch.validate.batch import BatchFile, Errors
     from hisearch.validate.e2e import E2eCase, Figure
 
 _TITLES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
@@ -38,6 +39,17 @@ def show_e2e(cases: Sequence[E2eCase]) -> None:
         for case in cases
     ]
     output.table(("case", "accelerator", "vLLM", "KV capacity", "mean abs. error", "peer's"), rows, numbers=(4, 5))
+
+
+def show_batches(files: Sequence[BatchFile]) -> None:
+    """A row per file and regime."""
+    rows = []
+    for file in files:
+        whole: dict[str, Errors | BatchFile] = {"all": file, **file.regimes}
+        for regime, errors in whole.items():
+            figures = (f"{value:.1%}" for value in (errors.median_ape, errors.p90_ape, errors.mape))
+            rows.append((file.file if regime == "all" else "", regime, f"{errors.rows:,}", *figures))
+    output.table(("file", "batches", "held out", "median error", "p90", "mean"), rows, numbers=(2, 3, 4, 5))
 
 
 def _milliseconds(figure: Figure) -> tuple[str, ...]:

@@ -305,3 +305,24 @@ def e2e(
         accuracy_view.show_e2e(cases)
     if not quiet:
         output.warn([f"{case.case}: {warning}" for case in cases for warning in case.warnings])
+
+
+@app.command("batch")
+def batch(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="attention.csv or skew.csv of a folder of operator tables.")
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """Price measured attention batches by the laws of the simulator, with a part of the rows held out.
+
+    docs/latency.md states the form of operator tables.
+    """
+    from hisearch.cli import accuracy_view, output
+    from hisearch.validate.batch import validate_batches
+
+    found = list(validate_batches(files))
+    if as_json:
+        output.print_json({"files": found})
+        return
+    accuracy_view.show_batches(found)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from hisearch.kernels import layout as la
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.jit import kernel
-from hisearch.latency.costs import KNOT_BITS
+from hisearch.latency.costs import BESIDE_FIRST, KNOT_BITS
 
 _OCTAVE = 1 << KNOT_BITS
+_FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
 
 
 @kernel
@@ -99,6 +100,56 @@ def decode_step_seconds(costs, sequences, context, excess):
 
 
 @kernel
+def octave(x, first, knots):
+    """Cell of ``x`` among the ``knots`` values ``first``, 2 ``first``, 4 ``first``, …, and its share of it."""
+    if x <= first or knots == 1:
+        return 0, 0.0
+    index = min(bit_length(int(x / first)) - 1, knots - 2)
+    low = first << index
+    return index, (x - low) / low
+
+
+@kernel
+def beside_seconds(costs, prompt_tokens, pairs, sequences, context):
+    """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
+    table = costs.beside_s
+    shape = costs.host
+    before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
+    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, shape.beside_prompts)
+    if before < _FIRST_BEFORE:
+        k = 0
+        fk = before / _FIRST_BEFORE
+    else:
+        k, fk = octave(before, _FIRST_BEFORE, shape.beside_befores - 1)
+        k += 1
+    n, fn = octave(float(sequences), _FIRST_SEQUENCE, shape.beside_sequences)
+    m, fm = octave(context / sequences - 1.0, _FIRST_MEAN, shape.beside_means)
+    # An axis of one knot has no next one.
+    dp = 1 if shape.beside_prompts > 1 else 0
+    dn = 1 if shape.beside_sequences > 1 else 0
+    dm = 1 if shape.beside_means > 1 else 0
+    low = 0.0
+    value = 0.0
+    for i in range(2):
+        at_p = (p + i * dp) * shape.beside_befores
+        low_k = 0.0
+        value_k = 0.0
+        for j in range(2):
+            at_k = (at_p + k + j) * shape.beside_sequences
+            a = (at_k + n) * shape.beside_means + m
+            b = (at_k + n + dn) * shape.beside_means + m
+            low_n = table[a] + (table[a + dm] - table[a]) * fm
+            high_n = table[b] + (table[b + dm] - table[b]) * fm
+            value_k = low_n + (high_n - low_n) * fn
+            if j == 0:
+                low_k = value_k
+        value = low_k + (value_k - low_k) * fk
+        if i == 0:
+            low = value
+    return low + (value - low) * fp
+
+
+@kernel
 def batch_cost(costs, requests, batch, size, decoding, context, longest):
     """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
@@ -119,9 +170,11 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest):
             longest = max(longest, request.computed + 1)
             chunks -= 1
     total = token_wise(costs, chunks + decoding, tokens, sampling)
+    pairs = 0.0
     for k in range(size):
         request = requests[batch[k]]
         if request.part != la.LATE_DECODE:
+            pairs += request.chunk * (request.computed + (request.chunk + 1) / 2.0)
             total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoding)
     if decoding == 0:
         return total
@@ -131,7 +184,9 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest):
         return total + decode_seconds(costs.decode_s, decoding, context)
     if costs.host.skewed:
         total += skew_seconds(costs.mixed_skew_s, decoding, longest * decoding - context)
-    return total + decode_seconds(costs.mixed_decode_s, decoding, context)
+    if costs.host.beside_prompts == 0:
+        return total + decode_seconds(costs.decode_s, decoding, context)
+    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context)
 
 
 @kernel

@@ -368,7 +368,19 @@ STEP_LOG = np.dtype(
 ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
 
 #: Scalars of ``latency.costs.StepCosts``.
-HOST_COST = np.dtype([("step_s", "f8"), ("per_sequence_s", "f8"), ("skewed", "i8")], align=True)
+HOST_COST = np.dtype(
+    [
+        ("step_s", "f8"),
+        ("per_sequence_s", "f8"),
+        ("skewed", "i8"),
+        # Knots of ``beside_s``, whose axes lie in one; 0 where there is no such table.
+        ("beside_prompts", "i8"),
+        ("beside_befores", "i8"),
+        ("beside_sequences", "i8"),
+        ("beside_means", "i8"),
+    ],
+    align=True,
+)
 
 
 class Costs(Handle):
@@ -380,7 +392,7 @@ class Costs(Handle):
         "sequence_s": Array("f8", 1),
         "chunk_rate": Array("f8", 2),
         "decode_s": Array("f8", 2),
-        "mixed_decode_s": Array("f8", 2),
+        "beside_s": Array("f8", 1),
         "skew_s": Array("f8", 1),
         "mixed_skew_s": Array("f8", 1),
     }

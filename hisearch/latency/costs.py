@@ -21,8 +21,13 @@ as one of their total length does, while each attends to its own context alone.
 
 ``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
 one group of threads end with the longest. While the same sequences decode it does not change. Where prompt chunks share
-the step, ``mixed_decode_s`` and ``mixed_skew_s`` stand for both: kernels for prompts treat decodes otherwise than those
-for decodes alone do.
+the step, ``beside_s`` and ``mixed_skew_s`` stand for both: kernels for prompts treat decodes otherwise than those for
+decodes alone do, and what they add depends on the prompts beside them:
+
+    beside_s = quadrilinear in a table over (P, K, n, c / n - 1), with
+    K        = max(sum over chunks of new * (cached + (new + 1) / 2) / P - (P + 1) / 2, 0)
+
+the tokens before one chunk of P tokens that has as much to attend to. Its knots are ``octaves``.
 
 Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so
 that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)`` and the last knots of
@@ -60,6 +65,17 @@ def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(knots, dtype=np.int64)
 
 
+#: First knots above 0 of ``beside_s``, by axis; K has a knot at 0 too, before them.
+BESIDE_FIRST = (16, 16, 1, 16)
+
+
+def octaves(axis: int, count: int) -> list[int]:
+    """The ``count`` knots of an axis of ``beside_s``: 16, 32, 64, … (P, mean); 0, 16, 32, … (K); 1, 2, 4, … (n)."""
+    if axis == 1:
+        return [0, *(BESIDE_FIRST[axis] << k for k in range(count - 1))]
+    return [BESIDE_FIRST[axis] << k for k in range(count)]
+
+
 class StepCosts(NamedTuple):
     """Tables of one worker's step cost in seconds (see the module's notation).
 
@@ -69,7 +85,8 @@ class StepCosts(NamedTuple):
     sequence_s: shape (S_max + 1,), LM head and sampling, by sequences that sample; ``sequence_s[0] = 0``.
     chunk_rate: shape (len(knots new), len(knots cached)), seconds per unit of attention work, all layers.
     decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.
-    mixed_decode_s: the same, of steps with prompt chunks, same shape; None: as ``decode_s``.
+    beside_s: shape (octaves of P, of K, of n, of c / n), seconds that decodes add to a step with prompt chunks, all
+        layers; None: as ``decode_s``.
     skew_s, mixed_skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat
         beyond the end; None: 0.
     """
@@ -80,7 +97,7 @@ class StepCosts(NamedTuple):
     sequence_s: F8
     chunk_rate: F8
     decode_s: F8
-    mixed_decode_s: F8 | None = None
+    beside_s: F8 | None = None
     skew_s: F8 | None = None
     mixed_skew_s: F8 | None = None
 

@@ -60,3 +60,24 @@ def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:
 def _beyond(rise: F8, place: F8) -> F8:
     """``rise * place``, where places beyond 1 do not fall."""
     return np.asarray(np.where(place > 1.0, rise + np.maximum(rise, 0.0) * (place - 1.0), rise * place))
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Values over axes, linear along each; below the first knot they stay, beyond the last one its slope goes on."""
+
+    axes: tuple[F8, ...]
+    values: F8
+
+    def __call__(self, *at: npt.ArrayLike) -> F8:
+        """Values at the broadcast of the coordinates, one for each axis."""
+        where = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in at))
+        cells = [_cells(axis, x) for axis, x in zip(self.axes, where, strict=True)]
+        total = np.zeros(where[0].shape)
+        for corner in np.ndindex(*(2,) * len(cells)):
+            weight, index = np.ones_like(total), []
+            for upper, (cell, share), axis in zip(corner, cells, self.axes, strict=True):
+                weight = weight * (share if upper else 1.0 - share)
+                index.append(np.minimum(cell + upper, len(axis) - 1))
+            total += weight * self.values[tuple(index)]
+        return total

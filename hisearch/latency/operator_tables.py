@@ -19,14 +19,17 @@ can make them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from hisearch.latency.curves import F8, Curve, Grid
+from hisearch.latency.costs import octaves
+from hisearch.latency.curves import F8, Curve, Grid, Lattice
 from hisearch.specs.errors import SpecError
 
 if TYPE_CHECKING:
@@ -44,9 +47,6 @@ DENSE_FFN = ("gate_up_proj", "act_fn", "down_proj")
 #: Operators that not every model has.
 OPTIONAL = ("qk_norm", *DENSE_FFN)
 
-#: Chunks of at least so many tokens fill the accelerator, so that decodes beside them add to their time. Beside shorter
-#: ones they partly hide.
-_FILLING_TOKENS = 128
 #: A batch is skewed by few long decodes where at most this share of it is long.
 _FEW = 0.2
 #: Skews of fewer tokens than this are lost in the noise of the measurement.
@@ -65,15 +65,50 @@ class AttentionTables:
 
     prefill: by (chunk tokens, tokens before it).
     decode: by (sequences, mean tokens before the new one), of steps in which all decode.
-    mixed_decode: likewise, what decodes add to a step with prompt chunks; None where not measured.
+    beside: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
+        its knots are ``costs.octaves``. None where not measured.
     skew, mixed_skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
     """
 
     prefill: Grid
     decode: Grid
-    mixed_decode: Grid | None
+    beside: Lattice | None
     skew: Curve | None
     mixed_skew: Curve | None
+
+    def batch_s(
+        self,
+        chunk: npt.ArrayLike,
+        cached: npt.ArrayLike,
+        sequences: npt.ArrayLike,
+        mean: npt.ArrayLike,
+        longer: npt.ArrayLike,
+    ) -> F8:
+        """Attention of one chunk beside decodes, as ``StepCosts`` have it, for each entry; either may be absent (0).
+
+        Args:
+            chunk: tokens of the chunk.
+            cached: tokens before it.
+            sequences: decodes.
+            mean: their mean tokens before the new one.
+            longer: by how much the longest exceeds it.
+        """
+        new, before, n, tokens, more = (
+            np.asarray(value, dtype=np.float64) for value in np.broadcast_arrays(chunk, cached, sequences, mean, longer)
+        )
+        prompts, decodes = new > 0, n > 0
+        at = n.astype(np.int64)
+        most = int(at.max(initial=1))
+        skews = [skew_by_sequences(curve, most) for curve in (self.skew, self.mixed_skew)]
+        alone_skew, mixed_skew = (np.zeros(most + 1) if skew is None else skew for skew in skews)
+        alone = self.decode(np.maximum(n, 1.0), tokens) + alone_skew[at] * more
+        beside = mixed_skew[at] * more
+        if self.beside is None:
+            beside += self.decode(np.maximum(n, 1.0), tokens)
+        else:
+            beside += self.beside(new, before, np.maximum(n, 1.0), tokens)
+        total = np.where(prompts, self.prefill(np.maximum(new, 1.0), before), 0.0)
+        return np.asarray(total + np.where(decodes, np.where(prompts, beside, alone), 0.0))
 
 
 @dataclass(frozen=True)
@@ -91,8 +126,9 @@ class OperatorTables:
     moe: Grid | None
 
 
+@functools.lru_cache(maxsize=8)
 def read_tables(folder: Path, tensor: int) -> OperatorTables:
-    """The tables of one rank of ``tensor``.
+    """The tables of one rank of ``tensor``; read once per process.
 
     Raises:
         TableError: a folder, file or column is missing, or a figure is not a positive number.
@@ -108,7 +144,8 @@ def read_tables(folder: Path, tensor: int) -> OperatorTables:
     for name in ("lm_head", "sampler"):
         if name not in per_sequence:
             raise _error(part / "per_sequence.csv", "layer", f"'{name}' is missing")
-    return OperatorTables(folder, tensor, dense, per_sequence, _attention(folder, part), _moe(part))
+    attention = attention_tables(part, attention_rows(part), skew_rows(part))
+    return OperatorTables(folder, tensor, dense, per_sequence, attention, _moe(part))
 
 
 def table_meta(folder: Path) -> dict[str, Any]:
@@ -195,39 +232,95 @@ def _grid(frame: pd.DataFrame, rows: str, columns: str, values: str) -> Grid:
     return Grid(x, y, np.stack([curve(y) for curve in curves]))
 
 
-def _attention(folder: Path, part: Path) -> AttentionTables:
-    names = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
-    frame = _read(part, "attention", names)
+def attention_rows(part: Path) -> pd.DataFrame:
+    """Rows of ``attention.csv`` in a folder ``tpN``, with ``time_s``.
+
+    Raises:
+        TableError: as ``read_tables``.
+    """
+    frame = _read(part, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"))
     assert frame is not None
-    frame = frame.assign(time_s=frame["time_us"] * _MICRO)
+    return frame.assign(time_s=frame["time_us"] * _MICRO)
+
+
+def skew_rows(part: Path) -> pd.DataFrame | None:
+    """Rows of ``skew.csv`` in a folder ``tpN``, with ``mean_s``, ``skew_s`` and ``longer``; None where there is none.
+
+    Raises:
+        TableError: as ``read_tables``.
+    """
+    names = ("n", "nb", "pc", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
+    frame = _read(part, "skew", names, required=False)
+    if frame is None:
+        return None
+    folder = part.parent
+    runs = table_meta(folder).get("measurement_iterations", 1)
+    if not isinstance(runs, int) or runs < 1:
+        raise _error(folder / "meta.yaml", "measurement_iterations", f"expected a whole number from 1, not {runs!r}")
+    return frame.assign(
+        mean_s=frame["t_mean_us"] * _MICRO / runs,
+        skew_s=frame["t_skew_us"] * _MICRO / runs,
+        longer=frame["kv_big"] - frame["kv_mean"],
+    )
+
+
+def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | None) -> AttentionTables:
+    """Tables of ``attention_rows`` and ``skew_rows``, or of some of them; ``part``: what errors name.
+
+    Raises:
+        TableError: no row of prompts alone, or none of decodes alone.
+    """
     prompts, decodes = frame["prefill_chunk"] > 0, frame["n_decode"] > 0
     for what, rows in (("prompts alone", prompts & ~decodes), ("decodes alone", decodes & ~prompts)):
         if not rows.any():
             raise _error(part / "attention.csv", "", f"no row of {what}")
     prefill = _grid(frame[prompts & ~decodes], "prefill_chunk", "kv_prefill", "time_s")
     decode = _grid(frame[decodes & ~prompts], "n_decode", "kv_decode", "time_s")
-    beside = frame[prompts & decodes & (frame["prefill_chunk"] >= _FILLING_TOKENS)]
-    mixed = None
-    if len(beside):
-        alone = prefill(beside["prefill_chunk"].to_numpy(), beside["kv_prefill"].to_numpy())
-        added = beside.assign(added_s=np.maximum(beside["time_s"].to_numpy() - alone, 0.0))
-        mixed = _grid(added, "n_decode", "kv_decode", "added_s")
-    skew, mixed_skew = _skews(folder, part)
-    return AttentionTables(prefill, decode, mixed, skew, mixed_skew)
+    skew, mixed_skew = (None, None) if skewed is None else _skews(skewed)
+    beside = _beside(frame[prompts & decodes], prefill)
+    return AttentionTables(prefill, decode, beside, skew, mixed_skew)
 
 
-def _skews(folder: Path, part: Path) -> tuple[Curve | None, Curve | None]:
-    names = ("n", "nb", "pc", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
-    frame = _read(part, "skew", names, required=False)
-    if frame is None:
-        return None, None
-    runs = table_meta(folder).get("measurement_iterations", 1)
-    if not isinstance(runs, int) or runs < 1:
-        raise _error(folder / "meta.yaml", "measurement_iterations", f"expected a whole number from 1, not {runs!r}")
-    longer = frame["kv_big"] - frame["kv_mean"]
+def _beside(frame: pd.DataFrame, prefill: Grid) -> Lattice | None:
+    """What decodes add to the attention of a chunk, at the powers of two that were measured."""
+    if frame.empty:
+        return None
+    columns = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+    axes = tuple(_octaves(axis, frame[column].max()) for axis, column in enumerate(columns))
+    places = [
+        np.searchsorted(axis, frame[column]).clip(max=len(axis) - 1) for axis, column in zip(axes, columns, strict=True)
+    ]
+    exact = np.all(
+        [axis[place] == frame[column] for axis, place, column in zip(axes, places, columns, strict=True)], axis=0
+    )
+    added = frame["time_s"].to_numpy() - prefill(frame["prefill_chunk"].to_numpy(), frame["kv_prefill"].to_numpy())
+    values = np.full(tuple(len(axis) for axis in axes), np.nan)
+    values[tuple(place[exact] for place in places)] = np.maximum(added[exact], 0.0)
+    if np.isnan(values).all():
+        return None
+    # Along the decodes' length first: it is what the time depends on most evenly.
+    for axis in (3, 1, 0, 2):
+        values = np.apply_along_axis(_filled, axis, values)
+    return Lattice(axes, np.ascontiguousarray(values))
+
+
+def _octaves(axis: int, largest: float) -> F8:
+    count = 2
+    while octaves(axis, count + 1)[-1] <= largest:
+        count += 1
+    return np.array(octaves(axis, count), dtype=np.float64)
+
+
+def _filled(values: F8) -> F8:
+    """Gaps filled between neighbours, evenly along octaves; as the nearest at the ends; nothing if all are gaps."""
+    known = np.flatnonzero(~np.isnan(values))
+    return values if not len(known) else np.interp(np.arange(len(values)), known, values[known])
+
+
+def _skews(frame: pd.DataFrame) -> tuple[Curve | None, Curve | None]:
     few = (frame["nb"] <= _FEW * frame["n"]) | (frame["nb"] == 1)
-    rows = frame[few & (longer >= _SKEW_TOKENS)]
-    rate = (rows["t_skew_us"] - rows["t_mean_us"]) * _MICRO / runs / longer[rows.index]
+    rows = frame[few & (frame["longer"] >= _SKEW_TOKENS)]
+    rate = (rows["skew_s"] - rows["mean_s"]) / rows["longer"]
     return _skew_curve(rows, rate, rows["pc"] == 0), _skew_curve(rows, rate, rows["pc"] > 0)
 
 

@@ -165,19 +165,22 @@ def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:
 
 
 def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
-    """Down-projections are replicated on every rank, up-projections are split by head."""
+    """Down-projections are replicated on every rank, up-projections are split by head.
+
+    All engines make one product of the queries' and the keys' down-projection.
+    """
     hidden, layers = model.hidden_size, model.layers
     query = part.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    kept = mla.kv_lora_rank + mla.qk_rope_head_dim
     if mla.q_lora_rank:
-        queries = [
-            Matrix("q_down_proj", hidden, mla.q_lora_rank, layers),
+        down = [
+            Matrix("qkv_down_proj", hidden, mla.q_lora_rank + kept, layers),
             Matrix("q_up_proj", mla.q_lora_rank, query, layers),
         ]
     else:
-        queries = [Matrix("q_proj", hidden, query, layers)]
+        down = [Matrix("q_proj", hidden, query, layers), Matrix("kv_down_proj", hidden, kept, layers)]
     return [
-        *queries,
-        Matrix("kv_down_proj", hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, layers),
+        *down,
         Matrix("kv_up_proj", mla.kv_lora_rank, part.heads * (mla.qk_nope_head_dim + mla.v_head_dim), layers),
         Matrix("o_proj", part.heads * mla.v_head_dim, hidden, layers),
     ]

@@ -5,7 +5,7 @@ The kernels evaluate the same expressions in the same order, so both give the sa
     total = host_s + host_per_sequence_s * sequences
     total += token_s[T];  total += sequence_s[S]
     total += work * rate            for each chunk in order
-    total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0
+    total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0; beside_s where there are chunks
 
 A rate is flat beyond its table; token_s, sequence_s and decode_s continue with their last slope.
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, tokens_knot
+from hisearch.latency.costs import StepCosts, octaves, tokens_knot
 from hisearch.traces.compiled import F8
 
 
@@ -38,18 +38,20 @@ def step_seconds(
     total += dense_lookup(costs.token_s, tokens)
     total += dense_lookup(costs.sequence_s, sequences if sampling is None else sampling)
     prompt_tokens = tokens - n
+    pairs = 0.0
     for new, cached in chunks:
         work = new * (cached + (new + 1) / 2.0)
+        pairs += work
         total += work * bilinear(costs.chunk_rate, prompt_tokens, cached, extrapolate=False)
     if n > 0:
         context = sum(decodes)
-        table, skew = costs.decode_s, costs.skew_s
-        if chunks:
-            table = costs.decode_s if costs.mixed_decode_s is None else costs.mixed_decode_s
-            skew = costs.mixed_skew_s
+        skew = costs.mixed_skew_s if chunks else costs.skew_s
         if skew is not None:
             total += skew[min(n, len(skew) - 1)] * ((max(decodes) * n - context) / n)
-        total += bilinear(table, n, context, extrapolate=True)
+        if chunks and costs.beside_s is not None:
+            total += beside_seconds(costs.beside_s, prompt_tokens, pairs, n, context)
+        else:
+            total += bilinear(costs.decode_s, n, context, extrapolate=True)
     return float(total)
 
 
@@ -94,6 +96,32 @@ def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
     a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
     b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
     return float(a + (b - a) * fx)
+
+
+def beside_seconds(table: F8, prompt_tokens: int, pairs: float, sequences: int, context: int) -> float:
+    """What decodes add to a step with prompt chunks (see ``StepCosts``)."""
+    before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
+    at = (float(prompt_tokens), before, float(sequences), context / sequences - 1.0)
+    places = [octave_place(axis, value, table.shape[axis]) for axis, value in enumerate(at)]
+    corners = table
+    # The last axis first, as the kernels do.
+    for axis in (3, 2, 1, 0):
+        index, share = places[axis]
+        low = corners.take(index, axis)
+        high = corners.take(min(index + 1, table.shape[axis] - 1), axis)
+        corners = low + (high - low) * share
+    return float(corners)
+
+
+def octave_place(axis: int, value: float, count: int) -> tuple[int, float]:
+    """Cell of ``value`` on an axis of ``beside_s``, and the share of it: above 1 beyond the last knot."""
+    knots = octaves(axis, count)
+    if value <= knots[0] or count == 1:
+        return 0, 0.0
+    index = 0
+    while index < count - 2 and value >= knots[index + 1]:
+        index += 1
+    return index, (value - knots[index]) / (knots[index + 1] - knots[index])
 
 
 def law_costs(step_s: float, per_token_s: float, attention_s: float) -> StepCosts:

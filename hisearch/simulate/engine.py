@@ -143,13 +143,24 @@ def _host_pages(plan: WorkerPlan) -> int:
 def _costs(costs: StepCosts) -> la.Costs:
     skewed = costs.skew_s is not None or costs.mixed_skew_s is not None
     even = np.zeros(1)
+    beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
+    prompts, befores, sequences, means = beside.shape
     return la.Costs(
-        host=_record(la.HOST_COST, step_s=costs.host_s, per_sequence_s=costs.host_per_sequence_s, skewed=skewed),
+        host=_record(
+            la.HOST_COST,
+            step_s=costs.host_s,
+            per_sequence_s=costs.host_per_sequence_s,
+            skewed=skewed,
+            beside_prompts=prompts,
+            beside_befores=befores,
+            beside_sequences=sequences,
+            beside_means=means,
+        ),
         token_s=costs.token_s,
         sequence_s=costs.sequence_s,
         chunk_rate=costs.chunk_rate,
         decode_s=costs.decode_s,
-        mixed_decode_s=costs.decode_s if costs.mixed_decode_s is None else costs.mixed_decode_s,
+        beside_s=np.ascontiguousarray(beside).ravel(),
         skew_s=even if costs.skew_s is None else costs.skew_s,
         mixed_skew_s=even if costs.mixed_skew_s is None else costs.mixed_skew_s,
     )

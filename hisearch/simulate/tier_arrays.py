@@ -52,11 +52,11 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -
     """
     storage = storage_of(plan)
     return {
-        "tiers": _tier_record(plan),
+        "tiers": tier_record(plan),
         "store_tiers": _store_tier_records(plan, workers),
         "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
         "fetches": np.zeros(2 * len(trace.arrival_s) if storage else 1, hl.FETCH).view(np.recarray),
-        "links": _link_array(plan, workers),
+        "links": link_array(plan, workers),
         **_user_arrays(plan, trace),
     }
 
@@ -76,7 +76,7 @@ def _stores(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
     return math.ceil(workers / workers_sharing(tier, plan, workers))
 
 
-def _tier_record(plan: WorkerPlan) -> Any:
+def tier_record(plan: WorkerPlan) -> Any:
     """What holds for all tiers, shape (1,)."""
     record = np.zeros(1, hl.TIERS).view(np.recarray)
     movement = plan.movement
@@ -156,7 +156,7 @@ def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
     return TransferLaw(a.base_s + b.base_s, max(a.s_per_token, b.s_per_token))
 
 
-def _link_array(plan: WorkerPlan, workers: int) -> Any:
+def link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
     movement = plan.movement
     if movement is None:

@@ -99,7 +99,8 @@ class MovementSpec(Strict):
     write_policy: WritePolicyName = Field(
         "write_through",
         description="HiCache --hicache-write-policy: copy to the host when KV is first inserted, when it is inserted "
-        "the second time, or when it is evicted, which then waits for the copy.",
+        "the second time, or when it is evicted, which then waits for the copy; SGLang writes nothing to a storage "
+        "tier then.",
     )
     load_back_tokens: Count = Field(
         10, description="HiCache load_back_threshold, fixed in the engine: fewer tokens are not loaded from the host."

@@ -78,7 +78,8 @@ def rugged_costs(seed: int) -> StepCosts:
     costs = StepCosts(0.003, 1e-4, token_s, sequence_s, rng.uniform(0, 1e-8, (new, context)), decode_s)
     if seed % 3 == 0:
         return costs
-    mixed = costs._replace(mixed_decode_s=decode_s * rng.uniform(1.0, 2.0), mixed_skew_s=rng.uniform(0, 1e-5, 4))
+    beside_s = rng.uniform(0, 1e-3, (3, 4, 1 + seed % 4, 5))
+    mixed = costs._replace(beside_s=beside_s, mixed_skew_s=rng.uniform(0, 1e-5, 4))
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 

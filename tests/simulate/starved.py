@@ -38,7 +38,7 @@ def starve(name: str, host_tokens: int) -> int:
     system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
     plan = system.plan
     config = engine._config(plan, 2, system.router, math.inf)
-    tiers = tier_arrays.tier_record(plan, 2)
+    tiers = tier_arrays.tier_record(plan)
     room = 0
     while True:
         room += 1

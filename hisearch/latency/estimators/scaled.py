@@ -51,6 +51,15 @@ from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
+#: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
+#: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.
+IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
+IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
+
+#: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
+#: SGLang's is 1,024).
+BESIDE_TOKENS = 256
+
 #: Deviation of memory bandwidth or peak from which a profile is of another accelerator.
 SAME_SHEET = 0.02
 
@@ -83,11 +92,14 @@ class ScaledWorker:
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
         total = np.full_like(tokens, self.model.layers * self.launch_s)
+        shared = np.zeros_like(tokens)
         for matrix in matrices(self.model, self.part):
             if matrix.experts == 1:
-                total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
+                beside = shared if matrix.name.startswith("shared_") else total
+                beside += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
-            total += moe_layers(self.model) * self.experts_s(tokens)
+            routed = moe_layers(self.model) * self.experts_s(tokens)
+            total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
         for op in self._elementwise_ops():
             total += op.layers * self._elementwise_s(op, tokens)
         return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
@@ -191,8 +203,12 @@ class ScaledWorker:
         return table
 
     def _elementwise_ops(self) -> list[Operator]:
-        """Elementwise operators; those of routed experts only where no law of theirs covers them."""
-        found = [op for op in self.roofline.token_ops if op.family == "elementwise"]
+        """Elementwise operators that are kernels of their own; of routed experts only where no law covers them."""
+        engine, inside = self.laws.engine, set[str]()
+        inside |= IN_ATTENTION.get(engine, set())
+        if self.part.parallelism.tensor > 1:
+            inside |= IN_ALL_REDUCE.get(engine, set())
+        found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
         if law_of(self.laws.moe, self.weights) is None:
             return found
         shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.attention_data * ACTIVATION_BYTES

@@ -1,0 +1,125 @@
+"""Attention of single batches held against measured ones, with the laws that steps are priced by.
+
+attention.csv   a part of the rows is held out, drawn at random; the rest makes the tables
+skew.csv        batches of unequal decodes: the tables are made of attention.csv beside it and of that part of
+                skew.csv which is not held out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hisearch.latency.operator_tables import TableError, attention_rows, attention_tables, skew_rows
+from hisearch.traces.compiled import F8
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Share of the rows that is held out.
+HELD_OUT = 0.2
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Absolute errors relative to the measured time."""
+
+    rows: int
+    median_ape: float
+    p90_ape: float
+    mape: float
+
+
+@dataclass(frozen=True)
+class BatchFile:
+    """One file: errors over the rows held out, and by regime (prefill, decode, mixed)."""
+
+    file: str
+    rows: int
+    median_ape: float
+    p90_ape: float
+    mape: float
+    fitted_rows: int
+    regimes: dict[str, Errors]
+
+
+def validate_batches(files: Iterable[Path]) -> Iterator[BatchFile]:
+    """Errors of each file, attention.csv or skew.csv (or .csv.gz) in a folder of operator tables.
+
+    Raises:
+        TableError: another file, or one that cannot be used.
+    """
+    for path in files:
+        name = path.name.removesuffix(".gz")
+        if name == "attention.csv":
+            yield _attention(path)
+        elif name == "skew.csv":
+            yield _skew(path)
+        else:
+            raise TableError.at("expected attention.csv or skew.csv of a folder of operator tables", path=path)
+
+
+def _attention(path: Path) -> BatchFile:
+    rows = attention_rows(path.parent)
+    held = _held_out(len(rows))
+    # Corners of the grid stay: what lies beyond the tables is continued, not looked up.
+    for column in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode"):
+        held &= (rows[column] < rows[column].max()).to_numpy()
+    tables = attention_tables(path.parent, rows[~held], None)
+    test = rows[held]
+    predicted = tables.batch_s(
+        test["prefill_chunk"].to_numpy(),
+        test["kv_prefill"].to_numpy(),
+        test["n_decode"].to_numpy(),
+        test["kv_decode"].to_numpy(),
+        0.0,
+    )
+    return _file(path, test["prefill_chunk"], test["n_decode"], predicted, test["time_s"], int((~held).sum()))
+
+
+def _skew(path: Path) -> BatchFile:
+    rows = skew_rows(path.parent)
+    if rows is None:
+        raise TableError.at("is missing (.csv or .csv.gz)", path=path)
+    if "kp" not in rows:
+        raise TableError.at("no such column", path=path, key="kp")
+    held = _held_out(len(rows))
+    tables = attention_tables(path.parent, attention_rows(path.parent), rows[~held])
+    test = rows[held]
+    columns = (test[name].to_numpy() for name in ("pc", "kp", "n", "kv_mean", "longer"))
+    predicted = tables.batch_s(*columns)
+    return _file(path, test["pc"], test["n"], predicted, test["skew_s"], int((~held).sum()))
+
+
+def _held_out(rows: int) -> np.ndarray:
+    return np.random.default_rng(_SEED).random(rows) < HELD_OUT
+
+
+def _file(
+    path: Path, chunks: pd.Series, decodes: pd.Series, predicted: F8, measured: pd.Series, fitted: int
+) -> BatchFile:
+    if not len(predicted):
+        raise TableError.at("has too few rows to hold some out", path=path)
+    errors = np.abs(predicted / measured.to_numpy() - 1)
+    prompts, decoding = (chunks > 0).to_numpy(), (decodes > 0).to_numpy()
+    regimes = {"prefill": prompts & ~decoding, "decode": decoding & ~prompts, "mixed": prompts & decoding}
+    total = _errors(errors)
+    return BatchFile(
+        str(path),
+        total.rows,
+        total.median_ape,
+        total.p90_ape,
+        total.mape,
+        fitted,
+        {name: _errors(errors[which]) for name, which in regimes.items() if which.any()},
+    )
+
+
+def _errors(errors: F8) -> Errors:
+    median, p90 = (float(value) for value in np.percentile(errors, [50, 90]))
+    return Errors(len(errors), median, p90, float(errors.mean()))
