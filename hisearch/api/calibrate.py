@@ -114,7 +114,9 @@ def auto_profile() -> LatencyProfileSpec:
         for engine in sorted(ENGINES)
     ]
     roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
-    return roofline.model_copy(update={"estimator": "auto", "choices": choices})
+    source = f"Of the profile that it takes; elsewhere the roofline's: {roofline.provenance.source}"
+    provenance = roofline.provenance.model_copy(update={"source": source})
+    return roofline.model_copy(update={"estimator": "auto", "choices": choices, "provenance": provenance})
 
 
 def _written(name: str, accelerator: str, engine: EngineName, profile: LatencyProfileSpec) -> Calibrated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -46,6 +46,11 @@ class EngineOverhead(HostTimes):
     )
     eager_layer_s: NonNegative = Field(
         0.0, description="Per layer, in steps beyond the largest CUDA graph: gaps between kernels launched one by one."
+    )
+    launch_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0,
+        description="Share of the kernels' fitted launch times that a step sees, with estimator scaled; less where a "
+        "kernel is launched before the one ahead has ended (programmatic dependent launch).",
     )
     version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
     evidence: Evidence = Field("assumed", description="How the figures are known.")

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from hisearch.calibrate.shipped import BOARDS, ENGINES
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
-from hisearch.latency.estimators.scaled import ScaledEstimator, rising, token_grid
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.model import weights_law
+from hisearch.latency.laws.steps import rising, token_grid
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
@@ -79,6 +80,15 @@ def test_steps_are_padded_to_the_graph_that_runs_them() -> None:
     assert token_s[9] == token_s[16]
     assert token_s[1] < token_s[2]
     assert token_s[17] > token_s[16]
+
+
+def test_launches_may_hide_behind_the_kernel_before() -> None:
+    hidden = PROFILE.model_copy(update={"engines": {"vllm": HOST.model_copy(update={"launch_share": 0.25})}})
+    model = CATALOGUE.get("Model", "llama-3.1-8b").spec
+    kernels = model.layers * (4 * GEMM.launch_s + LAWS.decode_attention["bf16"].launch_s)
+    elementwise = (4 * model.layers + 1) * ROOFLINE.elementwise.launch_s
+    saved = compiled("llama-3.1-8b").seconds.token_s[1:] - compiled("llama-3.1-8b", hidden).seconds.token_s[1:]
+    np.testing.assert_allclose(saved, 0.75 * (kernels + elementwise), rtol=1e-9)
 
 
 def test_grids_hold_every_small_count_and_the_last() -> None:

@@ -14,8 +14,6 @@ Energy is the roofline's.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +39,7 @@ from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, wei
 from hisearch.latency.laws.moe import Experts, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet
+from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
 from hisearch.latency.parameters import Matrix, matrices
 from hisearch.latency.sharding import Parallelism, Shard, moe_layers, parallelism_of, shard, window_layers
@@ -70,6 +69,7 @@ class ScaledWorker:
 
     roofline: the same worker at the profile's roofline terms, for what has no law.
     weights: name of the weights' format, a key of ``FORMATS``.
+    launch_share: of the kernels' launch times that a step sees.
     """
 
     model: ModelSpec
@@ -83,6 +83,7 @@ class ScaledWorker:
     decode: DecodeTerms
     prefill_heads: Heads
     decode_heads: Heads
+    launch_share: float = 1.0
 
     @property
     def launch_s(self) -> float:
@@ -91,7 +92,7 @@ class ScaledWorker:
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
-        total = np.full_like(tokens, self.model.layers * self.launch_s)
+        total = np.full_like(tokens, self.model.layers * self.launch_s * self.launch_share)
         shared = np.zeros_like(tokens)
         for matrix in matrices(self.model, self.part):
             if matrix.experts == 1:
@@ -120,11 +121,12 @@ class ScaledWorker:
         if name is None:
             op = next(op for op in self.roofline.token_ops if op.name == matrix.name)
             return self._gemm_roofline_s(op, tokens / matrix.token_groups)
-        layout = FORMATS[name]
-        return gemm_s(
-            self.laws.gemm[name], self.sheet(layout.rate), tokens, float(matrix.outputs), float(matrix.inputs),
+        layout, terms = FORMATS[name], self.laws.gemm[name]
+        seconds = gemm_s(
+            terms, self.sheet(layout.rate), tokens, float(matrix.outputs), float(matrix.inputs),
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
+        return seconds - self._hidden_s(terms.launch_s)
 
     def experts_s(self, tokens: F8) -> F8:
         """One layer's routed experts, by their format's law or the roofline."""
@@ -134,15 +136,16 @@ class ScaledWorker:
         if name is None:
             routed = [op for op in self.roofline.token_ops if op.experts > 1]
             return np.asarray(sum(self._gemm_roofline_s(op, tokens) for op in routed))
-        layout = FORMATS[name]
+        layout, terms = FORMATS[name], self.laws.moe[name]
         experts = Experts(
             self.model.hidden_size, self.part.expert_intermediate, moe.experts, moe.experts_per_token, split.expert,
             2.0 if self.model.gated_ffn else 1.0,
         )  # fmt: skip
-        return moe_s(
-            self.laws.moe[name], self.sheet(layout.rate), experts, tokens * split.attention_data,
+        seconds = moe_s(
+            terms, self.sheet(layout.rate), experts, tokens * split.attention_data,
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
+        return seconds - self._hidden_s(terms.launch_s)
 
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
@@ -218,11 +221,17 @@ class ScaledWorker:
 
     def _elementwise_s(self, op: Operator, units: F8) -> F8:
         rate = self.roofline.rates.elementwise
-        return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + rate.launch_s
+        launch_s = rate.launch_s - self._hidden_s(rate.launch_s)
+        return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s
 
     def _gemm_roofline_s(self, op: Operator, units: F8) -> F8:
         rate = self.roofline.rates.gemm
-        return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + rate.launch_s
+        launch_s = rate.launch_s - self._hidden_s(rate.launch_s)
+        return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s
+
+    def _hidden_s(self, launch_s: float) -> float:
+        """What a step does not see of a kernel's launch."""
+        return (1.0 - self.launch_share) * launch_s
 
 
 class ScaledEstimator:
@@ -293,13 +302,16 @@ class ScaledEstimator:
     ) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         overhead = engine_overhead(self.profile_name, self.profile, engine)
-        timed = self.worker(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
+        timed = replace(
+            self.worker(
+                model,
+                accelerator,
+                tensor_parallel=tensor_parallel,
+                parallelism=parallelism,
+                weight_dtype=weight_dtype,
+                kv_dtype=kv_dtype,
+            ),
+            launch_share=overhead.launch_share,
         )
         split = timed.part.parallelism
         limits = (max_tokens, max_sequences, max_context_tokens)
@@ -367,29 +379,3 @@ class ScaledEstimator:
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
     """The scaled roofline with ``profile``'s laws."""
     return ScaledEstimator(profile_name, profile)
-
-
-@functools.lru_cache(maxsize=16)
-def token_grid(limit: int) -> F8:
-    """Counts at which a law of tokens is evaluated: each up to 64, then 64 an octave; straight between them."""
-    counts, step = list(range(1, min(limit, 64) + 1)), 1
-    while counts[-1] < limit:
-        step = max(step, 1 << max((counts[-1]).bit_length() - 6, 0))
-        counts.append(min(counts[-1] + step, limit))
-    return np.asarray(counts, dtype=np.float64)
-
-
-def rising(law: Callable[[F8], F8], limit: int, padded: Sequence[int]) -> F8:
-    """A law of units as a table of ``limit + 1`` entries that never falls; entry 0 is 0.
-
-    Units up to the last of ``padded`` are priced as the next of them.
-    """
-    grid = token_grid(limit)
-    values = np.maximum.accumulate(law(grid))
-    units = np.arange(1.0, limit + 1.0)
-    if padded:
-        sizes = np.asarray([size for size in padded if size <= limit], dtype=np.float64)
-        index = np.searchsorted(sizes, units)
-        inside = index < len(sizes)
-        units[inside] = sizes[index[inside]]
-    return np.concatenate(([0.0], np.interp(units, grid, values)))
