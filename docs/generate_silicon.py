@@ -26,7 +26,6 @@ CONSTANTS = (
     ("step_s", "step, ms", 1e3),
     ("per_sequence_s", "sequence, µs", 1e6),
     ("per_prompt_s", "prompt chunk, ms", 1e3),
-    ("hidden_s", "hidden per layer, µs", 1e6),
     ("request_s", "front end, ms", 1e3),
     ("prompt_token_s", "front end per 1,000 tokens, ms", 1e6),
 )

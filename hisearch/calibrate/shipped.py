@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.calibrate.build import Measured, Target, build_profile, newest_version
+from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.tables import read_aiconfigurator
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
@@ -97,7 +98,7 @@ def fit_shipped(
         as_of=as_of,
         said=said,
     )
-    return carried_over(profile, accelerator_name, board) if board.of_another else profile
+    return with_hosts(carried_over(profile, accelerator_name, board) if board.of_another else profile)
 
 
 def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Board) -> LatencyProfileSpec:

@@ -26,11 +26,6 @@ class HostTimes(Strict):
     per_prompt_s: NonNegative = Field(
         0.0, description="Per prompt chunk in the batch: its metadata, and kernels launched outside CUDA graphs."
     )
-    hidden_s: NonNegative = Field(
-        0.0,
-        description="Per layer, taken off: launches that kernels of a CUDA graph hide of one another, by programmatic "
-        "dependent launch or fusion, and that operators measured one by one show.",
-    )
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."
     )

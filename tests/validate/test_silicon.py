@@ -220,7 +220,7 @@ class TestFit:
         assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
 
     def test_the_file_of_a_fit_can_be_read_back(self, tmp_path: Path) -> None:
-        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, hidden_s=1e-6)
+        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, per_prompt_s=1e-3)
         write_engines(tmp_path / "engines.yaml", EngineFit({"vllm": EngineTimes(own, {"9": newer})}, {}), "made.csv")
         found = yaml.safe_load((tmp_path / "engines.yaml").read_text())["vllm"]
         assert HostTimes.model_validate(found["versions"]["9"]) == newer
@@ -235,15 +235,9 @@ class TestHostTimes:
     DEVICE = law_costs(0.0, 1e-4, 1e-8)
 
     def test_a_prompt_chunk_costs_its_own_time_once(self) -> None:
-        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, per_prompt_s=7e-3), 10)
+        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, per_prompt_s=7e-3))
         chunk = (1, 0)
         assert step_seconds(costs, [chunk], []) == pytest.approx(
             step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3
         )
         assert step_seconds(costs, [], [100]) == pytest.approx(step_seconds(self.DEVICE, [], [100]) + 2e-3 + 1e-5)
-
-    def test_hidden_launches_come_off_every_layer_but_never_all(self) -> None:
-        few = with_host_times(self.DEVICE, HostTimes(step_s=0.0, hidden_s=1e-6), 10)
-        assert few.token_s[1] == pytest.approx(self.DEVICE.token_s[1] - 1e-5)
-        many = with_host_times(self.DEVICE, HostTimes(step_s=0.0, hidden_s=1e-3), 10)
-        assert many.token_s[1] == pytest.approx(0.4 * self.DEVICE.token_s[1])

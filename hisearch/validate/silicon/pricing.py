@@ -124,7 +124,7 @@ class Pricer:
         times = self.times_of(row) if times is None else times
         conditions = conditions_of(row)
         device = self._device(row, conditions)
-        seconds = with_host_times(device.costs.seconds, times, self._model(row).layers)
+        seconds = with_host_times(device.costs.seconds, times)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
         loop = Loop(
             -(-row.concurrency // row.parallelism.attention_data),
