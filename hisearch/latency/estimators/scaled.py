@@ -349,27 +349,24 @@ class ScaledEstimator:
         ratios = (sheet.bytes_per_s / laws.memory_bandwidth_bytes_per_s, sheet.flops / laws.flops)
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
-        for family, known, name in (
-            ("dense products", laws.gemm, worker.weights),
-            ("experts", laws.moe, worker.weights),
-        ):
-            if family == "experts" and not moe_layers(worker.model):
-                continue
-            taken = law_of(known, name)
-            if taken is None:
-                found.append(f"no law of {family} in {name}: the roofline prices them")
-            elif taken != name:
-                found.append(f"no law of {family} in {name}: that of {taken} prices them")
+        dense = any(matrix.experts == 1 and matrix.quantised for matrix in matrices(worker.model, worker.part))
+        families = ((dense, "dense products", laws.gemm), (moe_layers(worker.model) > 0, "experts", laws.moe))
+        for present, family, known in families:
+            taken = law_of(known, worker.weights)
+            if present and taken is None:
+                found.append(f"no law of {family} in {worker.weights}: the roofline prices them")
+            elif present and taken != worker.weights:
+                found.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
         if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
             found.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
         return [*found, *self._outside(worker)]
 
     def _outside(self, worker: ScaledWorker) -> list[str]:
-        """Widths and heads beyond what was measured."""
+        """Widths and heads beyond what was measured; a router is too small to matter."""
         found = []
         for matrix in matrices(worker.model, worker.part):
             name = law_of(self.laws.gemm, worker.weights if matrix.quantised else "bf16")
-            if matrix.experts == 1 and name is not None:
+            if matrix.experts == 1 and matrix.name != "router" and name is not None:
                 found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         return found + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
