@@ -25,7 +25,7 @@ BEGIN, END = "<!-- silicon: written by docs/generate_silicon.py -->", "<!-- sili
 CONSTANTS = (
     ("step_s", "step, ms", 1e3),
     ("per_sequence_s", "sequence, µs", 1e6),
-    ("per_prompt_s", "prompt chunk, ms", 1e3),
+    ("prompt_layer_s", "prompt chunk and layer, µs", 1e6),
     ("request_s", "front end, ms", 1e3),
     ("prompt_token_s", "front end per 1,000 tokens, ms", 1e6),
 )

@@ -23,8 +23,8 @@ class HostTimes(Strict):
 
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
-    per_prompt_s: NonNegative = Field(
-        0.0, description="Per prompt chunk in the batch: its metadata, and kernels launched outside CUDA graphs."
+    prompt_layer_s: NonNegative = Field(
+        0.0, description="Per prompt chunk in the batch and layer: kernels launched outside CUDA graphs, metadata."
     )
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."

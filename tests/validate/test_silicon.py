@@ -200,7 +200,7 @@ class TestReport:
 
 class TestFit:
     def test_constants_that_made_the_rows_are_found_again(self, tmp_path: Path) -> None:
-        made = HostTimes(step_s=1.5e-3, per_sequence_s=0.0, per_prompt_s=4e-3, request_s=20e-3, prompt_token_s=2e-6)
+        made = HostTimes(step_s=1.5e-3, per_sequence_s=0.0, prompt_layer_s=125e-6, request_s=20e-3, prompt_token_s=2e-6)
         truth = Pricer("roofline", engines={"vllm": EngineTimes(made, {})})
         loops = [
             (c, i, o, tp) for c in ("1", "4", "32") for i, o in (("128", "64"), ("2048", "16")) for tp in ("1", "2")
@@ -220,7 +220,7 @@ class TestFit:
         assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
 
     def test_the_file_of_a_fit_can_be_read_back(self, tmp_path: Path) -> None:
-        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, per_prompt_s=1e-3)
+        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, prompt_layer_s=1e-5)
         write_engines(tmp_path / "engines.yaml", EngineFit({"vllm": EngineTimes(own, {"9": newer})}, {}), "made.csv")
         found = yaml.safe_load((tmp_path / "engines.yaml").read_text())["vllm"]
         assert HostTimes.model_validate(found["versions"]["9"]) == newer
@@ -235,7 +235,7 @@ class TestHostTimes:
     DEVICE = law_costs(0.0, 1e-4, 1e-8)
 
     def test_a_prompt_chunk_costs_its_own_time_once(self) -> None:
-        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, per_prompt_s=7e-3))
+        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, prompt_layer_s=7e-4), 10)
         chunk = (1, 0)
         assert step_seconds(costs, [chunk], []) == pytest.approx(
             step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3

@@ -154,7 +154,7 @@ class RooflineWorker:
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
         )
-        return with_host_times(device, overhead)
+        return with_host_times(device, overhead, self.model.layers)
 
     def _operators(self, operators: list[Operator], units: F8) -> F8:
         total = np.zeros_like(units)

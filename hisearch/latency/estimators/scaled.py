@@ -195,7 +195,7 @@ class ScaledWorker:
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
         )
-        return with_host_times(device, overhead)
+        return with_host_times(device, overhead, self.model.layers)
 
     def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
         """``token_s`` of 0 … ``limit`` tokens, padded to CUDA graphs, with launches one by one beyond the largest."""

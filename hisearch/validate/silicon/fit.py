@@ -28,13 +28,14 @@ from hisearch.validate.silicon.rows import SiliconRow
 F8 = npt.NDArray[np.float64]
 
 #: The constants, in the order of a vector of them.
-CONSTANTS = ("step_s", "per_sequence_s", "per_prompt_s", "request_s", "prompt_token_s")
+CONSTANTS = ("step_s", "per_sequence_s", "prompt_layer_s", "request_s", "prompt_token_s")
 #: By how much each is raised for a derivative: about what it commonly differs by.
-UNITS = np.array([2e-4, 5e-6, 2e-3, 5e-3, 5e-6])
-#: No engine's host work is more: 6 ms a step, 0.1 ms a sequence, 40 ms a prompt, 0.2 s a request, 40 us a token.
-BOUNDS = np.array([6e-3, 1e-4, 40e-3, 0.2, 4e-5])
+UNITS = np.array([2e-4, 5e-6, 3e-5, 5e-3, 5e-6])
+#: No engine's host work is more: 6 ms a step, 0.1 ms a sequence, 0.7 ms a layer and prompt, 0.2 s a request, 40 us a
+#: token.
+BOUNDS = np.array([6e-3, 1e-4, 7e-4, 0.2, 4e-5])
 #: Where fits begin.
-START = np.array([5e-4, 2e-6, 1e-3, 10e-3, 5e-6])
+START = np.array([5e-4, 2e-6, 2e-5, 10e-3, 5e-6])
 #: Runs that a version needs for constants of its own.
 VERSION_RUNS = 20
 ROUNDS, RIDGE, ROUNDING = 3, 0.15, 0.03

@@ -86,7 +86,7 @@ class Pricer:
     """Simulates rows: with one latency profile, or each with that of its engine and GPU (``vllm-b200``).
 
     Args:
-        profile: catalogue name or path of the one profile; None for each row's own.
+        profile: catalogue name or path of the one profile; None, or an automatic one, for each row's own.
         catalogue: where models, GPUs and profiles are found.
         engines: host work to take in place of the profiles'.
     """
@@ -98,6 +98,8 @@ class Pricer:
         engines: Mapping[str, EngineTimes] | None = None,
     ) -> None:
         self.catalogue = catalogue or Catalogue()
+        if profile is not None and self.catalogue.get("LatencyProfile", profile).spec.estimator == "auto":
+            profile = None
         self.profile_name = profile or f"ENGINE-GPU, else {FALLBACK_PROFILE}"
         self._profile = profile
         self._engines = engines or {}
@@ -124,7 +126,7 @@ class Pricer:
         times = self.times_of(row) if times is None else times
         conditions = conditions_of(row)
         device = self._device(row, conditions)
-        seconds = with_host_times(device.costs.seconds, times)
+        seconds = with_host_times(device.costs.seconds, times, self._model(row).layers)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
         loop = Loop(
             -(-row.concurrency // row.parallelism.attention_data),
