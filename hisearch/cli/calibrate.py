@@ -41,9 +41,10 @@ def calibrate(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Fit the laws of an accelerator under an engine, and write them as a LatencyProfile.
+    """Fit operator latencies, and write them as a LatencyProfile.
 
-    Each law states its error on shapes that were left out of its fit. --json prints those instead of the profile.
+    The laws are those of one accelerator under one engine. Each states its error on shapes that were left out of its
+    fit. --json prints those instead of the profile.
     """
     from hisearch.api import calibrate as api
     from hisearch.cli import output as out

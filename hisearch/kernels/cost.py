@@ -110,11 +110,10 @@ def octave(x, first, knots):
 
 
 @kernel
-def beside_seconds(costs, prompt_tokens, pairs, sequences, context):
-    """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
+def _beside(costs, prompt_tokens, before, sequences, mean):
+    """``costs.beside_s`` at a place between its knots."""
     table = costs.beside_s
     shape = costs.host
-    before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
     p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, shape.beside_prompts)
     if before < _FIRST_BEFORE:
         k = 0
@@ -123,7 +122,7 @@ def beside_seconds(costs, prompt_tokens, pairs, sequences, context):
         k, fk = octave(before, _FIRST_BEFORE, shape.beside_befores - 1)
         k += 1
     n, fn = octave(float(sequences), _FIRST_SEQUENCE, shape.beside_sequences)
-    m, fm = octave(context / sequences - 1.0, _FIRST_MEAN, shape.beside_means)
+    m, fm = octave(mean, _FIRST_MEAN, shape.beside_means)
     # An axis of one knot has no next one.
     dp = 1 if shape.beside_prompts > 1 else 0
     dn = 1 if shape.beside_sequences > 1 else 0
@@ -147,6 +146,19 @@ def beside_seconds(costs, prompt_tokens, pairs, sequences, context):
         if i == 0:
             low = value
     return low + (value - low) * fp
+
+
+@kernel
+def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest):
+    """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
+    before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
+    mean = context / sequences - 1.0
+    total = _beside(costs, prompt_tokens, before, sequences, mean)
+    if costs.host.skewed:
+        share = costs.late[min(sequences, costs.late.shape[0] - 1)]
+        last = _beside(costs, prompt_tokens, before, 1, longest - 1.0)
+        total += share * (last - _beside(costs, prompt_tokens, before, 1, mean))
+    return total
 
 
 @kernel
@@ -182,11 +194,9 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest):
         if costs.host.skewed:
             total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
         return total + decode_seconds(costs.decode_s, decoding, context)
-    if costs.host.skewed:
-        total += skew_seconds(costs.mixed_skew_s, decoding, longest * decoding - context)
     if costs.host.beside_prompts == 0:
         return total + decode_seconds(costs.decode_s, decoding, context)
-    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context)
+    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest)
 
 
 @kernel

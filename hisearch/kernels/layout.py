@@ -394,7 +394,7 @@ class Costs(Handle):
         "decode_s": Array("f8", 2),
         "beside_s": Array("f8", 1),
         "skew_s": Array("f8", 1),
-        "mixed_skew_s": Array("f8", 1),
+        "late": Array("f8", 1),
     }
 
 

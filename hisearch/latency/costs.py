@@ -20,14 +20,17 @@ The rate of a chunk is that of the tokens that are computed beside it: several p
 as one of their total length does, while each attends to its own context alone.
 
 ``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
-one group of threads end with the longest. While the same sequences decode it does not change. Where prompt chunks share
-the step, ``beside_s`` and ``mixed_skew_s`` stand for both: kernels for prompts treat decodes otherwise than those for
-decodes alone do, and what they add depends on the prompts beside them:
+one group of threads end with the longest. While the same sequences decode it does not change.
 
-    beside_s = quadrilinear in a table over (P, K, n, c / n - 1), with
-    K        = max(sum over chunks of new * (cached + (new + 1) / 2) / P - (P + 1) / 2, 0)
+Where prompt chunks share the step, ``beside_s`` stands for ``decode_s``: kernels for prompts treat decodes otherwise
+than those for decodes alone do, and what they add depends on the prompts beside them. The longest then ends as much
+later than the others as it would with nothing but the prompts beside it, or a share ``late`` of that:
 
-the tokens before one chunk of P tokens that has as much to attend to. Its knots are ``octaves``.
+    beside_s(P, K, n, c / n - 1) + late[n] * (beside_s(P, K, 1, m - 1) - beside_s(P, K, 1, c / n - 1)), with
+    K = max(sum over chunks of new * (cached + (new + 1) / 2) / P - (P + 1) / 2, 0)
+
+the tokens before one chunk of P tokens that has as much to attend to. ``beside_s`` is linear along each axis between
+its knots, which are ``octaves``.
 
 Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so
 that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)`` and the last knots of
@@ -87,8 +90,9 @@ class StepCosts(NamedTuple):
     decode_s: shape (len(knots n), len(knots c)), seconds of decode attention, all layers; row 0 is 0.
     beside_s: shape (octaves of P, of K, of n, of c / n), seconds that decodes add to a step with prompt chunks, all
         layers; None: as ``decode_s``.
-    skew_s, mixed_skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat
-        beyond the end; None: 0.
+    skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat beyond the
+        end; None: 0.
+    late: shape (>= 1,), shares by sequences, flat beyond the end; None: 0. Needs ``beside_s``.
     """
 
     host_s: float
@@ -99,7 +103,7 @@ class StepCosts(NamedTuple):
     decode_s: F8
     beside_s: F8 | None = None
     skew_s: F8 | None = None
-    mixed_skew_s: F8 | None = None
+    late: F8 | None = None
 
 
 @dataclass(frozen=True)

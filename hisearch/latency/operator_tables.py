@@ -6,9 +6,9 @@
                                   prompt chunk behind ``kv_prefill`` tokens beside ``n_decode`` decodes, each behind
                                   ``kv_decode`` tokens (its own new token not counted)
     FOLDER/tpN/moe.csv            tokens, activated_experts, time_us: routed experts of one layer; of MoE models
-    FOLDER/tpN/skew.csv           optional: n, nb, pc, kvs, kv_big, kv_mean, t_mean_us, t_skew_us: attention of ``n``
-                                  decodes of which ``nb`` are ``kv_big`` long, the others ``kvs``, beside a chunk of
-                                  ``pc`` tokens, and of as many of their mean length
+    FOLDER/tpN/skew.csv           optional: n, nb, pc, kp, kv_big, kv_mean, t_mean_us, t_skew_us: attention of ``n``
+                                  decodes of which ``nb`` are ``kv_big`` long and the others equally short, beside a
+                                  chunk of ``pc`` tokens behind ``kp``, and of as many of their mean length
     FOLDER/meta.yaml              optional: hardware, gpu, vllm_version; measurement_iterations, by which the times of
                                   skew.csv are divided
 
@@ -51,6 +51,8 @@ OPTIONAL = ("qk_norm", *DENSE_FFN)
 _FEW = 0.2
 #: Skews of fewer tokens than this are lost in the noise of the measurement.
 _SKEW_TOKENS = 500.0
+#: Likewise where the longest alone would end so little later than the mean, seconds.
+_SEEN_S = 2e-6
 
 _MICRO = 1e-6
 
@@ -67,14 +69,15 @@ class AttentionTables:
     decode: by (sequences, mean tokens before the new one), of steps in which all decode.
     beside: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
         its knots are ``costs.octaves``. None where not measured.
-    skew, mixed_skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
+    skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
+    late: by sequences, the share of ``StepCosts.late``; None: not measured.
     """
 
     prefill: Grid
     decode: Grid
     beside: Lattice | None
     skew: Curve | None
-    mixed_skew: Curve | None
+    late: Curve | None
 
     def batch_s(
         self,
@@ -99,15 +102,17 @@ class AttentionTables:
         prompts, decodes = new > 0, n > 0
         at = n.astype(np.int64)
         most = int(at.max(initial=1))
-        skews = [skew_by_sequences(curve, most) for curve in (self.skew, self.mixed_skew)]
-        alone_skew, mixed_skew = (np.zeros(most + 1) if skew is None else skew for skew in skews)
-        alone = self.decode(np.maximum(n, 1.0), tokens) + alone_skew[at] * more
-        beside = mixed_skew[at] * more
-        if self.beside is None:
-            beside += self.decode(np.maximum(n, 1.0), tokens)
-        else:
-            beside += self.beside(new, before, np.maximum(n, 1.0), tokens)
+        skew = by_sequences(self.skew, most)
+        alone = self.decode(np.maximum(n, 1.0), tokens)
+        if skew is not None:
+            alone += skew[at] * more
         total = np.where(prompts, self.prefill(np.maximum(new, 1.0), before), 0.0)
+        if self.beside is None:
+            return np.asarray(total + np.where(decodes, alone, 0.0))
+        late = by_sequences(self.late, most)
+        beside = self.beside(new, before, np.maximum(n, 1.0), tokens)
+        if late is not None:
+            beside += late[at] * (self.beside(new, before, 1.0, tokens + more) - self.beside(new, before, 1.0, tokens))
         return np.asarray(total + np.where(decodes, np.where(prompts, beside, alone), 0.0))
 
 
@@ -249,7 +254,7 @@ def skew_rows(part: Path) -> pd.DataFrame | None:
     Raises:
         TableError: as ``read_tables``.
     """
-    names = ("n", "nb", "pc", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
+    names = ("n", "nb", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
     frame = _read(part, "skew", names, required=False)
     if frame is None:
         return None
@@ -276,9 +281,11 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
             raise _error(part / "attention.csv", "", f"no row of {what}")
     prefill = _grid(frame[prompts & ~decodes], "prefill_chunk", "kv_prefill", "time_s")
     decode = _grid(frame[decodes & ~prompts], "n_decode", "kv_decode", "time_s")
-    skew, mixed_skew = (None, None) if skewed is None else _skews(skewed)
     beside = _beside(frame[prompts & decodes], prefill)
-    return AttentionTables(prefill, decode, beside, skew, mixed_skew)
+    if skewed is None:
+        return AttentionTables(prefill, decode, beside, None, None)
+    few = skewed[(skewed["nb"] <= _FEW * skewed["n"]) | (skewed["nb"] == 1)]
+    return AttentionTables(prefill, decode, beside, _skew(few), None if beside is None else _late(few, beside))
 
 
 def _beside(frame: pd.DataFrame, prefill: Grid) -> Lattice | None:
@@ -317,15 +324,23 @@ def _filled(values: F8) -> F8:
     return values if not len(known) else np.interp(np.arange(len(values)), known, values[known])
 
 
-def _skews(frame: pd.DataFrame) -> tuple[Curve | None, Curve | None]:
-    few = (frame["nb"] <= _FEW * frame["n"]) | (frame["nb"] == 1)
-    rows = frame[few & (frame["longer"] >= _SKEW_TOKENS)]
-    rate = (rows["skew_s"] - rows["mean_s"]) / rows["longer"]
-    return _skew_curve(rows, rate, rows["pc"] == 0), _skew_curve(rows, rate, rows["pc"] > 0)
+def _skew(frame: pd.DataFrame) -> Curve | None:
+    """Of batches of decodes alone."""
+    rows = frame[(frame["pc"] == 0) & (frame["longer"] >= _SKEW_TOKENS)]
+    return _medians(rows["n"], (rows["skew_s"] - rows["mean_s"]) / rows["longer"])
 
 
-def _skew_curve(rows: pd.DataFrame, rate: pd.Series, which: pd.Series) -> Curve | None:
-    medians = rate[which].groupby(rows["n"][which]).median().clip(lower=0.0)
+def _late(frame: pd.DataFrame, beside: Lattice) -> Curve | None:
+    """Of batches beside prompts, where the longest would end later if it were alone beside them."""
+    rows = frame[frame["pc"] > 0]
+    pc, kp = rows["pc"].to_numpy(), rows["kp"].to_numpy()
+    alone = beside(pc, kp, 1.0, rows["kv_big"].to_numpy()) - beside(pc, kp, 1.0, rows["kv_mean"].to_numpy())
+    seen = alone >= _SEEN_S
+    return _medians(rows["n"][seen], (rows["skew_s"] - rows["mean_s"])[seen] / alone[seen])
+
+
+def _medians(sequences: pd.Series, values: pd.Series) -> Curve | None:
+    medians = values.groupby(sequences).median().clip(lower=0.0)
     if medians.empty:
         return None
     return Curve(medians.index.to_numpy(np.float64), medians.to_numpy(np.float64))
@@ -338,7 +353,7 @@ def _moe(part: Path) -> Grid | None:
     return _grid(frame.assign(time_s=frame["time_us"] * _MICRO), "tokens", "activated_experts", "time_s")
 
 
-def skew_by_sequences(curve: Curve | None, sequences: int) -> F8 | None:
+def by_sequences(curve: Curve | None, sequences: int) -> F8 | None:
     """Shape (sequences + 1,): at every number of sequences the figure of the next one that was measured.
 
     Kernels decide by the size of the batch, rounded up to the next captured one, whether a sequence is split over

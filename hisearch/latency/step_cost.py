@@ -5,7 +5,8 @@ The kernels evaluate the same expressions in the same order, so both give the sa
     total = host_s + host_per_sequence_s * sequences
     total += token_s[T];  total += sequence_s[S]
     total += work * rate            for each chunk in order
-    total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0; beside_s where there are chunks
+    total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0 and there are no chunks
+    total += beside                 if n > 0 and there are
 
 A rate is flat beyond its table; token_s, sequence_s and decode_s continue with their last slope.
 """
@@ -45,12 +46,12 @@ def step_seconds(
         total += work * bilinear(costs.chunk_rate, prompt_tokens, cached, extrapolate=False)
     if n > 0:
         context = sum(decodes)
-        skew = costs.mixed_skew_s if chunks else costs.skew_s
-        if skew is not None:
-            total += skew[min(n, len(skew) - 1)] * ((max(decodes) * n - context) / n)
         if chunks and costs.beside_s is not None:
-            total += beside_seconds(costs.beside_s, prompt_tokens, pairs, n, context)
+            before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
+            total += beside_seconds(costs, prompt_tokens, before, n, context, max(decodes))
         else:
+            if costs.skew_s is not None and not chunks:
+                total += costs.skew_s[min(n, len(costs.skew_s) - 1)] * ((max(decodes) * n - context) / n)
             total += bilinear(costs.decode_s, n, context, extrapolate=True)
     return float(total)
 
@@ -98,10 +99,22 @@ def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
     return float(a + (b - a) * fx)
 
 
-def beside_seconds(table: F8, prompt_tokens: int, pairs: float, sequences: int, context: int) -> float:
-    """What decodes add to a step with prompt chunks (see ``StepCosts``)."""
-    before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
-    at = (float(prompt_tokens), before, float(sequences), context / sequences - 1.0)
+def beside_seconds(
+    costs: StepCosts, prompt_tokens: int, before: float, sequences: int, context: int, longest: int
+) -> float:
+    """What decodes add to a step with prompt chunks (see ``StepCosts``); ``before``: its K."""
+    assert costs.beside_s is not None
+    mean = context / sequences - 1.0
+    total = _beside(costs.beside_s, prompt_tokens, before, sequences, mean)
+    if costs.late is not None:
+        share = costs.late[min(sequences, len(costs.late) - 1)]
+        last = _beside(costs.beside_s, prompt_tokens, before, 1, longest - 1.0)
+        total += share * (last - _beside(costs.beside_s, prompt_tokens, before, 1, mean))
+    return float(total)
+
+
+def _beside(table: F8, prompt_tokens: int, before: float, sequences: int, mean: float) -> float:
+    at = (float(prompt_tokens), before, float(sequences), mean)
     places = [octave_place(axis, value, table.shape[axis]) for axis, value in enumerate(at)]
     corners = table
     # The last axis first, as the kernels do.

@@ -141,7 +141,7 @@ def _host_pages(plan: WorkerPlan) -> int:
 
 
 def _costs(costs: StepCosts) -> la.Costs:
-    skewed = costs.skew_s is not None or costs.mixed_skew_s is not None
+    skewed = costs.skew_s is not None or costs.late is not None
     even = np.zeros(1)
     beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
     prompts, befores, sequences, means = beside.shape
@@ -162,7 +162,7 @@ def _costs(costs: StepCosts) -> la.Costs:
         decode_s=costs.decode_s,
         beside_s=np.ascontiguousarray(beside).ravel(),
         skew_s=even if costs.skew_s is None else costs.skew_s,
-        mixed_skew_s=even if costs.mixed_skew_s is None else costs.mixed_skew_s,
+        late=even if costs.late is None else costs.late,
     )
 
 

@@ -20,7 +20,7 @@ from hisearch.traces.compiled import F8
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Share of the rows that is held out.
+#: Share of the rows of skew.csv that is held out.
 HELD_OUT = 0.2
 _SEED = 0
 
@@ -66,10 +66,8 @@ def validate_batches(files: Iterable[Path]) -> Iterator[BatchFile]:
 
 def _attention(path: Path) -> BatchFile:
     rows = attention_rows(path.parent)
-    held = _held_out(len(rows))
-    # Corners of the grid stay: what lies beyond the tables is continued, not looked up.
-    for column in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode"):
-        held &= (rows[column] < rows[column].max()).to_numpy()
+    places = rows[["prefill_chunk", "kv_prefill", "n_decode", "kv_decode"]].to_numpy(np.float64)
+    held = np.any(np.log2(np.maximum(places, 1.0)) % 1.0 != 0.0, axis=1)
     tables = attention_tables(path.parent, rows[~held], None)
     test = rows[held]
     predicted = tables.batch_s(
@@ -86,18 +84,12 @@ def _skew(path: Path) -> BatchFile:
     rows = skew_rows(path.parent)
     if rows is None:
         raise TableError.at("is missing (.csv or .csv.gz)", path=path)
-    if "kp" not in rows:
-        raise TableError.at("no such column", path=path, key="kp")
-    held = _held_out(len(rows))
+    held = np.random.default_rng(_SEED).random(len(rows)) < HELD_OUT
     tables = attention_tables(path.parent, attention_rows(path.parent), rows[~held])
     test = rows[held]
     columns = (test[name].to_numpy() for name in ("pc", "kp", "n", "kv_mean", "longer"))
     predicted = tables.batch_s(*columns)
     return _file(path, test["pc"], test["n"], predicted, test["skew_s"], int((~held).sum()))
-
-
-def _held_out(rows: int) -> np.ndarray:
-    return np.random.default_rng(_SEED).random(rows) < HELD_OUT
 
 
 def _file(

@@ -79,7 +79,7 @@ def rugged_costs(seed: int) -> StepCosts:
     if seed % 3 == 0:
         return costs
     beside_s = rng.uniform(0, 1e-3, (3, 4, 1 + seed % 4, 5))
-    mixed = costs._replace(beside_s=beside_s, mixed_skew_s=rng.uniform(0, 1e-5, 4))
+    mixed = costs._replace(beside_s=beside_s, late=rng.uniform(0, 1.0, 4))
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 

@@ -8,7 +8,7 @@ Notation (per layer and rank; T tokens of a step padded to the next CUDA graph, 
     shared_s[T+] = MoE layers * (moe(tokens, experts) + 2 * gather_s(2 bytes * h * T+))
                tokens  = T+ * share of the experts that the rank holds, experts = distinct ones among them that are used
     sequence_s[S] = lm_head(S) + sampler(S) + gather_s(2 bytes * vocabulary * S)
-    chunk rate, decode_s, beside_s, skew_s, mixed_skew_s: layers * attention tables (``latency.costs``)
+    chunk rate, decode_s, beside_s, skew_s: layers * attention tables (``latency.costs``)
 
 What several prompts of one step take is read off at their total length: as many tokens fill the accelerator, each
 attending to its own context. Energy is the roofline's (``estimators.roofline.energy_costs``).
@@ -32,8 +32,8 @@ from hisearch.latency.operator_tables import (
     LAYER_CALLS,
     MODEL_CALLS,
     OperatorTables,
+    by_sequences,
     read_tables,
-    skew_by_sequences,
 )
 from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
 from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, parallelism_of, shard
@@ -104,8 +104,7 @@ class TablesWorker:
         cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)[None, :]
         sequences = knots_up_to(max(max_sequences, 2)).astype(np.float64)[:, None]
         context = knots_up_to(max_context).astype(np.float64)[None, :]
-        skew = skew_by_sequences(attention.skew, max_sequences)
-        mixed_skew = skew_by_sequences(attention.mixed_skew, max_sequences)
+        skew = by_sequences(attention.skew, max_sequences)
         return StepCosts(
             host_s=self.overhead.step_s,
             host_per_sequence_s=self.overhead.per_sequence_s,
@@ -115,7 +114,7 @@ class TablesWorker:
             decode_s=layers * _decodes(attention.decode, sequences, context),
             beside_s=None if attention.beside is None else layers * attention.beside.values,
             skew_s=None if skew is None else layers * skew,
-            mixed_skew_s=None if mixed_skew is None else layers * mixed_skew,
+            late=by_sequences(attention.late, max_sequences),
         )
 
     def _padded(self, tokens: F8) -> F8:
