@@ -27,6 +27,9 @@ FOLDS = 3
 MOST_POINTS = 1500
 MOST_EVALUATIONS = 40
 
+#: Tokens up to which a step counts as one of decodes, where a family's error is stated by regime.
+DECODE_TOKENS = 256
+
 #: Fewest points that a fit makes sense with.
 LEAST_POINTS = 30
 
@@ -79,17 +82,19 @@ def fit(problem: Problem, seed: int = 0) -> Fit:
     theta, coefficients = _solve(problem, everything, start, seed)
     fitted = _errors(problem, coefficients, everything)
     fold = np.random.default_rng(seed).permutation(int(problem.groups.max()) + 1)[problem.groups] % FOLDS
-    held_out = []
+    errors = np.full(count, np.nan)
     for index in range(FOLDS):
         inside, outside = everything[fold != index], everything[fold == index]
         if len(inside) and len(outside):
-            held_out.append(_errors(problem, _solve(problem, inside, theta, seed)[1], outside))
-    errors = np.concatenate(held_out)
+            errors[outside] = _errors(problem, _solve(problem, inside, theta, seed)[1], outside)
+    few = problem.units <= DECODE_TOKENS
     error = FitError(
         points=count,
-        median=_rounded(np.median(errors)),
-        p90=_rounded(np.quantile(errors, 0.9)),
+        median=_rounded(np.nanmedian(errors)),
+        p90=_rounded(np.nanquantile(errors, 0.9)),
         fitted_median=_rounded(np.median(fitted)),
+        decode_median=_rounded(np.nanmedian(errors[few])) if problem.knots and few.any() else None,
+        prefill_median=_rounded(np.nanmedian(errors[~few])) if problem.knots and not few.all() else None,
     )
     return Fit(coefficients, error)
 

@@ -22,7 +22,7 @@ def profile_yaml(name: str, description: str, profile: LatencyProfileSpec) -> st
 
 
 #: Entries of a mapping that takes one line.
-SHORT = 4
+SHORT = 6
 
 
 class _Dumper(yaml.SafeDumper):

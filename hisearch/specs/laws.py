@@ -23,6 +23,11 @@ class FitError(Strict):
     median: NonNegative = Field(description="Median, of shapes left out of the fit (0.05 = 5 %).")
     p90: NonNegative = Field(description="90th percentile, of shapes left out of the fit.")
     fitted_median: NonNegative = Field(description="Median with all shapes in the fit.")
+    decode_median: NonNegative | None = Field(
+        None,
+        description="Median of steps of up to 256 tokens, of shapes left out; where steps of all kinds were measured.",
+    )
+    prefill_median: NonNegative | None = Field(None, description="Median of longer steps, likewise.")
 
 
 class LawTerms(Strict):

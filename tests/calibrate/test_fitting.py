@@ -56,6 +56,17 @@ def test_a_shape_that_differs_shows_in_the_error_left_out() -> None:
     assert found.error.median > 0.2
 
 
+def test_errors_are_stated_by_regime_where_steps_of_all_kinds_are_measured() -> None:
+    plain = problem()
+    assert fit(plain).error.decode_median is None
+    steps = plain._replace(units=plain.units * 10.0, knots=(10, 1000))
+    noisy = steps._replace(measured=steps.measured * np.where(steps.units > 256, np.tile([0.8, 1.25], 200), 1.0))
+    error = fit(noisy).error
+    assert error.decode_median is not None
+    assert error.prefill_median is not None
+    assert error.decode_median < 0.1 < error.prefill_median
+
+
 def test_corrections_take_up_what_the_law_leaves() -> None:
     bent = problem(knots=(10, 50, 90))
     bent = bent._replace(measured=bent.measured * np.where(bent.units > 70.0, 1.3, 1.0))
