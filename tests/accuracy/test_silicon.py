@@ -23,3 +23,10 @@ def test_nine_rows_in_ten_are_simulated(report: SiliconReport) -> None:
         "model zhipuai/GLM-5 is not in the catalogue",
         "trtllm 1.2.0rc6.post3: speculative decoding is not simulated",
     }
+
+
+def test_errors_are_those_that_the_accuracy_page_states(report: SiliconReport) -> None:
+    assert report.all.tpot_median_ape < 0.075
+    assert report.all.tpot_mape < 0.14
+    assert report.all.ttft_median_ape < 0.15
+    assert report.all.ttft_mape < 0.24

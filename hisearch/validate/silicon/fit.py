@@ -202,8 +202,9 @@ def _terms(own: dict[Group, F8], theta: dict[Group, F8]) -> dict[str, EngineTime
 
 
 def _times(vector: F8) -> HostTimes:
-    """Constants to four digits."""
-    return HostTimes(**{name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, vector, strict=True)})
+    """Constants to four digits; what is less than a tenth of its unit is nothing."""
+    kept = np.where(vector < UNITS / 10.0, 0.0, vector)
+    return HostTimes(**{name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, kept, strict=True)})
 
 
 def _residuals(rows: Iterable[SiliconRow], pricer: Pricer, theta: F8) -> F8:
