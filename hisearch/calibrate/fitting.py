@@ -72,11 +72,13 @@ def fit(problem: Problem, seed: int = 0) -> Fit:
     """Fit the law on all points, and state the error on shapes left out.
 
     Raises:
-        ValueError: there are fewer points than ``LEAST_POINTS``.
+        ValueError: there are fewer points than ``LEAST_POINTS``, or all are of one shape.
     """
     count = len(problem.measured)
     if count < LEAST_POINTS:
         raise ValueError(f"{count} points are too few to fit {len(problem.bounds)} coefficients")
+    if len(np.unique(problem.groups)) < 2:
+        raise ValueError(f"{count} points of one shape: none can be left out of the fit")
     everything = np.arange(count)
     start = np.log([bound.start for bound in problem.bounds.values()])
     theta, coefficients = _solve(problem, everything, start, seed)

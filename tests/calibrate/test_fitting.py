@@ -78,3 +78,5 @@ def test_corrections_take_up_what_the_law_leaves() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(ValueError, match="10 points are too few to fit 2 coefficients"):
         fit(problem(points=10))
+    with pytest.raises(ValueError, match="400 points of one shape"):
+        fit(problem()._replace(groups=np.zeros(400, dtype=np.int64)))

@@ -8,8 +8,8 @@ Notation (per layer and rank; g attention groups, so that FFNs see m = g * T tok
     decode_s   = decode_s of the batch, likewise
 
 Norms, rotary embedding, activation and sampling have no law: they take the profile's roofline terms, as do formats that
-were not measured, with a warning. Steps for which the engine has CUDA graphs are priced at the graph's size.
-Energy is the roofline's.
+were not measured, with a warning. Steps for which the engine has CUDA graphs are priced at the graph's size, longer
+ones add ``layers * eager_layer_s``; of kernels' launches a step sees ``launch_share``. Energy is the roofline's.
 """
 
 from __future__ import annotations
@@ -207,10 +207,10 @@ class ScaledWorker:
 
     def _elementwise_ops(self) -> list[Operator]:
         """Elementwise operators that are kernels of their own; of routed experts only where no law covers them."""
-        engine, inside = self.laws.engine, set[str]()
-        inside |= IN_ATTENTION.get(engine, set())
-        if self.part.parallelism.tensor > 1:
-            inside |= IN_ALL_REDUCE.get(engine, set())
+        reduces = self.part.parallelism.tensor > 1
+        inside = IN_ATTENTION.get(self.laws.engine, set()) | (
+            IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set()
+        )
         found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
         if law_of(self.laws.moe, self.weights) is None:
             return found
