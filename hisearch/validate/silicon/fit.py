@@ -38,7 +38,7 @@ BOUNDS = np.array([6e-3, 1e-4, 7e-4, 0.2, 4e-5])
 START = np.array([5e-4, 2e-6, 2e-5, 10e-3, 5e-6])
 #: Runs that a version needs for constants of its own.
 VERSION_RUNS = 20
-ROUNDS, RIDGE, ROUNDING = 3, 0.15, 0.03
+ROUNDS, RIDGE, ROUNDING = 6, 0.08, 0.03
 #: Shares of a step that are tried: queues make residuals jump, so that a whole step may miss.
 SHARES = (1.0, 0.4, 0.15)
 
