@@ -53,7 +53,7 @@ def test_table_shapes_and_zero_rows():
     assert costs.sequence_s.shape == (257,)
     assert costs.token_s[0] == costs.sequence_s[0] == 0.0
     assert not costs.decode_s[0].any()
-    for table in costs[2:]:
+    for table in costs[2:6]:
         assert table.dtype == np.float64
         assert table.flags.c_contiguous
         assert np.isfinite(table).all()
@@ -152,7 +152,7 @@ def test_decode_table_is_within_one_percent(model, sequences, mean):
 @pytest.mark.parametrize("model", MODELS, **IDS)
 def test_a_faster_machine_is_never_slower(model):
     slow, fast = COMPILED[model.huggingface_id].seconds, compiled(model, H200, tp=8).seconds
-    for before, after in zip(slow[2:], fast[2:], strict=True):
+    for before, after in zip(slow[2:6], fast[2:6], strict=True):
         assert (after <= before * (1 + 1e-12)).all()
 
 

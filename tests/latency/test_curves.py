@@ -1,0 +1,43 @@
+"""Interpolation of measured points."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.latency.curves import Curve, Grid, Lattice
+
+RISING = st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6).map(np.cumsum)
+
+
+def test_a_curve_holds_below_and_goes_on_above() -> None:
+    curve = Curve(np.array([1.0, 2.0, 4.0]), np.array([5.0, 6.0, 10.0]))
+    assert curve([0.0, 1.0, 1.5, 3.0, 4.0, 6.0]).tolist() == [5.0, 5.0, 5.5, 8.0, 10.0, 14.0]
+
+
+def test_a_falling_end_does_not_fall_on() -> None:
+    assert Curve(np.array([1.0, 2.0]), np.array([5.0, 4.0]))(9.0) == 4.0
+    assert Grid(np.array([1.0]), np.array([1.0, 2.0]), np.array([[5.0, 4.0]]))(1.0, 9.0) == 4.0
+
+
+@given(x=RISING, y=RISING, at=st.floats(0.0, 1.0))
+def test_between_two_points_a_curve_stays_between_them(x: np.ndarray, y: np.ndarray, at: float) -> None:
+    y = np.resize(y, len(x))
+    where = x[0] + at * (x[1] - x[0])
+    assert min(y[0], y[1]) - 1e-9 <= Curve(x, y)(where) <= max(y[0], y[1]) + 1e-9
+
+
+@given(x=RISING, y=RISING, seed=st.integers(0, 99))
+def test_grids_and_lattices_pass_through_their_points_and_agree(x: np.ndarray, y: np.ndarray, seed: int) -> None:
+    z = np.random.default_rng(seed).random((len(x), len(y)))
+    grid, lattice = Grid(x, y, z), Lattice((x, y), z)
+    np.testing.assert_allclose(grid(x[:, None], y[None, :]), z)
+    np.testing.assert_allclose(lattice(x[:, None], y[None, :]), z)
+    inside = np.random.default_rng(seed + 1).random((5, 2)) * [x[-1], y[-1]]
+    np.testing.assert_allclose(grid(*inside.T), lattice(*inside.T), atol=1e-12)
+
+
+def test_a_single_knot_is_a_constant() -> None:
+    assert Curve(np.array([3.0]), np.array([7.0]))([0.0, 3.0, 99.0]).tolist() == [7.0, 7.0, 7.0]
+    assert Grid(np.array([3.0]), np.array([1.0]), np.array([[7.0]]))(50.0, 0.0) == 7.0
