@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench accuracy clean
+.PHONY: help quickstart test lint format docs bench accuracy profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +37,13 @@ docs: $(STAMP) ## Write docs/specs.md from the spec models and the catalogue
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))
 
-accuracy: $(STAMP) ## Hold the simulator against the closed forms and counts of docs/accuracy.md
+accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE.csv: refit host work, rewrite its tables)
 	$(BIN)/python -m pytest -q tests/accuracy
+	$(if $(MEASURED),mkdir -p build && $(BIN)/hisearch validate silicon $(MEASURED) --where mode=agg --json --rows build/silicon.csv --fit hisearch/calibrate/host_times.yaml > build/silicon.json)
+	$(if $(MEASURED),$(BIN)/python docs/generate_silicon.py build/silicon.json build/silicon.csv hisearch/calibrate/host_times.yaml --write)
+
+profiles: $(STAMP) ## Refit the shipped latency profiles (needs aiconfigurator-core, or TABLES=FOLDER of it unpacked)
+	$(BIN)/hisearch calibrate $(TABLES) --shipped profiles/latency
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hisearch.cli import bench, catalogue, doctor, folder, run, simulate, trace, validate
+from hisearch.cli import bench, calibrate, catalogue, doctor, folder, run, simulate, trace, validate
 from hisearch.cli.errors import ReportingGroup
 from hisearch.cli.streams import leavable_streams
 
@@ -52,6 +52,7 @@ app.command("dashboard")(folder.dashboard)
 app.command("doctor")(doctor.doctor)
 app.command("list")(catalogue.list_)
 app.command("schema")(catalogue.schema)
+app.command("calibrate")(calibrate.calibrate)
 app.command("bench")(bench.bench)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -193,6 +194,69 @@ def scheduler(
         output.warn(validate_view.warnings(cases))
     if not ok:
         raise typer.Exit(ERROR)
+
+
+@app.command("silicon")
+def silicon(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured closed-loop runs, a row each.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only rows with this value; may be given several times."),
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", metavar="OUT.csv", help="Write every row with its prediction here.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="One latency profile for all rows, by catalogue name or path; where absent each row's own, "
+            "ENGINE-GPU, or roofline where there is none.",
+        ),
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            "--fit",
+            metavar="OUT.yaml",
+            help="First fit the host work of every engine and version to these rows, and write it here; minutes.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat measured serving runs in the simulator and compare mean TTFT and TPOT.
+
+    Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy.md the conditions that
+    are assumed.
+    """
+    from hisearch.cli import output, silicon_view
+    from hisearch.validate.silicon.fit import fit_engines, write_engines
+    from hisearch.validate.silicon.pricing import Pricer
+    from hisearch.validate.silicon.report import validate_silicon
+    from hisearch.validate.silicon.rows import read_rows
+
+    if not quiet:
+        output.note_compilation()
+    selection, pricer, left_out = _selection(where or ()), Pricer(profile), {}
+    if fit is not None:
+        fitted = fit_engines(read_rows(file, selection)[1], pricer, (lambda _: None) if quiet else output.note)
+        write_engines(fit, fitted, file.name)
+        pricer, left_out = Pricer(profile, engines=fitted.engines), fitted.left_out
+    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, left_out=left_out)
+    if as_json:
+        output.print_json(report)
+    else:
+        silicon_view.show(report)
+
+
+def _selection(pairs: Sequence[str]) -> dict[str, str]:
+    """Columns and values of ``COLUMN=VALUE``."""
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise typer.BadParameter(f"expected COLUMN=VALUE, not '{pair}'", param_hint="--where")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _capacities(text: str) -> list[int]:

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
+    state_bytes_per_sequence_per_rank,
     weight_bytes_per_rank,
     window_kv_bytes_per_token_per_rank,
 )
@@ -98,8 +99,8 @@ def plan_memory(
 
     ``parallelism`` says how the model is split where that is more than tensor parallelism; the capacity is then that of
     one attention group.
-    Layers with a sliding window keep the window of every running request and one chunk; their room is set aside first,
-    and the capacity counts what the other layers keep.
+    Layers with a sliding window keep the window of every running request and one chunk, layers of linear attention a
+    state of every running request; their room is set aside first, and the capacity counts what the other layers keep.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
@@ -123,6 +124,7 @@ def plan_memory(
         _check_headroom(what, available - room, activation + CUDA_GRAPH_BYTES, engine)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     window = _window_bytes(model, split, kv_dtype, engine)
+    window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
     spare = room - weights - window
     page = engine.page_size
     if spare < per_token * page:

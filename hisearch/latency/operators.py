@@ -33,7 +33,7 @@ from hisearch.latency.parameters import (
     matrices,
     wide_dtype,
 )
-from hisearch.latency.sharding import Shard, dense_layers, moe_layers, window_layers
+from hisearch.latency.sharding import Shard, dense_layers, linear_layers, moe_layers, window_layers
 from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.model import ModelSpec
 
@@ -41,6 +41,9 @@ F8 = npt.NDArray[np.float64]
 
 #: Activations between operators are 16 bits wide whatever the weights' format.
 ACTIVATION_BYTES = 2.0
+
+#: Tokens of a chunk of the gated delta rule's parallel form.
+LINEAR_CHUNK_TOKENS = 64
 
 #: Bytes of float32 logits that sampling reads and writes, per vocabulary entry: convert, scale, softmax, draw.
 SAMPLING_BYTES_PER_LOGIT = 16.0
@@ -108,6 +111,17 @@ def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
     return np.asarray(experts * -np.expm1(tokens * np.log1p(-experts_per_token / experts)))
 
 
+def attention_pairs(new: F8, cached: F8) -> F8:
+    """(query, key) pairs of a causal chunk: ``new * (cached + (new + 1) / 2)``."""
+    return np.asarray(new * (cached + (new + 1.0) / 2.0))
+
+
+def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
+    """Pairs where query i of the chunk (i = 1 …) sees ``min(cached + i, window)`` keys, itself included."""
+    growing = np.clip(window - cached, 0.0, new)
+    return np.asarray(growing * (cached + (growing + 1.0) / 2.0) + (new - growing) * window)
+
+
 def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType) -> list[Operator]:
     """Operators whose cost depends on the number of tokens in the step alone (attention itself and collectives apart).
 
@@ -126,7 +140,17 @@ def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> li
     wide = wide_dtype(weight_dtype)
     head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
     sampling = Operator("sampling", "elementwise", wide, 1, 0.0, SAMPLING_BYTES_PER_LOGIT * model.vocab_size)
-    return [_gemm(head, weight_dtype, wide), sampling]
+    return [_gemm(head, weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
+
+
+def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
+    """Linear attention reads and writes every sequence's state once a step, whatever the context."""
+    linear = model.linear_attention
+    if linear is None:
+        return []
+    state = part.linear_value_heads * linear.key_head_dim * linear.value_head_dim
+    moved = 2.0 * state * DTYPE_BYTES[linear.state_dtype]
+    return [Operator("linear_state", "elementwise", dtype, linear.layers, 0.0, moved)]
 
 
 def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> AttentionShape:
@@ -146,7 +170,7 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
         rebuilt = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
         decompress = (2.0 * latent * rebuilt, 2 * rebuilt * ACTIVATION_BYTES)
     return AttentionShape(
-        full_layers=model.layers - windowed,
+        full_layers=model.layers - linear_layers(model) - windowed,
         window_layers=windowed,
         window_tokens=model.sliding_window_tokens,
         kv_bytes_per_token=layer_kv_bytes_per_token(model, part, kv_dtype),
@@ -188,7 +212,7 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
         ("norms", 2 * model.layers, 4 * model.hidden_size),
-        ("rotary_kv_write", model.layers, 2 * rotated),
+        ("rotary_kv_write", model.layers - linear_layers(model), 2 * rotated),
     ]
     split = part.parallelism
     if dense_layers(model):
@@ -198,4 +222,23 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         shared = part.shared_intermediate * split.attention_data
         widths.append(("expert_activation", moe_layers(model), 3 * (uses * part.expert_intermediate + shared)))
         widths.append(("expert_gather", moe_layers(model), 2 * uses * model.hidden_size))
-    return [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
+    found = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
+    return [*found, *_linear_mixing(model, part, dtype)]
+
+
+def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
+    """Convolution, gating and the gated delta rule of linear attention, by tokens.
+
+    In chunks of C tokens a head of widths k and v takes, per token, 3 products with the state (2 k v FLOPs each) and
+    those within the chunk (2 C (2 k + 2 v)): Yang et al., "Gated Delta Networks" (arXiv 2412.06464), section 3.3.
+    """
+    linear = model.linear_attention
+    if linear is None:
+        return []
+    key, value, heads = linear.key_head_dim, linear.value_head_dim, part.linear_value_heads
+    flops = heads * (6.0 * key * value + 4.0 * LINEAR_CHUNK_TOKENS * (key + value))
+    widths = 2 * part.linear_key_heads * key + 2 * heads * value
+    return [
+        Operator("linear_convolution", "elementwise", dtype, linear.layers, 0.0, 2 * widths * ACTIVATION_BYTES),
+        Operator("linear_attention", "elementwise", dtype, linear.layers, flops, 2 * widths * ACTIVATION_BYTES),
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, shard, window_layers
+from hisearch.latency.sharding import Parallelism, Shard, dense_layers, linear_layers, moe_layers, shard, window_layers
 from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
 from hisearch.specs.model import MlaSpec, ModelSpec
 
@@ -110,7 +110,7 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
         InvalidParallelism: the model cannot be split so.
     """
     part = shard(model, split)
-    layers = (model.layers - _dropping_layers(model)) / part.parallelism.pipeline
+    layers = (model.layers - linear_layers(model) - _dropping_layers(model)) / part.parallelism.pipeline
     return layers * layer_kv_bytes_per_token(model, part, kv_dtype)
 
 
@@ -118,6 +118,15 @@ def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelis
     """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop what leaves it."""
     part = shard(model, split)
     return _dropping_layers(model) / part.parallelism.pipeline * layer_kv_bytes_per_token(model, part, kv_dtype)
+
+
+def state_bytes_per_sequence_per_rank(model: ModelSpec, split: int | Parallelism) -> float:
+    """Bytes of the linear-attention states of one sequence on each rank; 0 without such layers."""
+    part, linear = shard(model, split), model.linear_attention
+    if linear is None:
+        return 0.0
+    elements = part.linear_value_heads * linear.key_head_dim * linear.value_head_dim
+    return linear.layers * elements * DTYPE_BYTES[linear.state_dtype] / part.parallelism.pipeline
 
 
 def _dropping_layers(model: ModelSpec) -> int:
@@ -132,28 +141,46 @@ def _norm_elements(model: ModelSpec) -> int:
 def _attention(model: ModelSpec, part: Shard) -> list[Matrix]:
     if model.mla is not None:
         return _mla(model, model.mla, part)
-    hidden, layers, width = model.hidden_size, model.layers, model.head_dim
+    hidden, layers, width = model.hidden_size, model.layers - linear_layers(model), model.head_dim
     quantised = not model.attention_stays_wide
+    queries = (2 if model.attention_output_gate else 1) * part.heads
     return [
-        Matrix("qkv_proj", hidden, (part.heads + 2 * part.kv_heads) * width, layers, quantised=quantised),
+        Matrix("qkv_proj", hidden, (queries + 2 * part.kv_heads) * width, layers, quantised=quantised),
         Matrix("o_proj", part.heads * width, hidden, layers, quantised=quantised),
+        *_linear_attention(model, part),
+    ]
+
+
+def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:
+    """One projection to queries, keys, values, output gates, and two scalars a head; one back. Split by head."""
+    linear = model.linear_attention
+    if linear is None:
+        return []
+    keys, values = part.linear_key_heads * linear.key_head_dim, part.linear_value_heads * linear.value_head_dim
+    widths = 2 * keys + 2 * values + 2 * part.linear_value_heads
+    return [
+        Matrix("linear_in_proj", model.hidden_size, widths, linear.layers),
+        Matrix("linear_out_proj", values, model.hidden_size, linear.layers),
     ]
 
 
 def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
-    """Down-projections are replicated on every rank, up-projections are split by head."""
+    """Down-projections are replicated on every rank, up-projections are split by head.
+
+    All engines make one product of the queries' and the keys' down-projection.
+    """
     hidden, layers = model.hidden_size, model.layers
     query = part.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    kept = mla.kv_lora_rank + mla.qk_rope_head_dim
     if mla.q_lora_rank:
-        queries = [
-            Matrix("q_down_proj", hidden, mla.q_lora_rank, layers),
+        down = [
+            Matrix("qkv_down_proj", hidden, mla.q_lora_rank + kept, layers),
             Matrix("q_up_proj", mla.q_lora_rank, query, layers),
         ]
     else:
-        queries = [Matrix("q_proj", hidden, query, layers)]
+        down = [Matrix("q_proj", hidden, query, layers), Matrix("kv_down_proj", hidden, kept, layers)]
     return [
-        *queries,
-        Matrix("kv_down_proj", hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, layers),
+        *down,
         Matrix("kv_up_proj", mla.kv_lora_rank, part.heads * (mla.qk_nope_head_dim + mla.v_head_dim), layers),
         Matrix("o_proj", part.heads * mla.v_head_dim, hidden, layers),
     ]

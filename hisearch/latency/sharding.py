@@ -85,6 +85,8 @@ class Shard:
     shared_intermediate: int
     vocab: int
     experts: int = 0
+    linear_key_heads: int = 0
+    linear_value_heads: int = 0
 
 
 def dense_layers(model: ModelSpec) -> int:
@@ -100,6 +102,11 @@ def moe_layers(model: ModelSpec) -> int:
 def window_layers(model: ModelSpec) -> int:
     """Layers whose attention sees a sliding window only."""
     return round(model.layers * model.sliding_window_layer_fraction) if model.sliding_window_tokens else 0
+
+
+def linear_layers(model: ModelSpec) -> int:
+    """Layers with linear attention, which keep a state in place of a KV cache."""
+    return model.linear_attention.layers if model.linear_attention is not None else 0
 
 
 def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
@@ -123,7 +130,7 @@ def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
             f"{name}: tensor_parallel {tensor_parallel} neither divides kv_heads {model.kv_heads} "
             "nor is a multiple of it"
         )
-    moe = model.moe
+    moe, linear = model.moe, model.linear_attention
     return Shard(
         parallelism=parallelism,
         heads=model.attention_heads // tensor_parallel,
@@ -139,6 +146,12 @@ def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
         ),
         vocab=-(-model.vocab_size // tensor_parallel),
         experts=_divide(name, "experts", moe.experts, parallelism.expert, "expert") if moe else 0,
+        linear_key_heads=(
+            _divide(name, "linear_attention.key_heads", linear.key_heads, tensor_parallel) if linear else 0
+        ),
+        linear_value_heads=(
+            _divide(name, "linear_attention.value_heads", linear.value_heads, tensor_parallel) if linear else 0
+        ),
     )
 
 

@@ -29,6 +29,11 @@ def tensor_parallel_problem(model: ModelSpec, tensor_parallel: int) -> str:
     for what, width in widths.items():
         if width % tensor_parallel:
             return f"tensor_parallel {tensor_parallel} does not divide the {what} width {width}"
+    linear = model.linear_attention
+    if linear is not None and linear.key_heads % tensor_parallel:
+        return f"tensor_parallel {tensor_parallel} does not divide {linear.key_heads} heads of linear attention"
+    if linear is not None and linear.value_heads % tensor_parallel:
+        return f"tensor_parallel {tensor_parallel} does not divide {linear.value_heads} value heads of linear attention"
     return ""
 
 

@@ -207,7 +207,11 @@ class DeploymentSpec(Strict):
     model: str = Field(description="Name or path of a Model, or the path of a Hugging Face config.json.")
     pools: list[PoolSpec] = Field(min_length=1, max_length=1, description="Exactly one so far.")
     router: RouterSpec = Field(RouterSpec(), description="In front of the pool; of no effect with one replica.")
-    profile: str = Field("roofline", description="Name or path of the LatencyProfile that prices its steps.")
+    profile: str = Field(
+        "auto",
+        description="Name or path of the LatencyProfile that prices its steps; auto takes that of accelerator and "
+        "engine.",
+    )
     definitions: DefinitionsSpec | None = Field(
         None,
         description="What it names and the catalogue does not have; `hisearch export` writes it, so that the file "

@@ -19,6 +19,17 @@ class MlaSpec(Strict):
     v_head_dim: Count = Field(description="Value width of a head.")
 
 
+class LinearAttentionSpec(Strict):
+    """Layers of linear attention (gated delta rule): a state of fixed size for each sequence in place of a KV cache."""
+
+    layers: Count = Field(description="Layers of this kind; the others have the attention above.")
+    key_heads: Count = Field(description="Heads of queries and keys.")
+    value_heads: Count = Field(description="Heads of values, each with a state of key_head_dim x value_head_dim.")
+    key_head_dim: Count = Field(description="Width of a query or key.")
+    value_head_dim: Count = Field(description="Width of a value.")
+    state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of the states.")
+
+
 class MoeSpec(Strict):
     """Mixture-of-experts FFN layers."""
 
@@ -51,6 +62,10 @@ class ModelSpec(Strict):
     tie_word_embeddings: bool = Field(False, description="Embedding and LM head are one matrix.")
     attention: Literal["gqa", "mla"] = Field("gqa", description="gqa covers multi-head and multi-query too.")
     mla: MlaSpec | None = Field(None, description="With attention mla, and only then.")
+    attention_output_gate: bool = Field(
+        default=False, description="Attention's output is gated by a projection as wide as the queries (Qwen3.5)."
+    )
+    linear_attention: LinearAttentionSpec | None = Field(None, description="Absent where every layer keeps a KV cache.")
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
@@ -71,6 +86,11 @@ class ModelSpec(Strict):
             raise ValueError(f"attention_heads {self.attention_heads} is not a multiple of kv_heads {self.kv_heads}")
         if (self.attention == "mla") != (self.mla is not None):
             raise ValueError("attention: mla needs an mla section, and only then")
+        if self.linear_attention is not None:
+            if self.linear_attention.layers >= self.layers:
+                raise ValueError("linear_attention.layers must leave a layer that keeps a KV cache")
+            if self.sliding_window_tokens:
+                raise ValueError("linear_attention and sliding_window_tokens together are not known")
         if self.moe is None and self.intermediate_size == 0:
             raise ValueError("intermediate_size is 0 but the model has no moe section")
         return self

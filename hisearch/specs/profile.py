@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.laws import LawsSpec
 
 
 class Efficiency(Strict):
@@ -17,11 +18,23 @@ class Efficiency(Strict):
     launch_s: NonNegative = Field(0.0, description="Fixed cost per kernel of the family and layer.")
 
 
-class EngineOverhead(Strict):
-    """Host work per step that the device waits for, and what CUDA graphs pad."""
+class HostTimes(Strict):
+    """Host work of an engine: what a step waits for, and what a prompt passes on its way to the scheduler."""
 
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
+    prompt_layer_s: NonNegative = Field(
+        0.0, description="Per prompt chunk in the batch and layer: kernels launched outside CUDA graphs, metadata."
+    )
+    request_s: NonNegative = Field(
+        0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."
+    )
+    prompt_token_s: NonNegative = Field(0.0, description="Front end, per token of the prompt: tokenisation. Likewise.")
+
+
+class EngineOverhead(HostTimes):
+    """Host work of an engine, what CUDA graphs pad, and versions of it whose host work differs."""
+
     graph_batches: list[Count] = Field(
         default_factory=list,
         description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
@@ -29,12 +42,31 @@ class EngineOverhead(Strict):
     eager_layer_s: NonNegative = Field(
         0.0, description="Per layer, in steps beyond the largest CUDA graph: gaps between kernels launched one by one."
     )
+    launch_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0,
+        description="Share of the kernels' fitted launch times that a step sees, with estimator scaled; less where a "
+        "kernel is launched before the one ahead has ended (programmatic dependent launch).",
+    )
+    version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
+    evidence: Evidence = Field("assumed", description="How the figures are known.")
+    versions: dict[str, HostTimes] = Field(
+        default_factory=dict,
+        description="Of other versions, as measurements name them, for `validate silicon`.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> EngineOverhead:
         if self.graph_batches != sorted(set(self.graph_batches)):
             raise ValueError("graph_batches need to rise")
         return self
+
+    def of_version(self, version: str) -> EngineOverhead:
+        """With the host work of ``version``; as it is where that is not known."""
+        return self.with_times(self.versions[version]) if version in self.versions else self
+
+    def with_times(self, times: HostTimes) -> EngineOverhead:
+        """With ``times`` in place of its own."""
+        return self.model_copy(update={name: getattr(times, name) for name in HostTimes.model_fields})
 
 
 class CollectiveTerms(Strict):
@@ -44,10 +76,21 @@ class CollectiveTerms(Strict):
     bandwidth: Fraction = Field(description="Share of the peer link's bandwidth.")
 
 
-class LatencyProfileSpec(Strict):
-    """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for."""
+class ProfileChoice(Strict):
+    """The profile of an accelerator under an engine."""
 
-    estimator: Literal["roofline", "tables"] = Field(
+    engine: EngineName = Field(description="Which serving engine.")
+    accelerator: str = Field(min_length=1, description="Name of an Accelerator; another with the same sheet is it too.")
+    profile: str = Field(min_length=1, description="Name of the LatencyProfile.")
+
+
+class LatencyProfileSpec(Strict):
+    """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for.
+
+    With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
+    """
+
+    estimator: Literal["roofline", "scaled", "tables", "auto"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -63,5 +106,17 @@ class LatencyProfileSpec(Strict):
         None, description="Folder of measured operator tables, with estimator tables (docs/latency.md states the form)."
     )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
+    laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
+    choices: list[ProfileChoice] = Field(
+        default_factory=list, description="Profiles of accelerators under engines; with estimator auto."
+    )
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LatencyProfileSpec:
+        if (self.estimator == "scaled") != (self.laws is not None):
+            raise ValueError("estimator: scaled needs a laws section, and only then")
+        if (self.estimator == "auto") != bool(self.choices):
+            raise ValueError("estimator: auto needs choices, and only then")
+        return self

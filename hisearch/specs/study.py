@@ -182,7 +182,10 @@ class SearchSpaceSpec(Strict):
     execution: ExecutionSpace = Field(description="Stage 1.")
     routing: RoutingSpace = Field(RoutingSpace(), description="Stage 2.")
     cache: CacheSpace = Field(CacheSpace(), description="Stage 3.")
-    profile: str = Field("roofline", description="Name or path of the LatencyProfile that prices steps.")
+    profile: str = Field(
+        "auto",
+        description="Name or path of the LatencyProfile that prices steps; auto takes that of accelerator and engine.",
+    )
 
 
 class WorkloadRef(Strict):

@@ -28,6 +28,9 @@ PUBLISHED = {
     "qwen3-30b-a3b": (30.5, 3.3),
     "qwen3-235b-a22b": (235.0, 22.0),
     "qwen3-coder-480b-a35b": (480.0, 35.0),
+    "kimi-k2.5": (1026.0, 32.0),
+    "minimax-m2.5": (228.7, 10.0),
+    "qwen3.5-397b-a17b": (397.0, 17.0),
     "mixtral-8x7b": (46.7, 12.9),
     "gpt-oss-120b": (116.8, 5.1),
     "deepseek-v3": (671.0, 37.0),
@@ -38,7 +41,8 @@ PUBLISHED = {
 def attention_parameters(model: ModelSpec) -> int:
     """Weights of one attention layer, biases and norms left out."""
     if model.mla is None:
-        query_and_output = 2 * model.hidden_size * model.attention_heads * model.head_dim
+        projections = 3 if model.attention_output_gate else 2
+        query_and_output = projections * model.hidden_size * model.attention_heads * model.head_dim
         return query_and_output + 2 * model.hidden_size * model.kv_heads * model.head_dim
     mla, heads = model.mla, model.attention_heads
     query_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
@@ -48,10 +52,20 @@ def attention_parameters(model: ModelSpec) -> int:
     return query + latent + unpacked + heads * mla.v_head_dim * model.hidden_size
 
 
+def linear_parameters(model: ModelSpec) -> int:
+    """Weights of one layer of linear attention: projections of keys, values, gates and output."""
+    linear = model.linear_attention
+    assert linear is not None
+    keys, values = linear.key_heads * linear.key_head_dim, linear.value_heads * linear.value_head_dim
+    return model.hidden_size * (2 * keys + 2 * values + 2 * linear.value_heads + values)
+
+
 def parameters(model: ModelSpec, *, active: bool) -> float:
     """Billions of parameters, embeddings and LM head included; with ``active``, those that one token uses."""
     matrices = 3 if model.gated_ffn else 2
-    total = model.layers * attention_parameters(model)
+    linear_layers = model.linear_attention.layers if model.linear_attention is not None else 0
+    total = (model.layers - linear_layers) * attention_parameters(model)
+    total += linear_layers * linear_parameters(model) if linear_layers else 0
     total += (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size
     dense_layers = model.layers if model.moe is None else model.moe.leading_dense_layers
     total += dense_layers * matrices * model.hidden_size * model.intermediate_size
@@ -84,8 +98,10 @@ def test_a_model_has_its_published_size(name: str) -> None:
     total, active = PUBLISHED[name]
     assert parameters(model, active=False) == pytest.approx(total, rel=0.03)
     if model.moe is not None:
-        # gpt-oss counts its active parameters without the embedding table; rounding of the cards is up to 2 %.
-        embedding = model.vocab_size * model.hidden_size / 1e9 if name == "gpt-oss-120b" else 0.0
+        # gpt-oss counts its active parameters without the embedding table, MiniMax-M2.5 without the LM head too;
+        # rounding of the cards is up to 2 %.
+        tables = {"gpt-oss-120b": 1, "minimax-m2.5": 2}.get(name, 0)
+        embedding = tables * model.vocab_size * model.hidden_size / 1e9
         assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
 
 

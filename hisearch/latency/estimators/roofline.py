@@ -33,13 +33,16 @@ from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.host import with_host_times
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
     AttentionShape,
     Operator,
+    attention_pairs,
     attention_shape,
     sequence_operators,
     token_operators,
+    windowed_pairs,
 )
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import Parallelism, parallelism_of, shard
@@ -143,14 +146,15 @@ class RooflineWorker:
         chunk_rate = self.chunk_s(rows, columns) / attention_pairs(rows, columns)
         decode = self.decode_s(batch[:, None], context[None, :])
         decode[0, :] = 0.0
-        return StepCosts(
-            host_s=overhead.step_s,
-            host_per_sequence_s=overhead.per_sequence_s,
+        device = StepCosts(
+            host_s=0.0,
+            host_per_sequence_s=0.0,
             token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
             sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
         )
+        return with_host_times(device, overhead, self.model.layers)
 
     def _operators(self, operators: list[Operator], units: F8) -> F8:
         total = np.zeros_like(units)
@@ -192,17 +196,6 @@ class RooflineWorker:
         return self.rates.decode_attention.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
 
 
-def attention_pairs(new: F8, cached: F8) -> F8:
-    """(query, key) pairs of a causal chunk: ``new * (cached + (new + 1) / 2)``."""
-    return np.asarray(new * (cached + (new + 1.0) / 2.0))
-
-
-def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
-    """Pairs where query i of the chunk (i = 1 …) sees ``min(cached + i, window)`` keys, itself included."""
-    growing = np.clip(window - cached, 0.0, new)
-    return np.asarray(growing * (cached + (growing + 1.0) / 2.0) + (new - growing) * window)
-
-
 class RooflineEstimator:
     """Compiles a worker to tables with the constants of one LatencyProfile."""
 
@@ -222,7 +215,7 @@ class RooflineEstimator:
     ) -> RooflineWorker:
         """The worker's operators in seconds, not yet tabulated."""
         split = parallelism_of(tensor_parallel, parallelism)
-        rates = _attained_rates(self.profile, accelerator, _peaks(accelerator))
+        rates = attained_rates(self.profile, accelerator, sheet_peaks(accelerator))
         return _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
 
     def compile(
@@ -240,7 +233,7 @@ class RooflineEstimator:
         max_context_tokens: int,
     ) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        overhead = self._overhead(engine)
+        overhead = engine_overhead(self.profile_name, self.profile, engine)
         timed = self.worker(
             model,
             accelerator,
@@ -258,16 +251,8 @@ class RooflineEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=_warnings(accelerator, weight_dtype if weight_dtype is not None else model.weight_dtype),
+            warnings=format_warnings(accelerator, weight_dtype if weight_dtype is not None else model.weight_dtype),
         )
-
-    def _overhead(self, engine: EngineSpec) -> EngineOverhead:
-        if engine.name not in self.profile.engines:
-            raise ValueError(
-                f"profile {self.profile_name}: no overhead for engine '{engine.name}'; "
-                f"known: {', '.join(sorted(self.profile.engines))}"
-            )
-        return self.profile.engines[engine.name]
 
 
 def energy_costs(
@@ -281,7 +266,7 @@ def energy_costs(
     max_context_tokens: int,
 ) -> StepCosts:
     """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
-    rates = _peak_rates(accelerator, _peaks(accelerator))
+    rates = peak_rates(accelerator, sheet_peaks(accelerator))
     worker = _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
     powered = replace(worker, scale=worker_dynamic_w(accelerator, split.tensor))
     return powered.tabulate(EngineOverhead(step_s=0.0), max_tokens, max_sequences, max_context_tokens)
@@ -325,7 +310,21 @@ def compute_dtype(accelerator: AcceleratorSpec, weight_dtype: DType) -> DType:
     return "bf16"
 
 
-def _peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:
+def engine_overhead(profile_name: str, profile: LatencyProfileSpec, engine: EngineSpec) -> EngineOverhead:
+    """Host work of ``engine``.
+
+    Raises:
+        ValueError: the profile has none for it.
+    """
+    if engine.name not in profile.engines:
+        raise ValueError(
+            f"profile {profile_name}: no overhead for engine '{engine.name}'; "
+            f"known: {', '.join(sorted(profile.engines))}"
+        )
+    return profile.engines[engine.name]
+
+
+def sheet_peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:
     """Peak FLOP/s by format; bf16, fp16 and fp32 fall back on one another."""
     peaks: dict[DType, float] = dict(accelerator.peak_flops)
     sixteen = peaks.get("bf16", peaks.get("fp16", peaks.get("fp32")))
@@ -337,7 +336,8 @@ def _peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:
     return peaks
 
 
-def _attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
+def attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
+    """Rates of every family at the profile's shares of the sheet's."""
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
     families = (profile.gemm, profile.elementwise, profile.prefill_attention, profile.decode_attention)
     gemm, elementwise, prefill, decode = (Rate(peaks, f.flops, bandwidth * f.bandwidth, f.launch_s) for f in families)
@@ -345,12 +345,14 @@ def _attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, p
     return Rates(gemm, elementwise, prefill, decode, link, profile.all_reduce.alpha_s)
 
 
-def _peak_rates(accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
+def peak_rates(accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:
+    """Rates of every family at the sheet's own, without launches and collectives."""
     peak = Rate(peaks, 1.0, accelerator.memory_bandwidth_bytes_per_s, 0.0)
     return Rates(peak, peak, peak, peak, None, 0.0)
 
 
-def _warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
+def format_warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
+    """What to know of weights in a format that the accelerator cannot multiply."""
     if compute_dtype(accelerator, weight_dtype) == rate_dtype(weight_dtype) or weight_dtype in WEIGHT_ONLY:
         return ()
     return (

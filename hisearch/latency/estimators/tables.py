@@ -26,7 +26,7 @@ from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.curves import F8, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import attention_pairs, energy_costs
+from hisearch.latency.estimators.roofline import energy_costs
 from hisearch.latency.operator_tables import (
     DENSE_FFN,
     LAYER_CALLS,
@@ -35,7 +35,7 @@ from hisearch.latency.operator_tables import (
     by_sequences,
     read_tables,
 )
-from hisearch.latency.operators import ACTIVATION_BYTES, active_experts
+from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
 from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, parallelism_of, shard
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec

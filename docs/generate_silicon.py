@@ -1,0 +1,134 @@
+"""Writes the tables of measured serving runs into docs/accuracy.md, between its markers.
+
+Usage::
+
+    hisearch validate silicon measured.csv --fit hosts.yaml --rows rows.csv --json > report.json
+    python docs/generate_silicon.py report.json rows.csv hosts.yaml --write
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+PAGE = Path(__file__).with_name("accuracy.md")
+BEGIN, END = "<!-- silicon: written by docs/generate_silicon.py -->", "<!-- silicon: end -->"
+#: Constants of an engine, with the unit they are shown in.
+CONSTANTS = (
+    ("step_s", "step, ms", 1e3),
+    ("per_sequence_s", "sequence, µs", 1e6),
+    ("prompt_layer_s", "prompt chunk and layer, µs", 1e6),
+    ("request_s", "front end, ms", 1e3),
+    ("prompt_token_s", "front end per 1,000 tokens, ms", 1e6),
+)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def percent(value: float | None, sign: str = "") -> str:
+    """A fraction as a percentage."""
+    return "" if value is None else f"{value:{sign}.1%}".replace("%", " %")
+
+
+def errors_table(groups: Iterable[dict[str, Any]]) -> str:
+    """Errors of groups, as ``validate silicon`` reports them."""
+    head = ("", "rows", "TTFT median", "MAPE", "bias", "TPOT median", "MAPE", "bias")
+    return table(head, (_errors_row(group) for group in groups))
+
+
+def _errors_row(group: dict[str, Any]) -> list[str]:
+    cells = [group["key"], f"{group['n']:,}"]
+    for name in ("ttft", "tpot"):
+        cells += [percent(group[f"{name}_{figure}"]) for figure in ("median_ape", "mape")]
+        cells.append(percent(group[f"{name}_bias"], "+"))
+    return cells
+
+
+def residuals(rows: Sequence[dict[str, str]], title: str, key: Callable[[dict[str, str]], str]) -> str:
+    """Median signed errors by a property of the rows, engine by engine."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        errors = [float(row[f"predicted_{t}_ms"]) / float(row[f"measured_{t}_ms"]) - 1.0 for t in ("ttft", "tpot")]
+        found[key(row), row["backend"]].append((errors[0], errors[1]))
+    engines = sorted({engine for _, engine in found})
+    values = sorted({value for value, _ in found}, key=_numerically)
+    body = [[value, *(_both(found.get((value, engine), [])) for engine in engines)] for value in values]
+    return table((title, *(f"{engine}: rows, TTFT, TPOT" for engine in engines)), body)
+
+
+def _numerically(text: str) -> tuple[float, str]:
+    first = text.split("x")[0]
+    return (float(first) if first.replace(".", "").isdigit() else -1.0, text)
+
+
+def _both(errors: list[tuple[float, float]]) -> str:
+    if not errors:
+        return ""
+    ttft, tpot = np.median(np.array(errors), axis=0)
+    return f"{len(errors)}, {percent(float(ttft), '+')}, {percent(float(tpot), '+')}"
+
+
+def constants_table(hosts: dict[str, Any]) -> str:
+    """Fitted host work of engines and versions."""
+    body = []
+    for engine, times in hosts.items():
+        for version, of in (("(all runs)", times), *times["versions"].items()):
+            body.append([f"{engine} {version}", *(f"{of[name] * unit:.3g}" for name, _, unit in CONSTANTS)])
+    return table(("engine and version", *(title for _, title, _ in CONSTANTS)), body)
+
+
+def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[str, Any]) -> str:
+    """Everything between the markers."""
+    done = [row for row in rows if row["predicted_ttft_ms"]]
+    skipped = ", ".join(f"{count:,} ({reason})" for reason, count in report["skipped"].items())
+    return "\n\n".join(
+        [
+            f"{report['priced']:,} of {report['rows']:,} rows are simulated; skipped: {skipped}.",
+            errors_table([report["all"], *report["left_out"].values(), *report["engines"], report["start_up"]]),
+            "By engine, version, GPU and model:",
+            errors_table(report["groups"]),
+            "Median signed errors, (predicted - measured) / measured:",
+            residuals(done, "in flight", lambda row: str(int(float(row["concurrency"])))),
+            residuals(done, "lengths", lambda row: f"{row['input_tokens']}x{row['output_tokens']}"),
+            residuals(done, "tp column", lambda row: str(int(float(row["tp"])))),
+            residuals(done, "gemm_dtype", lambda row: row["gemm_dtype"] or "16 bits"),
+            "Fitted host work:",
+            constants_table(hosts),
+        ]
+    )
+
+
+def main() -> None:
+    """Write or print the block."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("hosts", type=Path)
+    parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
+    given = parser.parse_args()
+    with given.rows.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    text = block(json.loads(given.report.read_text(encoding="utf-8")), rows, yaml.safe_load(given.hosts.read_text()))
+    if not given.write:
+        print(text)
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

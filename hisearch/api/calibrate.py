@@ -1,0 +1,138 @@
+"""Measurements of operators to LatencyProfiles."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from hisearch.calibrate.build import Measured, Target, build_profile
+from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped
+from hisearch.calibrate.tables import read_own
+from hisearch.calibrate.writing import profile_yaml
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.profile import LatencyProfileSpec, ProfileChoice
+
+__all__ = ["Calibrated", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped"]
+
+#: Distribution of aiconfigurator's tables, and the version that is taken for an unpacked one.
+PACKAGE, FITTED_VERSION = "aiconfigurator-core", "0.12.0"
+
+
+#: The profile that chooses among them.
+AUTO = "auto"
+AUTO_DESCRIPTION = "The fitted profile of the accelerator and engine at hand; the roofline, with a warning, elsewhere."
+
+
+class Calibrated(NamedTuple):
+    """A profile with its catalogue name and the document that says it."""
+
+    name: str
+    profile: LatencyProfileSpec
+    yaml: str
+
+
+def calibrate_own(
+    folder: Path,
+    *,
+    accelerator: str,
+    engine: EngineName,
+    engine_version: str,
+    multiprocessors: int,
+    source: str,
+    name: str | None = None,
+    said: Callable[[str], None] = lambda text: None,
+) -> Calibrated:
+    """Fit on tables of our own form (``hisearch.calibrate.tables`` says which columns).
+
+    Raises:
+        ValueError: no table is there, one lacks a column, or a family that every step has is missing.
+    """
+    catalogue = Catalogue()
+    target = Target(accelerator, catalogue.get("Accelerator", accelerator).spec, multiprocessors, engine)
+    profile = build_profile(
+        target,
+        [Measured(engine, engine_version, read_own(folder))],
+        catalogue.get("LatencyProfile", "roofline").spec,
+        source=source,
+        as_of=_today(),
+        said=said,
+    )
+    return _written(name or f"{engine}-{Path(accelerator).stem}", accelerator, engine, profile)
+
+
+def calibrate_aiconfigurator(
+    accelerator: str,
+    engine: EngineName,
+    *,
+    folder: Path | None = None,
+    name: str | None = None,
+    said: Callable[[str], None] = lambda text: None,
+) -> Calibrated:
+    """Fit on aiconfigurator-core's tables, installed or unpacked below ``folder``.
+
+    Raises:
+        ValueError: the tables are not there, or have nothing of that accelerator.
+    """
+    if accelerator not in BOARDS:
+        raise ValueError(f"no tables of accelerator {accelerator}; known: {', '.join(BOARDS)}")
+    profile = fit_shipped(
+        accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(), said=said
+    )
+    return _written(name or f"{engine}-{accelerator}", accelerator, engine, profile)
+
+
+def calibrate_shipped(
+    into: Path, *, folder: Path | None = None, said: Callable[[str], None] = lambda text: None
+) -> list[Path]:
+    """Fit every shipped profile, and write them and the one that chooses among them into ``into``; the files.
+
+    Raises:
+        ValueError: the tables are not there.
+    """
+    written = []
+    for accelerator in BOARDS:
+        for engine in sorted(ENGINES):
+            said(f"{ENGINE_TITLES[engine]} on {accelerator}")
+            found = calibrate_aiconfigurator(accelerator, engine, folder=folder, said=said)
+            path = into / f"{found.name}.yaml"
+            path.write_text(found.yaml, encoding="utf-8")
+            written.append(path)
+    path = into / f"{AUTO}.yaml"
+    path.write_text(profile_yaml(AUTO, AUTO_DESCRIPTION, auto_profile()), encoding="utf-8")
+    return [*written, path]
+
+
+def auto_profile() -> LatencyProfileSpec:
+    """The profile that takes the shipped one of the accelerator and engine at hand, and is the roofline elsewhere."""
+    choices = [
+        ProfileChoice(engine=engine, accelerator=accelerator, profile=f"{engine}-{accelerator}")
+        for accelerator in BOARDS
+        for engine in sorted(ENGINES)
+    ]
+    roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
+    source = f"Of the profile that it takes; elsewhere the roofline's: {roofline.provenance.source}"
+    provenance = roofline.provenance.model_copy(update={"source": source})
+    return roofline.model_copy(update={"estimator": "auto", "choices": choices, "provenance": provenance})
+
+
+def _written(name: str, accelerator: str, engine: EngineName, profile: LatencyProfileSpec) -> Calibrated:
+    assert profile.laws is not None
+    description = (
+        f"{ENGINE_TITLES[engine]} {profile.laws.engine_version} on {accelerator}: fitted laws of its operators."
+    )
+    return Calibrated(name, profile, profile_yaml(name, description, profile))
+
+
+def _package_version() -> str:
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return FITTED_VERSION
+
+
+def _today() -> datetime.date:
+    return datetime.datetime.now(tz=datetime.UTC).date()

@@ -1,0 +1,1 @@
+"""Calibration: measurements of operators to the coefficients of a LatencyProfile."""

@@ -1,0 +1,259 @@
+"""Tables of operator latencies to the LatencyProfile of one accelerator under one engine."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hisearch.calibrate import families
+from hisearch.calibrate.fitting import LEAST_POINTS
+from hisearch.calibrate.tables import Tables
+from hisearch.latency.laws.formats import FORMATS
+from hisearch.latency.laws.sheet import Sheet
+from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms
+from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Knots of a collective's curve: sizes four times apart.
+CURVE_KNOTS = tuple(256.0 * 4.0**i for i in range(12))
+
+#: Products by which tables of narrow operands are compared: tokens at most, and widths of a matrix.
+FEW_TOKENS, USUAL_WIDTHS = 64, (1024, 16384)
+
+#: Host time of a step and of a sequence in it, assumed for engines whose scheduler overlaps with the device.
+HOST_S: dict[EngineName, tuple[float, float]] = {
+    "vllm": (4.0e-4, 2.0e-6), "sglang": (3.0e-4, 2.0e-6), "trtllm": (3.0e-4, 2.0e-6),
+}  # fmt: skip
+
+#: Batches for which engines capture CUDA graphs where nothing is set, as their documentation lists them.
+GRAPH_BATCHES: dict[EngineName, list[int]] = {
+    "vllm": [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)],
+    "sglang": [1, 2, 4, 8, 12, *range(16, 257, 8)],
+    "trtllm": [1, 2, 4, *range(8, 129, 8), 256, 512, 1024, 2048],
+}
+
+
+class Measured(NamedTuple):
+    """Tables of one engine, with what they are of."""
+
+    engine: EngineName
+    version: str
+    tables: Tables
+
+
+class Target(NamedTuple):
+    """What a profile is of. ``multiprocessors`` is no figure of an accelerator's spec."""
+
+    accelerator_name: str
+    accelerator: AcceleratorSpec
+    multiprocessors: int
+    engine: EngineName
+
+    def sheet(self, rate: DType) -> Sheet:
+        """Figures for operands whose peak is that of ``rate``, 16 bits where the accelerator does not multiply them."""
+        flops = self.accelerator.peak_flops
+        return Sheet(
+            self.multiprocessors, flops.get(rate, flops["bf16"]), self.accelerator.memory_bandwidth_bytes_per_s
+        )
+
+
+def build_profile(
+    target: Target,
+    measured: Iterable[Measured],
+    roofline: LatencyProfileSpec,
+    *,
+    source: str,
+    as_of: datetime.date,
+    said: Callable[[str], None] = lambda text: None,
+) -> LatencyProfileSpec:
+    """Fit every family.
+
+    Args:
+        target: accelerator and engine.
+        measured: tables, the engine's own first; a family that they lack, a format in which they show the host rather
+            than the device, and narrow products that another multiplied faster, are taken from it, and name it.
+        roofline: terms of what has no law.
+        source: of the tables, with their licence.
+        as_of: day on which they were read.
+        said: told of each fit.
+
+    Raises:
+        ValueError: no table has dense products, prefill or decode attention.
+    """
+    choices = list(measured)
+    fitted = {
+        name: _family(name, fits, target, choices, said)
+        for name, fits in _FITS.items()
+    }  # fmt: skip
+    missing = [name for name in ("gemm", "prefill_attention", "decode_attention") if not fitted[name]]
+    if missing:
+        raise ValueError(f"{target.accelerator_name}, {target.engine}: nothing to fit {', '.join(missing)} on")
+    laws = LawsSpec(
+        accelerator=target.accelerator_name,
+        engine=target.engine,
+        engine_version=choices[0].version,
+        multiprocessors=target.multiprocessors,
+        memory_bandwidth_bytes_per_s=target.accelerator.memory_bandwidth_bytes_per_s,
+        flops=target.accelerator.peak_flops["bf16"],
+        collectives=_collectives(choices),
+        **fitted,
+    )
+    step_s, per_sequence_s = HOST_S[target.engine]
+    host = EngineOverhead(
+        step_s=step_s, per_sequence_s=per_sequence_s, graph_batches=GRAPH_BATCHES[target.engine],
+        version=choices[0].version,
+    )  # fmt: skip
+    return roofline.model_copy(
+        update={
+            "estimator": "scaled",
+            "evidence": "fitted",
+            "engines": {target.engine: host},
+            "laws": laws,
+            "relative_error": stated_error(laws),
+            "provenance": Provenance(source=source, as_of=as_of, notes=_notes(target)),
+        }
+    )
+
+
+def stated_error(laws: LawsSpec) -> float:
+    """The largest median error of the families that every step has, on shapes left out."""
+    usual = (laws.gemm, laws.prefill_attention, laws.decode_attention)
+    errors = [
+        terms.error.median for family in usual for name, terms in family.items() if name == "bf16" and terms.error
+    ]
+    return max(errors, default=0.25)
+
+
+def _family(
+    name: str,
+    fits: Callable[[pd.DataFrame, str, Target, str], LawTerms],
+    target: Target,
+    choices: list[Measured],
+    said: Callable[[str], None],
+) -> dict[str, Any]:
+    """Laws by format, those of the first tables that have the family.
+
+    A format in which these show the host rather than the device is fitted on the next that do not.
+    """
+    having = [choice for choice in choices if name in choice.tables.frames]
+    if not having:
+        return {}
+    own = having[0].tables.frames[name]
+    column = "dtype" if "dtype" in own.columns else "kv_dtype"
+    found: dict[str, Any] = {}
+    for dtype in sorted(set(own[column])):
+        for choice in _order(name, dtype, having):
+            frame, source = choice.tables.frames[name], choice.tables.sources[name]
+            rows = frame[frame[column] == dtype]
+            if len(rows) < LEAST_POINTS or not _multiplied(target, dtype):
+                continue
+            try:
+                found[dtype] = fits(rows, dtype, target, source)
+            except families.HostBound as problem:
+                said(f"{name} {dtype}, {source}: {problem}")
+                continue
+            error = found[dtype].error
+            said(f"{name} {dtype}, {source}: median {error.median:.1%}, p90 {error.p90:.1%}")
+            break
+    return found
+
+
+def _order(name: str, dtype: str, having: list[Measured]) -> list[Measured]:
+    """The engine's own tables first; for products of narrow operands, the fastest.
+
+    Engines multiply these with the same libraries, and servers quantise activations in the norm before. Tables differ
+    by how the benchmark did that: in a pass of its own, or several, with the host in between.
+    """
+    if name != "gemm" or FORMATS[dtype].operand_bytes >= 2.0:
+        return having
+    return sorted(having, key=lambda choice: _few_tokens_s(choice.tables.frames[name], dtype))
+
+
+def _few_tokens_s(frame: pd.DataFrame, dtype: str) -> float:
+    """Median of products of few tokens with matrices of usual widths, in seconds; infinite without any."""
+    rows = frame[(frame["dtype"] == dtype) & (frame["m"] <= FEW_TOKENS)]
+    rows = rows[rows["n"].between(*USUAL_WIDTHS) & rows["k"].between(*USUAL_WIDTHS)]
+    return float(rows["latency_s"].median()) if len(rows) else np.inf
+
+
+def _multiplied(target: Target, dtype: str) -> bool:
+    """Whether the accelerator multiplies the format; where it does not, tables hold other kernels under its name."""
+    return dtype not in FORMATS or FORMATS[dtype].rate in target.accelerator.peak_flops
+
+
+def _fit_gemm(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
+    return families.gemm(frame, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+
+
+def _fit_moe(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
+    return families.moe(frame, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+
+
+def _fit_prefill(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
+    return families.prefill(frame, DTYPE_BYTES[dtype], target.sheet("bf16"), source)
+
+
+def _fit_mla_prefill(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
+    """Keys and values are rebuilt in 16 bits whatever the latent's format."""
+    return families.prefill(frame, DTYPE_BYTES["bf16"], target.sheet("bf16"), source)
+
+
+def _fit_decode(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
+    return families.decode(frame, DTYPE_BYTES[dtype], target.sheet("bf16"), source)
+
+
+_FITS: Mapping[str, Callable[[Any, str, Target, str], LawTerms]] = {
+    "gemm": _fit_gemm,
+    "prefill_attention": _fit_prefill,
+    "decode_attention": _fit_decode,
+    "mla_prefill": _fit_mla_prefill,
+    "mla_decode": _fit_decode,
+    "moe": _fit_moe,
+}
+
+
+def _collectives(choices: list[Measured]) -> CollectiveCurves | None:
+    for choice in choices:
+        frame = choice.tables.frames.get("collectives")
+        if frame is None:
+            continue
+        curves: dict[str, list[CollectiveCurve]] = {}
+        for collective in sorted(set(frame["collective"])):
+            of_it = frame[frame["collective"] == collective]
+            for ranks in sorted(set(of_it["ranks"])):
+                curves.setdefault(collective, []).append(_curve(int(ranks), of_it[of_it["ranks"] == ranks]))
+        if "all_reduce" in curves:
+            return CollectiveCurves(source=choice.tables.sources["collectives"], **curves)
+    return None
+
+
+def _curve(ranks: int, rows: pd.DataFrame) -> CollectiveCurve:
+    """The curve at the knots that the rows span. Larger ones are no faster: a slow small one is an outlier."""
+    medians = rows.groupby("payload_bytes")["latency_s"].median().sort_index()
+    sizes, seconds = medians.index.to_numpy(dtype=np.float64), medians.to_numpy(dtype=np.float64)
+    seconds = np.minimum.accumulate(seconds[::-1])[::-1]
+    knots = [knot for knot in CURVE_KNOTS if sizes[0] <= knot <= sizes[-1]]
+    at = np.exp(np.interp(np.log(knots), np.log(sizes), np.log(seconds)))
+    return CollectiveCurve(ranks=ranks, payload_bytes=knots, seconds=[float(f"{value:.4g}") for value in at])
+
+
+def _notes(target: Target) -> str:
+    return (
+        f"Coefficients fitted on operator latencies of {target.accelerator_name} under "
+        f"{ENGINE_TITLES[target.engine]}; each law names its table and its error on shapes left out, and "
+        "relative_error is the largest median of dense products and attention in bf16. Host times are assumed, CUDA "
+        "graphs' batches are the engine's defaults; norms, activation and sampling keep the roofline's assumed terms."
+    )
+
+
+def newest_version(tables: Tables) -> str:
+    """The engine's version by its GEMM table's folder."""
+    return Path(tables.sources["gemm"]).parent.name

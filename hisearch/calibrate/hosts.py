@@ -1,0 +1,38 @@
+"""Host work of engines and versions, as fitted to measured serving runs (``hisearch validate silicon --fit``).
+
+``host_times.yaml`` is what that wrote; docs/accuracy.md says on which runs and how far it is off.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hisearch.specs.profile import EngineOverhead, HostTimes, LatencyProfileSpec
+
+FILE = Path(__file__).with_name("host_times.yaml")
+
+
+def with_hosts(profile: LatencyProfileSpec) -> LatencyProfileSpec:
+    """``profile`` with the fitted host work of its engines; engines that were not fitted stay as they are."""
+    fitted = _fitted()
+    engines = {
+        name: _overhead(overhead, fitted[name]) if name in fitted else overhead
+        for name, overhead in profile.engines.items()
+    }
+    return profile.model_copy(update={"engines": engines})
+
+
+def _overhead(overhead: EngineOverhead, fitted: dict[str, Any]) -> EngineOverhead:
+    own = HostTimes.model_validate({name: value for name, value in fitted.items() if name != "versions"})
+    versions = {name: HostTimes.model_validate(times) for name, times in fitted["versions"].items()}
+    return overhead.with_times(own).model_copy(update={"versions": versions, "evidence": "fitted"})
+
+
+@functools.cache
+def _fitted() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return found

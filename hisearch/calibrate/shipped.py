@@ -1,0 +1,130 @@
+"""The profiles that hisearch ships: which accelerators and engines, and what they are fitted on."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from hisearch.calibrate.build import Measured, Target, build_profile, newest_version
+from hisearch.calibrate.hosts import with_hosts
+from hisearch.calibrate.tables import read_aiconfigurator
+from hisearch.specs.base import EngineName
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.laws import LawsSpec
+from hisearch.specs.profile import LatencyProfileSpec
+
+#: What the tables are, for provenance and attribution.
+SOURCE = (
+    "Fitted on operator latencies of aiconfigurator-core {version} (systems/data; Copyright NVIDIA CORPORATION & "
+    "AFFILIATES; Apache-2.0)"
+)
+
+#: Engines in the order in which one lends another what it lacks.
+ENGINES: tuple[EngineName, ...] = ("sglang", "trtllm", "vllm")
+
+
+class Board(NamedTuple):
+    """An accelerator of the catalogue: its name among the tables, and its multiprocessors (NVIDIA's white papers)."""
+
+    system: str
+    multiprocessors: int
+    of_another: bool = False
+
+
+#: Accelerators with a shipped profile. RTX 4090 has no tables: it takes the L40S's laws, of the same architecture.
+BOARDS: dict[str, Board] = {
+    "a100-80gb": Board("a100_sxm", 108),
+    "h100-sxm": Board("h100_sxm", 132),
+    "h200": Board("h200_sxm", 132),
+    "b200": Board("b200_sxm", 148),
+    "l40s": Board("l40s", 142),
+    "rtx-pro-6000": Board("rtx_pro_6000_server", 188),
+    "rtx4090": Board("l40s", 128, of_another=True),
+}
+
+
+def data_folder(given: Path | None) -> Path:
+    """``systems/data`` of aiconfigurator-core, installed or below ``given``.
+
+    Raises:
+        ValueError: neither is there.
+    """
+    if given is None:
+        found = importlib.util.find_spec("aiconfigurator_core")
+        if found is None or found.origin is None:
+            raise ValueError("aiconfigurator_core is not installed; install aiconfigurator-core or give its folder")
+        given = Path(found.origin).parent
+    for folder in (given, given / "systems" / "data", given / "aiconfigurator_core" / "systems" / "data"):
+        if (folder / "h100_sxm").is_dir():
+            return folder
+    raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator's systems")
+
+
+def fit_shipped(
+    accelerator_name: str,
+    engine: EngineName,
+    data: Path,
+    *,
+    version: str,
+    as_of: datetime.date,
+    said: Callable[[str], None] = lambda text: None,
+) -> LatencyProfileSpec:
+    """The profile of one accelerator and engine.
+
+    Raises:
+        ValueError: the tables lack a family that every step has.
+    """
+    board, catalogue = BOARDS[accelerator_name], Catalogue()
+    measured_name = next(name for name, other in BOARDS.items() if other.system == board.system)
+    target = Target(
+        measured_name,
+        catalogue.get("Accelerator", measured_name).spec,
+        BOARDS[measured_name].multiprocessors,
+        engine,
+    )
+    order = [engine, *(other for other in ENGINES if other != engine)]
+    measured = []
+    for name in order:
+        tables = read_aiconfigurator(data, board.system, name)
+        measured.append(Measured(name, newest_version(tables), tables))
+    profile = build_profile(
+        target,
+        measured,
+        catalogue.get("LatencyProfile", "roofline").spec,
+        source=SOURCE.format(version=version),
+        as_of=as_of,
+        said=said,
+    )
+    return with_hosts(carried_over(profile, accelerator_name, board) if board.of_another else profile)
+
+
+def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Board) -> LatencyProfileSpec:
+    """``profile`` for another accelerator of the same architecture, by that one's sheet; without its collectives.
+
+    Cross-validated errors are of the accelerator that was measured, so that none are stated.
+    """
+    laws = profile.laws
+    assert laws is not None
+    spec = Catalogue().get("Accelerator", accelerator_name).spec
+    assumed = {"evidence": "assumed", "error": None}
+    families = {
+        name: {dtype: terms.model_copy(update=assumed) for dtype, terms in getattr(laws, name).items()}
+        for name in ("gemm", "prefill_attention", "decode_attention", "mla_prefill", "mla_decode", "moe")
+    }
+    carried: LawsSpec = laws.model_copy(
+        update={
+            **families,
+            "accelerator": accelerator_name,
+            "multiprocessors": board.multiprocessors,
+            "flops": spec.peak_flops["bf16"],
+            "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
+            "collectives": None,
+        }
+    )
+    notes = f"No measurements of {accelerator_name}: laws of {laws.accelerator}, scaled by its sheet, an assumption. "
+    provenance = profile.provenance.model_copy(update={"notes": notes + profile.provenance.notes})
+    update = {"laws": carried, "evidence": "assumed", "relative_error": 0.25, "provenance": provenance}
+    return profile.model_copy(update=update)

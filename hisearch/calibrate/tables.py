@@ -1,0 +1,240 @@
+"""Operator latencies as tables, from ``aiconfigurator-core`` or from files of our own form.
+
+Our own form is a folder with any of these files, as CSV or parquet, one row per measurement, ``latency_s`` in seconds:
+
+    gemm               dtype, m, n, k
+    prefill_attention  kv_dtype, batch, new_tokens, heads, kv_heads, head_dim, value_dim
+    decode_attention   kv_dtype, batch, context_tokens (of each sequence, with the new one), heads, kv_heads, head_dim
+    mla_prefill, mla_decode   as above; of a decode, kv_heads 1 and the latent's width
+    moe                dtype, tokens, hidden, width (an expert's, on a rank), per_token, experts, sets, routing (even or
+                       skewed)
+    collectives        collective (all_reduce, all_gather, reduce_scatter, all_to_all), ranks, payload_bytes
+
+``dtype`` is bf16, fp8, fp8_block, nvfp4, fp4 or int4; ``source``, where there is one, names the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Columns of each table of our own form, besides ``latency_s``.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "prefill_attention": ("kv_dtype", "batch", "new_tokens", "heads", "kv_heads", "head_dim", "value_dim"),
+    "decode_attention": ("kv_dtype", "batch", "context_tokens", "heads", "kv_heads", "head_dim"),
+    "mla_prefill": ("kv_dtype", "batch", "new_tokens", "heads", "kv_heads", "head_dim", "value_dim"),
+    "mla_decode": ("kv_dtype", "batch", "context_tokens", "heads", "kv_heads", "head_dim"),
+    "moe": ("dtype", "tokens", "hidden", "width", "per_token", "experts", "sets", "routing"),
+    "collectives": ("collective", "ranks", "payload_bytes"),
+}
+
+#: Formats as aiconfigurator writes them; those left out are of no engine setting that is simulated.
+DTYPES = {
+    "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4",
+    "w4a16_mxfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp4",
+}  # fmt: skip
+
+#: Widths of DeepSeek's MLA, on which aiconfigurator measured it: key, value, latent with its rotary part, rotary part.
+MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
+
+#: Columns that older tables do not have, and what their rows are.
+ABSENT: dict[str, int | str] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
+
+#: Engines whose MLA prefill was measured on the latent (3.4 times the arithmetic), where the server rebuilds keys and
+#: values of every head for prompts.
+PREFILLS_IN_LATENT_SPACE = frozenset({"sglang"})
+
+#: Kernels of checkpoints that NVIDIA's ModelOpt quantised; weights that the engine quantises take others.
+MODELOPT = "modelopt"
+
+#: Nemotron's experts have no gate: one matrix in where the law has two. Their widths and experts per token.
+UNGATED_HIDDEN, UNGATED_TOPK = (2688,), 22
+
+#: Skew of the routing that stands for real routers, of those measured.
+SKEWED = "power_law_1.2"
+
+
+class Tables(NamedTuple):
+    """Tables by name, and what each was read from."""
+
+    frames: dict[str, pd.DataFrame]
+    sources: dict[str, str]
+
+
+def read_own(folder: Path) -> Tables:
+    """Tables of our own form.
+
+    Raises:
+        ValueError: the folder has none, or one lacks a column.
+    """
+    import pandas as pd
+
+    frames, sources = {}, {}
+    for name, columns in COLUMNS.items():
+        for path in (folder / f"{name}.csv", folder / f"{name}.parquet"):
+            if not path.exists():
+                continue
+            frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+            missing = [column for column in (*columns, "latency_s") if column not in frame.columns]
+            if missing:
+                raise ValueError(f"{path}: columns {', '.join(missing)} are missing")
+            frames[name], sources[name] = frame, path.name
+    if not frames:
+        raise ValueError(f"{folder}: none of {', '.join(f'{name}.csv' for name in COLUMNS)} is there")
+    return Tables(frames, sources)
+
+
+def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
+    """Tables of ``systems/data`` of aiconfigurator-core, for one of its systems and engines.
+
+    Of each family, the newest version that measured it at large: with half as many rows of use as any other.
+
+    Raises:
+        ValueError: the system or the engine has no GEMM table.
+    """
+    readers = {
+        "gemm": ("gemm", "gemm_perf", _gemm),
+        "prefill_attention": ("attention", "context_attention_perf", _prefill),
+        "decode_attention": ("attention", "generation_attention_perf", _decode),
+        "mla_prefill": ("mla", "context_mla_perf", _mla_prefill),
+        "mla_decode": ("mla", "generation_mla_perf", _mla_decode),
+        "moe": ("moe", "moe_perf", _moe),
+    }
+    frames, sources = {}, {}
+    if engine in PREFILLS_IN_LATENT_SPACE:
+        del readers["mla_prefill"]
+    for name, (family, file, reader) in readers.items():
+        versions = [(path, reader(_read(path))) for path in _newest_first(data / system / family / engine, file)]
+        most = max((len(frame) for _, frame in versions), default=0)
+        for path, frame in versions:
+            if most and 2 * len(frame) >= most:
+                frames[name] = frame
+                sources[name] = f"{system}/{path.parent.relative_to(data / system)}/{path.stem}"
+                break
+    if "gemm" not in frames:
+        raise ValueError(f"{data}: no GEMM table of system {system} and engine {engine}")
+    found = _collectives(data / system / "comm", engine)
+    if found is not None:
+        frames["collectives"], sources["collectives"] = found
+    return Tables(frames, sources)
+
+
+def _newest_first(folder: Path, file: str) -> list[Path]:
+    """``file`` of every version below ``folder``, newest first; release candidates come before their release."""
+    return sorted(folder.glob(f"*/{file}.parquet"), key=lambda path: _version(path.parent.name), reverse=True)
+
+
+def _version(text: str) -> tuple[tuple[int, str], ...]:
+    parts = re.findall(r"\d+|[a-z]+", text)
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.read_parquet(path)
+    frame["latency_s"] = frame["latency"] * 1e-3
+    for column, value in ABSENT.items():
+        if column not in frame.columns:
+            frame[column] = value
+    return frame[frame["latency_s"] > 0].rename(columns={"kernel_source": "source"})
+
+
+def _dtyped(frame: pd.DataFrame, column: str, name: str) -> pd.DataFrame:
+    frame = frame[frame[column].isin(list(DTYPES))]
+    return frame.assign(**{name: frame[column].map(DTYPES)})
+
+
+def _gemm(frame: pd.DataFrame) -> pd.DataFrame:
+    return _dtyped(frame, "gemm_dtype", "dtype")[["dtype", "m", "n", "k", "latency_s", "source"]]
+
+
+def _prefill(frame: pd.DataFrame) -> pd.DataFrame:
+    """Full attention; where queries were measured in two formats, those of the KV cache's."""
+    frame = frame[(frame["window_size"] == 0) & (frame["step"] == 0)]
+    same = frame["attn_dtype"] == frame["kv_cache_dtype"]
+    wide = ~frame["kv_cache_dtype"].isin(set(frame.loc[same, "kv_cache_dtype"]))
+    frame = _dtyped(frame[same | wide], "kv_cache_dtype", "kv_dtype")
+    frame = frame.rename(columns={
+        "batch_size": "batch", "isl": "new_tokens", "num_heads": "heads", "num_key_value_heads": "kv_heads",
+    })  # fmt: skip
+    return frame.assign(value_dim=frame["head_dim"])[[*COLUMNS["prefill_attention"], "latency_s", "source"]]
+
+
+def _decode(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = _dtyped(frame[frame["window_size"] == 0], "kv_cache_dtype", "kv_dtype")
+    frame = frame.rename(columns={
+        "batch_size": "batch", "num_heads": "heads", "num_key_value_heads": "kv_heads",
+    })  # fmt: skip
+    frame = frame.assign(context_tokens=frame["step"] + frame["isl"])
+    return frame[[*COLUMNS["decode_attention"], "latency_s", "source"]]
+
+
+def _mla_prefill(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = _dtyped(frame[frame["step"] == 0], "kv_cache_dtype", "kv_dtype")
+    frame = frame.rename(columns={"batch_size": "batch", "isl": "new_tokens"})
+    frame = frame.assign(heads=_mla_heads(frame), head_dim=MLA_KEY, value_dim=MLA_VALUE)
+    return frame.assign(kv_heads=frame["heads"])[[*COLUMNS["mla_prefill"], "latency_s", "source"]]
+
+
+def _mla_decode(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = _dtyped(frame, "kv_cache_dtype", "kv_dtype").rename(columns={"batch_size": "batch"})
+    frame = frame.assign(
+        heads=_mla_heads(frame), kv_heads=1, head_dim=MLA_LATENT, context_tokens=frame["step"] + frame["isl"]
+    )
+    return frame[[*COLUMNS["mla_decode"], "latency_s", "source"]]
+
+
+def _mla_heads(frame: pd.DataFrame) -> pd.Series[int]:
+    """Heads of a rank, which the tables give as such whatever their ``tp_size``."""
+    return frame["num_heads"]
+
+
+def _moe(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = _dtyped(frame[frame["distribution"].isin(["balanced", SKEWED])], "moe_dtype", "dtype")
+    frame = frame.assign(source=frame["source"] + " " + frame["moe_dtype"])
+    frame = frame[~frame["source"].str.contains(MODELOPT)]
+    ungated = frame["source"].str.contains("nongated") | frame["hidden_size"].isin(UNGATED_HIDDEN)
+    frame = frame[~ungated & (frame["topk"] != UNGATED_TOPK)]
+    frame = frame.assign(
+        width=frame["inter_size"] // frame["moe_tp_size"],
+        routing=frame["distribution"].map({"balanced": "even", SKEWED: "skewed"}),
+    ).rename(columns={
+        "num_tokens": "tokens", "hidden_size": "hidden", "topk": "per_token", "num_experts": "experts",
+        "moe_ep_size": "sets",
+    })  # fmt: skip
+    return frame[[*COLUMNS["moe"], "latency_s", "source"]]
+
+
+def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
+    """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements."""
+    import pandas as pd
+
+    own = next(iter(_newest_first(folder / engine, "custom_allreduce_perf")), None)
+    nccl = next(iter(_newest_first(folder / "nccl", "nccl_perf")), None)
+    parts, sources = [], []
+    if own is not None:
+        frame = _read(own)
+        if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():
+            frame = frame[frame["backend"].str.endswith("_graph")]
+        parts.append(frame.assign(collective="all_reduce"))
+        sources.append(f"{engine}/{own.parent.name}/{own.stem}")
+    if nccl is not None:
+        frame = _read(nccl)
+        frame = frame[frame["nccl_dtype"] == "half"]
+        names = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
+        if own is None:
+            names["all_reduce"] = "all_reduce"
+        frame = frame[frame["op_name"].isin(list(names))]
+        parts.append(frame.assign(collective=frame["op_name"].map(names)))
+        sources.append(f"nccl/{nccl.parent.name}/{nccl.stem}")
+    if not parts:
+        return None
+    frame = pd.concat(parts)
+    frame = frame.assign(ranks=frame["num_gpus"], payload_bytes=frame["message_size"] * 2.0)
+    return frame[[*COLUMNS["collectives"], "latency_s", "source"]], ", ".join(sources)

@@ -1,0 +1,50 @@
+"""What ``hisearch validate silicon`` shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hisearch.cli import output
+from hisearch.specs.wording import counted
+
+if TYPE_CHECKING:
+    from hisearch.validate.silicon.report import Errors, SiliconReport
+
+_COLUMNS = ("", "rows", "TTFT median", "MAPE", "bias", "TPOT median", "MAPE", "bias")
+
+
+def show(report: SiliconReport) -> None:
+    """Errors over all rows, by engine and by group, then what was skipped and why."""
+    output.say(
+        f"{report.file}: {counted(report.rows, 'row')}, {report.priced:,} simulated with the profile {report.profile}",
+        bold=True,
+    )
+    overall = [report.all, *report.left_out.values(), *report.engines]
+    if report.start_up.n:
+        overall.append(report.start_up)
+    output.table(_COLUMNS, map(_row, overall), numbers=range(1, 8))
+    if report.start_up.n:
+        output.say()
+        output.say("TTFT of the start-up rows is in their own line alone; see docs/accuracy.md.")
+    output.heading("By engine, version, GPU, model and mode")
+    output.table(_COLUMNS, map(_row, report.groups), numbers=range(1, 8))
+    if report.skipped:
+        output.heading("Skipped")
+        output.table(("rows", "reason"), ((f"{n:,}", reason) for reason, n in report.skipped.items()), numbers=(0,))
+
+
+def _row(errors: Errors) -> Sequence[str]:
+    ttft = (errors.ttft_median_ape, errors.ttft_mape, errors.ttft_bias)
+    tpot = (errors.tpot_median_ape, errors.tpot_mape, errors.tpot_bias)
+    cells = [errors.key, f"{errors.n:,}"]
+    for median, mape, bias in (ttft, tpot):
+        cells += [_percent(median), _percent(mape), _percent(bias, sign=True)]
+    return cells
+
+
+def _percent(value: float, *, sign: bool = False) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:+.1%}" if sign else f"{value:.1%}"

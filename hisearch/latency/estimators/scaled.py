@@ -1,0 +1,378 @@
+"""Scaled roofline: each operator family by its fitted law (``hisearch.latency.laws``), on the accelerator's own sheet.
+
+Notation (per layer and rank; g attention groups, so that FFNs see m = g * T tokens)
+    token_s[T] = sum over dense matrices of gemm_s(m) + moe_s(m) + elementwise operators + collectives
+               + layers * min(prefill launch, decode launch)
+    sequence_s[S] = LM head + sampling + all-gather of the logits
+    chunk_s    = prefill_s of one chunk, less the launch that token_s has
+    decode_s   = decode_s of the batch, likewise
+
+Norms, rotary embedding, activation and sampling have no law: they take the profile's roofline terms, as do formats that
+were not measured, with a warning. Steps for which the engine has CUDA graphs are priced at the graph's size, longer
+ones add ``layers * eager_layer_s``; of kernels' launches a step sees ``launch_share``. Energy is the roofline's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hisearch.hardware.power import worker_idle_w
+from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.estimators.roofline import (
+    F8,
+    RooflineEstimator,
+    RooflineWorker,
+    energy_costs,
+    engine_overhead,
+    format_warnings,
+    sheet_peaks,
+)
+from hisearch.latency.host import with_host_times
+from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
+from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.laws.formats import FORMATS
+from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
+from hisearch.latency.laws.moe import Experts, moe_s
+from hisearch.latency.laws.ranges import beyond
+from hisearch.latency.laws.sheet import Sheet
+from hisearch.latency.laws.steps import rising
+from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
+from hisearch.latency.parameters import Matrix, matrices
+from hisearch.latency.sharding import Parallelism, Shard, moe_layers, parallelism_of, shard, window_layers
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+
+#: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
+#: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.
+IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
+IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
+
+#: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
+#: SGLang's is 1,024).
+BESIDE_TOKENS = 256
+
+#: Deviation of memory bandwidth or peak from which a profile is of another accelerator.
+SAME_SHEET = 0.02
+
+
+@dataclass(frozen=True)
+class ScaledWorker:
+    """One worker's operators by their laws; methods take arrays and return seconds.
+
+    roofline: the same worker at the profile's roofline terms, for what has no law.
+    weights: name of the weights' format, a key of ``FORMATS``.
+    launch_share: of the kernels' launch times that a step sees.
+    """
+
+    model: ModelSpec
+    part: Shard
+    laws: LawsSpec
+    accelerator: AcceleratorSpec
+    roofline: RooflineWorker
+    collectives: Collectives
+    weights: str
+    prefill: PrefillTerms
+    decode: DecodeTerms
+    prefill_heads: Heads
+    decode_heads: Heads
+    launch_share: float = 1.0
+
+    @property
+    def launch_s(self) -> float:
+        """Launch of attention that every step pays, in each layer."""
+        return min(self.prefill.launch_s, self.decode.launch_s)
+
+    def token_s(self, tokens: F8) -> F8:
+        """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
+        total = np.full_like(tokens, self.model.layers * self.launch_s * self.launch_share)
+        shared = np.zeros_like(tokens)
+        for matrix in matrices(self.model, self.part):
+            if matrix.experts == 1:
+                beside = shared if matrix.name.startswith("shared_") else total
+                beside += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
+        if moe_layers(self.model):
+            routed = moe_layers(self.model) * self.experts_s(tokens)
+            total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
+        for op in self._elementwise_ops():
+            total += op.layers * self._elementwise_s(op, tokens)
+        return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
+
+    def sequence_s(self, sequences: F8) -> F8:
+        """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
+        head = Matrix("lm_head", self.model.hidden_size, self.part.vocab, layers=1, quantised=False)
+        total = self.product_s(head, sequences)
+        for op in self.roofline.sequence_ops:
+            if op.family == "elementwise":
+                total = total + self._elementwise_s(op, sequences)
+        payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
+        return total + self.collectives.all_gather_s(payload, self.part.parallelism.tensor)
+
+    def product_s(self, matrix: Matrix, tokens: F8) -> F8:
+        """One layer's product with a dense matrix, by its format's law or the roofline."""
+        name = law_of(self.laws.gemm, self.weights if matrix.quantised else "bf16")
+        if name is None:
+            op = next(op for op in self.roofline.token_ops if op.name == matrix.name)
+            return self._gemm_roofline_s(op, tokens / matrix.token_groups)
+        layout, terms = FORMATS[name], self.laws.gemm[name]
+        seconds = gemm_s(
+            terms, self.sheet(layout.rate), tokens, float(matrix.outputs), float(matrix.inputs),
+            weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
+        )  # fmt: skip
+        return seconds - self._hidden_s(terms.launch_s)
+
+    def experts_s(self, tokens: F8) -> F8:
+        """One layer's routed experts, by their format's law or the roofline."""
+        moe, split = self.model.moe, self.part.parallelism
+        assert moe is not None
+        name = law_of(self.laws.moe, self.weights)
+        if name is None:
+            routed = [op for op in self.roofline.token_ops if op.experts > 1]
+            return np.asarray(sum(self._gemm_roofline_s(op, tokens) for op in routed))
+        layout, terms = FORMATS[name], self.laws.moe[name]
+        experts = Experts(
+            self.model.hidden_size, self.part.expert_intermediate, moe.experts, moe.experts_per_token, split.expert,
+            2.0 if self.model.gated_ffn else 1.0,
+        )  # fmt: skip
+        seconds = moe_s(
+            terms, self.sheet(layout.rate), experts, tokens * split.attention_data,
+            weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
+        )  # fmt: skip
+        return seconds - self._hidden_s(terms.launch_s)
+
+    def chunk_s(self, new: F8, cached: F8) -> F8:
+        """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        sheet, one, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
+        seconds = (self.model.layers - windowed) * (
+            prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached) - self.launch_s
+        )
+        if windowed:
+            window = float(self.model.sliding_window_tokens)
+            within = prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached, window)
+            seconds = seconds + windowed * (within - self.launch_s)
+        shape = self.roofline.attention
+        rebuilt = cached * shape.decompress_flops / (self.sheet("bf16").flops * self.prefill.flops)
+        return np.asarray(seconds + self.model.layers * rebuilt)
+
+    def decode_s(self, sequences: F8, context: F8) -> F8:
+        """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
+        sheet, windowed = self.sheet("bf16"), window_layers(self.model)
+        full = decode_s(self.decode, sheet, self.decode_heads, sequences, context) - self.launch_s
+        seconds = (self.model.layers - windowed) * full
+        if windowed:
+            seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
+            within = decode_s(self.decode, sheet, self.decode_heads, sequences, seen) - self.launch_s
+            seconds = seconds + windowed * within
+        return np.asarray(seconds)
+
+    def sheet(self, rate: DType) -> Sheet:
+        """The accelerator's figures for operands whose peak is that of ``rate``."""
+        peaks = sheet_peaks(self.accelerator)
+        return Sheet(self.laws.multiprocessors, peaks[rate], self.accelerator.memory_bandwidth_bytes_per_s)
+
+    def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
+        """All of the above on the knots of ``StepCosts``, rising where laws rise."""
+        new = knots_up_to(max_tokens).astype(np.float64)
+        cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)
+        batch = knots_up_to(max(max_sequences, 2)).astype(np.float64)
+        context = knots_up_to(max_context).astype(np.float64)
+        rows, columns = np.maximum(new, 1.0)[:, None], cached[None, :]
+        chunk_rate = self.chunk_s(rows, columns) / attention_pairs(rows, columns)
+        decode = self.decode_s(np.maximum(batch, 1.0)[:, None], context[None, :])
+        decode[0, :] = 0.0
+        device = StepCosts(
+            host_s=0.0,
+            host_per_sequence_s=0.0,
+            token_s=self._steps_s(overhead, max_tokens),
+            sequence_s=rising(self.sequence_s, max_sequences, []),
+            chunk_rate=np.ascontiguousarray(chunk_rate),
+            decode_s=np.ascontiguousarray(decode),
+        )
+        return with_host_times(device, overhead, self.model.layers)
+
+    def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
+        """``token_s`` of 0 … ``limit`` tokens, padded to CUDA graphs, with launches one by one beyond the largest."""
+        graphs = overhead.graph_batches
+        table = rising(self.token_s, limit, graphs)
+        if graphs:
+            table[graphs[-1] + 1 :] += self.model.layers * overhead.eager_layer_s
+        return table
+
+    def _elementwise_ops(self) -> list[Operator]:
+        """Elementwise operators that are kernels of their own; of routed experts only where no law covers them."""
+        reduces = self.part.parallelism.tensor > 1
+        inside = IN_ATTENTION.get(self.laws.engine, set()) | (
+            IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set()
+        )
+        found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
+        if law_of(self.laws.moe, self.weights) is None:
+            return found
+        shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.attention_data * ACTIVATION_BYTES
+        kept = [op for op in found if not op.name.startswith("expert_")]
+        activations = [op for op in found if op.name == "expert_activation" and shared]
+        return kept + [replace(op, bytes_per_unit=shared) for op in activations]
+
+    def _elementwise_s(self, op: Operator, units: F8) -> F8:
+        rate = self.roofline.rates.elementwise
+        launch_s = rate.launch_s - self._hidden_s(rate.launch_s)
+        return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s
+
+    def _gemm_roofline_s(self, op: Operator, units: F8) -> F8:
+        rate = self.roofline.rates.gemm
+        launch_s = rate.launch_s - self._hidden_s(rate.launch_s)
+        return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s
+
+    def _hidden_s(self, launch_s: float) -> float:
+        """What a step does not see of a kernel's launch."""
+        return (1.0 - self.launch_share) * launch_s
+
+
+class ScaledEstimator:
+    """Compiles a worker to tables with the laws of one LatencyProfile."""
+
+    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
+        if profile.laws is None:
+            raise ValueError(f"profile {profile_name}: estimator scaled needs a laws section")
+        self.profile_name = profile_name
+        self.profile = profile
+        self.laws = profile.laws
+
+    def worker(
+        self,
+        model: ModelSpec,
+        accelerator: AcceleratorSpec,
+        *,
+        tensor_parallel: int,
+        parallelism: Parallelism | None = None,
+        weight_dtype: DType | None,
+        kv_dtype: DType,
+    ) -> ScaledWorker:
+        """The worker's operators, not yet tabulated.
+
+        Raises:
+            InvalidParallelism: the model cannot be split so.
+            ValueError: the profile has no law of the model's attention.
+        """
+        part = shard(model, parallelism_of(tensor_parallel, parallelism))
+        roofline = RooflineEstimator(self.profile_name, self.profile).worker(
+            model,
+            accelerator,
+            tensor_parallel=tensor_parallel,
+            parallelism=parallelism,
+            weight_dtype=weight_dtype,
+            kv_dtype=kv_dtype,
+        )
+        link = roofline.rates.link_bytes_per_s
+        assert link is not None
+        prefill, decode = self._attention(model, kv_dtype)
+        return ScaledWorker(
+            model=model,
+            part=part,
+            laws=self.laws,
+            accelerator=accelerator,
+            roofline=roofline,
+            collectives=Collectives(self.laws.collectives, link, roofline.rates.alpha_s),
+            weights=weights_law(model, weight_dtype),
+            prefill=prefill,
+            decode=decode,
+            prefill_heads=prefill_heads(model, part, kv_dtype),
+            decode_heads=decode_heads(model, part, kv_dtype),
+        )
+
+    def compile(
+        self,
+        model: ModelSpec,
+        accelerator: AcceleratorSpec,
+        *,
+        tensor_parallel: int,
+        parallelism: Parallelism | None = None,
+        weight_dtype: DType | None,
+        kv_dtype: DType,
+        engine: EngineSpec,
+        max_tokens: int,
+        max_sequences: int,
+        max_context_tokens: int,
+    ) -> CompiledCosts:
+        """See ``LatencyEstimator.compile``."""
+        overhead = engine_overhead(self.profile_name, self.profile, engine)
+        timed = replace(
+            self.worker(
+                model,
+                accelerator,
+                tensor_parallel=tensor_parallel,
+                parallelism=parallelism,
+                weight_dtype=weight_dtype,
+                kv_dtype=kv_dtype,
+            ),
+            launch_share=overhead.launch_share,
+        )
+        split = timed.part.parallelism
+        limits = (max_tokens, max_sequences, max_context_tokens)
+        dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+        return CompiledCosts(
+            seconds=timed.tabulate(overhead, *limits),
+            joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
+            idle_w=worker_idle_w(accelerator, split.group_ranks),
+            profile=self.profile_name,
+            evidence=self.profile.evidence,
+            relative_error=self.profile.relative_error,
+            warnings=(*format_warnings(accelerator, dtype), *self._warnings(timed, engine, kv_dtype)),
+        )
+
+    def _attention(self, model: ModelSpec, kv_dtype: DType) -> tuple[PrefillTerms, DecodeTerms]:
+        laws = self.laws
+        families = (
+            (laws.prefill_attention, laws.decode_attention)
+            if model.mla is None
+            else (laws.mla_prefill, laws.mla_decode)
+        )
+        names = [law_of(family, kv_dtype) or next(iter(family), None) for family in families]
+        if names[0] is None or names[1] is None:
+            raise ValueError(
+                f"profile {self.profile_name}: no law of {'MLA' if model.mla is not None else 'attention'}, which "
+                f"{model.huggingface_id} needs"
+            )
+        return families[0][names[0]], families[1][names[1]]
+
+    def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
+        laws, found = self.laws, []
+        if engine.name != laws.engine:
+            found.append(f"laws of {laws.engine} {laws.engine_version} price steps of {engine.name}")
+        sheet = worker.sheet("bf16")
+        ratios = (sheet.bytes_per_s / laws.memory_bandwidth_bytes_per_s, sheet.flops / laws.flops)
+        if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
+            found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
+        dense = any(matrix.experts == 1 and matrix.quantised for matrix in matrices(worker.model, worker.part))
+        families = ((dense, "dense products", laws.gemm), (moe_layers(worker.model) > 0, "experts", laws.moe))
+        for present, family, known in families:
+            taken = law_of(known, worker.weights)
+            if present and taken is None:
+                found.append(f"no law of {family} in {worker.weights}: the roofline prices them")
+            elif present and taken != worker.weights:
+                found.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
+        if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
+            found.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
+        return [*found, *self._outside(worker)]
+
+    def _outside(self, worker: ScaledWorker) -> list[str]:
+        """Widths and heads beyond what was measured; a router is too small to matter."""
+        found = []
+        for matrix in matrices(worker.model, worker.part):
+            name = law_of(self.laws.gemm, worker.weights if matrix.quantised else "bf16")
+            if matrix.experts == 1 and matrix.name != "router" and name is not None:
+                found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
+        found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
+        return found + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
+
+
+@register("scaled")
+def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
+    """The scaled roofline with ``profile``'s laws."""
+    return ScaledEstimator(profile_name, profile)

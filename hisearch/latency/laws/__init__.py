@@ -1,0 +1,1 @@
+"""Closed laws of operator families: seconds of one call from its shape, a data sheet and a few named coefficients."""

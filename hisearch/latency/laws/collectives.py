@@ -1,0 +1,84 @@
+"""Collectives of one worker: measured curves where there are any, else alpha-beta, and their sequence in a step.
+
+The curves are straight between knots in both logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
+from hisearch.latency.laws.sheet import F8
+from hisearch.latency.operators import ACTIVATION_BYTES
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
+from hisearch.specs.model import ModelSpec
+
+
+def curve_s(curve: CollectiveCurve, payload_bytes: F8) -> F8:
+    """Seconds at each size; flat below the first knot, at the slope of the last two knots (at most 1) beyond them."""
+    sizes, seconds = np.log(np.asarray(curve.payload_bytes)), np.log(np.maximum.accumulate(curve.seconds))
+    at = np.log(np.maximum(payload_bytes, 1.0))
+    slope = min((seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]), 1.0)
+    return np.asarray(np.exp(np.interp(at, sizes, seconds) + slope * np.maximum(at - sizes[-1], 0.0)))
+
+
+def curve_for(curves: Sequence[CollectiveCurve], ranks: int) -> CollectiveCurve:
+    """The curve that stands for ``ranks``: that of the next larger measured number of them, else of the largest."""
+    known = sorted(curves, key=lambda curve: curve.ranks)
+    return next((curve for curve in known if curve.ranks >= ranks), known[-1])
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Collectives between ranks of one host; methods take payloads in bytes and return seconds.
+
+    curves: measured ones; None leaves alpha-beta alone.
+    link_bytes_per_s, alpha_s: of a link as attained, and the fixed cost of a collective without a curve.
+    """
+
+    curves: CollectiveCurves | None
+    link_bytes_per_s: float
+    alpha_s: float
+
+    def all_reduce_s(self, payload_bytes: F8, ranks: int) -> F8:
+        """Every rank ends with the sum of all ranks' ``payload_bytes``."""
+        known = self.curves.all_reduce if self.curves is not None else []
+        return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
+
+    def all_gather_s(self, payload_bytes: F8, ranks: int) -> F8:
+        """Every rank ends with all parts of ``payload_bytes``."""
+        known = self.curves.all_gather if self.curves is not None else []
+        return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
+
+    def reduce_scatter_s(self, payload_bytes: F8, ranks: int) -> F8:
+        """Every rank ends with its part of the sum of ``payload_bytes``."""
+        known = self.curves.reduce_scatter if self.curves is not None else []
+        return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
+
+    def send_s(self, payload_bytes: F8) -> F8:
+        """One rank to another."""
+        return np.asarray(self.alpha_s + payload_bytes / self.link_bytes_per_s)
+
+    def step_s(self, split: Parallelism, model: ModelSpec, tokens: F8) -> F8:
+        """All collectives of one pass of a group's ``tokens``, but the logits'."""
+        payload = ACTIVATION_BYTES * model.hidden_size * tokens
+        reduced = self.all_reduce_s(payload, split.tensor)
+        total = (model.layers + 1) * reduced
+        if split.attention_data == 1:
+            total = total + model.layers * reduced
+        else:
+            whole = payload * split.attention_data
+            exchanged = self.all_gather_s(whole, split.stage_ranks) + self.reduce_scatter_s(whole, split.stage_ranks)
+            total = total + model.layers * exchanged
+        return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))
+
+    def _seconds(self, known: Sequence[CollectiveCurve], payload_bytes: F8, ranks: int, volume: float) -> F8:
+        if ranks == 1:
+            return np.zeros_like(payload_bytes)
+        if known:
+            return curve_s(curve_for(known, ranks), payload_bytes)
+        return np.asarray(self.alpha_s + volume * payload_bytes / self.link_bytes_per_s)

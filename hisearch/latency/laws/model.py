@@ -1,0 +1,48 @@
+"""A model's operators as laws name and size them: which format's law, which heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hisearch.latency.laws.attention import Heads
+from hisearch.latency.operators import ACTIVATION_BYTES
+from hisearch.latency.parameters import kv_element_bytes, layer_kv_bytes_per_token
+from hisearch.latency.sharding import Shard
+from hisearch.specs.base import DType
+from hisearch.specs.model import ModelSpec
+
+#: Formats by whose law another one's matrices are priced where it has none.
+NEAREST: dict[str, tuple[str, ...]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",), "fp16": ("bf16",)}
+
+
+def law_of(known: Mapping[str, object], name: str) -> str | None:
+    """The format whose law prices ``name``: its own, else its nearest, else none."""
+    return next((choice for choice in (name, *NEAREST.get(name, ())) if choice in known), None)
+
+
+def weights_law(model: ModelSpec, weight_dtype: DType | None) -> str:
+    """Format of the weights as laws name it.
+
+    Checkpoints that are published in fp8 have a scale per block of 128 x 128; those that an engine quantises, one per
+    channel or tensor.
+    """
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    if dtype == "fp8" and model.weight_dtype == "fp8":
+        return "fp8_block"
+    return "bf16" if dtype in ("fp16", "fp32") else dtype
+
+
+def prefill_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
+    """Attention of a chunk on one rank; MLA rebuilds keys and values of every head, in 16 bits."""
+    if model.mla is None:
+        return Heads(part.heads, part.kv_heads, model.head_dim, layer_kv_bytes_per_token(model, part, kv_dtype))
+    key, value = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
+    return Heads(part.heads, part.heads, (key + value) / 2.0, part.heads * (key + value) * ACTIVATION_BYTES)
+
+
+def decode_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
+    """Attention of a new token on one rank; MLA reads one latent for all heads."""
+    if model.mla is None:
+        return Heads(part.heads, part.kv_heads, model.head_dim, layer_kv_bytes_per_token(model, part, kv_dtype))
+    latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
+    return Heads(part.heads, 1, latent + rotary / 2.0, (latent + rotary) * kv_element_bytes(kv_dtype))

@@ -1,0 +1,174 @@
+"""Coefficients of operator families on one accelerator under one engine: the laws of ``hisearch.latency.laws``.
+
+Shares are of the accelerator's data sheet, so that a law carries over to another accelerator by its own sheet.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, EngineName, Evidence, NonNegative, Positive, Strict
+
+#: Share of a sheet's rate. Clocks above base and caches can carry a fit a little past 1.
+Share = Annotated[float, Field(gt=0, le=1.5)]
+Sharpness = Annotated[float, Field(ge=1, le=64)]
+
+
+class FitError(Strict):
+    """Absolute percentage errors of a law on the measurements it stands for."""
+
+    points: Count = Field(description="Measurements.")
+    median: NonNegative = Field(description="Median, of shapes left out of the fit (0.05 = 5 %).")
+    p90: NonNegative = Field(description="90th percentile, of shapes left out of the fit.")
+    fitted_median: NonNegative = Field(description="Median with all shapes in the fit.")
+    decode_median: NonNegative | None = Field(
+        None,
+        description="Median of steps of up to 256 tokens, of shapes left out; where steps of all kinds were measured.",
+    )
+    prefill_median: NonNegative | None = Field(None, description="Median of longer steps, likewise.")
+
+
+class LawTerms(Strict):
+    """What every law says of itself."""
+
+    evidence: Evidence = Field("fitted", description="How the coefficients are known.")
+    source: str = Field(min_length=1, description="Table, engine and version that they were fitted on.")
+    error: FitError | None = Field(None, description="Cross-validated; none where the law was taken from elsewhere.")
+    ranges: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="Smallest and largest of each measured dimension; beyond, the law is a guess."
+    )
+
+
+class GemmTerms(LawTerms):
+    """``y[m, n] = x[m, k] @ w[k, n]``, quantisation of x included."""
+
+    launch_s: NonNegative = Field(description="Kernel launch and its gap.")
+    fill_s: NonNegative = Field(description="Latency of the pipeline's first loads, at full depth.")
+    fill_depth: Positive = Field(description="Depth k at which half of it is seen.")
+    bandwidth: Share = Field(description="Share of the memory bandwidth, of weights and activations.")
+    flops: Share = Field(description="Share of the peak, of the largest tile, of full waves.")
+    tile_losses: tuple[NonNegative, NonNegative, NonNegative] = Field(
+        description="Time that each next smaller tile adds per FLOP, as a share of the largest tile's."
+    )
+    wave_s: NonNegative = Field(description="Prologue and epilogue of one wave of tiles.")
+    quantisation: Annotated[float, Field(ge=0, le=1)] = Field(description="1: a partial wave costs a whole one.")
+    sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
+    quantise_bandwidth: Positive | None = Field(
+        None, description="Share of the memory bandwidth at which activations are quantised; none for 16-bit operands."
+    )
+    tokens: list[Count] = Field(default_factory=list, description="Knots m of the correction.")
+    correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log m.")
+
+    @model_validator(mode="after")
+    def _check(self) -> GemmTerms:
+        if len(self.tokens) != len(self.correction) or self.tokens != sorted(set(self.tokens)):
+            raise ValueError("tokens and correction need as many entries, tokens in rising order")
+        return self
+
+
+class PrefillTerms(LawTerms):
+    """Causal attention of prompt chunks."""
+
+    launch_s: NonNegative = Field(description="Kernel launch, its gap, and scheduling of the batch.")
+    flops: Share = Field(description="Share of the 16-bit peak at a head width of 128.")
+    rate_64: Positive = Field(description="Rate at a head width of 64, relative to that of 128.")
+    rate_256: Positive = Field(description="Rate at a head width of 256, relative to that of 128.")
+    bandwidth: Share = Field(description="Share of the memory bandwidth.")
+    pad_tokens: Positive = Field(description="Keys by which the diagonal of a chunk is padded.")
+    tile_s: NonNegative = Field(description="Prologue and epilogue of one tile of 128 queries of a head.")
+    longest_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="Time of the longest tile alone, as a share of what it takes among others."
+    )
+    sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
+
+
+class DecodeTerms(LawTerms):
+    """Attention of one new token per sequence."""
+
+    launch_s: NonNegative = Field(description="Kernel launch, its gap, and the combination of splits.")
+    fill_s: NonNegative = Field(description="Latency of one split's loop over the context, at long contexts.")
+    fill_tokens: Positive = Field(description="Context at which half of it is seen.")
+    bandwidth: Share = Field(description="Share of the memory bandwidth at which the context is read.")
+    rate_64: Positive = Field(description="Rate at a head width of 64, relative to that of 128.")
+    rate_256: Positive = Field(description="Rate at a head width of 256, relative to that of 128.")
+    flops: Share = Field(description="Share of the 16-bit peak; queries count as 16 rows at least.")
+    unit_s: NonNegative = Field(description="One sequence and KV head on one multiprocessor.")
+    serial_token_s: NonNegative = Field(
+        description="A token of the longest context, where the kernel does not split a sequence over multiprocessors."
+    )
+    sharpness: Sharpness = Field(description="p of the p-norm that joins memory, arithmetic, unit and serial time.")
+    cache_bytes: Positive = Field(
+        description="Contexts below this were read from the L2 cache in the measurement, which repeats one call; a "
+        "step reads them from memory."
+    )
+    cache_speedup: Annotated[float, Field(ge=1)] = Field(description="How much faster they were.")
+
+
+class MoeTerms(LawTerms):
+    """Routed experts of a layer: permutation, two grouped products, activation, weighted sum."""
+
+    launch_s: NonNegative = Field(description="All kernels of the layer.")
+    bandwidth: Share = Field(description="Share of the memory bandwidth at which experts are read.")
+    flops: Share = Field(description="Share of the peak, of tiles of 128 tokens of an expert.")
+    small_tile_loss: NonNegative = Field(description="Time that tiles of 16 and 64 tokens add per FLOP, as a share.")
+    wave_s: NonNegative = Field(description="Prologue and epilogue of one wave of tiles.")
+    quantisation: Annotated[float, Field(ge=0, le=1)] = Field(description="1: a partial wave costs a whole one.")
+    permute_bandwidth: Positive = Field(
+        description="Share of the memory bandwidth at which a rank's tokens are permuted."
+    )
+    route_bandwidth: Positive = Field(
+        description="Share of the memory bandwidth for passes over the tokens of all ranks that hold experts."
+    )
+    sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
+    spread: Positive = Field(description="Draws that count as even and independent, of all that a step makes.")
+    imbalance: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="Exponent of the sets of ranks by which the busiest one's load exceeds the mean."
+    )
+    tokens: list[Count] = Field(default_factory=list, description="Knots of the correction, tokens of the layer.")
+    correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log tokens.")
+
+
+class CollectiveCurve(Strict):
+    """Seconds of a collective by size, straight between knots in both logarithms; the last slope goes on."""
+
+    ranks: Count = Field(description="That take part.")
+    payload_bytes: list[Positive] = Field(min_length=2, description="Whole tensor, rising.")
+    seconds: list[Positive] = Field(min_length=2, description="At each size.")
+
+    @model_validator(mode="after")
+    def _check(self) -> CollectiveCurve:
+        if len(self.payload_bytes) != len(self.seconds) or self.payload_bytes != sorted(set(self.payload_bytes)):
+            raise ValueError("payload_bytes and seconds need as many entries, payload_bytes in rising order")
+        return self
+
+
+class CollectiveCurves(Strict):
+    """Collectives inside one host, a curve for each number of ranks."""
+
+    source: str = Field(min_length=1, description="Table and version.")
+    all_reduce: list[CollectiveCurve] = Field(min_length=1, description="The engine's own, inside a CUDA graph.")
+    all_gather: list[CollectiveCurve] = Field(default_factory=list, description="NCCL's.")
+    reduce_scatter: list[CollectiveCurve] = Field(default_factory=list, description="NCCL's.")
+    all_to_all: list[CollectiveCurve] = Field(default_factory=list, description="NCCL's.")
+
+
+class LawsSpec(Strict):
+    """Laws of one accelerator and engine. Formats that have none take the profile's roofline terms, with a warning."""
+
+    accelerator: str = Field(min_length=1, description="Whose measurements: the name of an Accelerator.")
+    engine: EngineName = Field(description="Whose kernels.")
+    engine_version: str = Field(min_length=1, description="Of which version.")
+    multiprocessors: Count = Field(description="Of the accelerator.")
+    memory_bandwidth_bytes_per_s: Positive = Field(description="Of its sheet; tells another accelerator apart.")
+    flops: Positive = Field(description="16-bit peak of its sheet; likewise.")
+    gemm: dict[str, GemmTerms] = Field(
+        description="By format of the weights: bf16, fp8 (a scale per tensor or channel), fp8_block (per 128 x 128) …"
+    )
+    prefill_attention: dict[str, PrefillTerms] = Field(description="By format of the KV cache.")
+    decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
+    mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
+    mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
+    moe: dict[str, MoeTerms] = Field(default_factory=dict, description="By format of the weights.")
+    collectives: CollectiveCurves | None = Field(None, description="None where a host has one accelerator.")

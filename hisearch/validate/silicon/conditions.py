@@ -1,0 +1,175 @@
+"""Under which conditions a run was measured: what the client sent, and how the server was started.
+
+InferenceMAX (SemiAnalysis) publishes its scripts: ``benchmark_serving.py`` sends ten requests for every one in flight,
+draws each length evenly from 0.8 to 1 times the nominal one, and warms up before it starts the clock, so that the
+first burst counts. Each script states the server's flags; ``_inferencemax`` repeats those that change the schedule.
+Source: github SemiAnalysisAI/InferenceX, ``benchmarks/single_node/*.sh`` and ``benchmarks/benchmark_lib.sh``, and the
+earlier ``benchmarks/70b_*``, ``dsr1_*`` and ``gptoss_*`` scripts of InferenceMAX.
+
+Other runs state nothing: exact lengths, engine defaults and ten requests for every one in flight are assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec
+from hisearch.validate.silicon.rows import SiliconRow
+
+#: (input, output) lengths of InferenceMAX.
+INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
+INFERENCEMAX, FIXED = "inferencemax", "fixed"
+#: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes).
+ASYNC_SINCE = 14
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a run was made.
+
+    input_share, output_share: lengths are drawn evenly from this share of the nominal one up to it.
+    requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
+    poll_steps: decode steps between two looks at the network (SGLang ``--scheduler-recv-interval``).
+    gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
+    kv_dtype: format of the KV cache.
+    """
+
+    campaign: str
+    engine: EngineSpec
+    kv_dtype: DType
+    input_share: float = 1.0
+    output_share: float = 1.0
+    requests_per_slot: int = 10
+    poll_steps: int = 1
+    gather_steps: int = 0
+
+
+def conditions_of(row: SiliconRow) -> Conditions:
+    """Conditions of ``row``: those of its ``campaign`` column, else told by its lengths and columns.
+
+    Raises:
+        ValueError: a campaign that is not known.
+    """
+    campaign = row.campaign or _campaign(row)
+    if campaign == INFERENCEMAX:
+        return _inferencemax(row)
+    if campaign == FIXED:
+        return _fixed(row)
+    raise ValueError(f"campaign: expected {INFERENCEMAX} or {FIXED}, not '{campaign}'")
+
+
+def _campaign(row: SiliconRow) -> str:
+    """InferenceMAX's rows have its lengths and state attention's data parallelism; other campaigns leave it out."""
+    stated = row.cells.get("attention_dp", "") != ""
+    return INFERENCEMAX if stated and (row.input_tokens, row.output_tokens) in INFERENCEMAX_LENGTHS else FIXED
+
+
+def _fixed(row: SiliconRow) -> Conditions:
+    quantised = row.precision in ("fp8", "fp4")
+    memory = 0.84 if row.backend == "sglang" else 0.9
+    return Conditions(
+        FIXED,
+        _engine(
+            row,
+            campaign=FIXED,
+            chunk_tokens=8192,
+            most_running=1024 if row.backend == "vllm" else 2048,
+            memory_fraction=memory,
+        ),
+        kv_dtype="fp8" if quantised and row.backend == "trtllm" else "bf16",
+        output_share=0.995 if row.backend == "vllm" else 1.0,
+    )
+
+
+def _inferencemax(row: SiliconRow) -> Conditions:
+    build = {"vllm": _inferencemax_vllm, "sglang": _inferencemax_sglang, "trtllm": _inferencemax_trtllm}[row.backend]
+    return build(row)
+
+
+def _inferencemax_vllm(row: SiliconRow) -> Conditions:
+    """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16."""
+    model = row.model.lower()
+    narrow = "llama" in model or (row.system.startswith("b") and row.precision in ("fp8", "fp4"))
+    engine = _engine(row, chunk_tokens=8192, most_running=1024)
+    return _burst(engine, "fp8" if narrow else "bf16")
+
+
+def _inferencemax_sglang(row: SiliconRow) -> Conditions:
+    """DeepSeek and Qwen3.5: prompts are polled for every 10 decode steps, every 30 from 16 requests in flight on."""
+    fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
+    poll = 30 if row.concurrency >= 16 else 10
+    if fp4:
+        engine = _engine(row, chunk_tokens=16384, most_running=256, memory_fraction=0.85)
+    elif four and "deepseek" in row.model.lower():
+        engine = _engine(row, chunk_tokens=8192, most_running=32, memory_fraction=0.95, max_prefill_tokens=8192)
+        poll = 10
+    else:
+        engine = _engine(row, chunk_tokens=32768, most_running=256, memory_fraction=0.82, max_prefill_tokens=32768)
+    return _burst(engine, "fp8", poll_steps=poll)
+
+
+def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
+    """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
+
+    Attention groups wait up to 60 steps until every one of them has a prompt (``attention_dp_config.timeout_iters``).
+    """
+    short = (row.input_tokens, row.output_tokens) == (1024, 1024)
+    if "llama" in row.model.lower():
+        engine = _engine(row, chunk_tokens=16384, most_running=2048)
+        return _burst(engine, "fp8", gather_steps=20 if short and row.parallelism.ranks < 8 else 0)
+    if "gpt-oss" in row.model.lower():
+        return _burst(_engine(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85), "fp8")
+    budget = (row.concurrency + row.input_tokens + 127) // 64 * 64
+    gather = 40 if row.precision == "fp8" and short and row.concurrency >= 64 else 0
+    if row.parallelism.attention_data > 1:
+        gather = 60
+    engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=0.8)
+    return _burst(engine, "fp8", gather_steps=gather)
+
+
+def _burst(engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_steps: int = 0) -> Conditions:
+    return Conditions(
+        INFERENCEMAX,
+        engine,
+        kv_dtype,
+        input_share=0.8,
+        output_share=0.8,
+        poll_steps=poll_steps,
+        gather_steps=gather_steps,
+    )
+
+
+def _before_async(row: SiliconRow) -> bool:
+    """VLLM before 0.14, whose scheduler waits for each step unless ``--async-scheduling`` is given."""
+    release = row.version.split(".")
+    return (
+        row.backend == "vllm"
+        and release[0] == "0"
+        and len(release) > 1
+        and release[1].isdigit()
+        and int(release[1]) < ASYNC_SINCE
+    )
+
+
+def _engine(
+    row: SiliconRow,
+    *,
+    campaign: str = INFERENCEMAX,
+    chunk_tokens: int,
+    most_running: int,
+    memory_fraction: float = 0.9,
+    max_prefill_tokens: int = 16384,
+) -> EngineSpec:
+    """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent."""
+    in_flight = -(-row.concurrency // row.parallelism.attention_data)
+    values = {
+        "name": row.backend,
+        "max_running_requests": min(in_flight, most_running),
+        "chunk_tokens": chunk_tokens,
+        "memory_fraction": memory_fraction,
+        "max_prefill_tokens": max_prefill_tokens,
+        "prefix_caching": False,
+        "overlap": not (campaign == FIXED and _before_async(row)),
+    }
+    return EngineSpec.model_validate(values)

@@ -1,0 +1,321 @@
+"""One measured run in the simulator: the catalogue's model on the catalogue's GPU, under the run's own conditions.
+
+A run over several attention groups (data-parallel attention) is simulated as one of them with its share of the
+requests: the groups step together, and the step costs count the tokens that the others bring to the shared FFNs.
+
+What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is not
+looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, and the front end
+(HTTP, tokenisation, the way to the scheduler), which the profile states by engine and version.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.latency.estimator import build_estimator
+from hisearch.latency.host import with_host_times
+from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.simulate.engine import EngineOutOfMemory, simulate
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.result import RequestTable
+from hisearch.specs.base import DType
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import HostTimes, LatencyProfileSpec
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.sampling import stream
+from hisearch.traces.trace import make_trace
+from hisearch.validate.silicon.conditions import Conditions, conditions_of
+from hisearch.validate.silicon.rows import SiliconRow
+
+#: Catalogue names of the systems that measurements name.
+SYSTEMS = {
+    "a100_sxm": "a100-80gb",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200",
+    "b200_sxm": "b200",
+    "l40s": "l40s",
+    "rtx_pro_6000": "rtx-pro-6000",
+    "rtx4090": "rtx4090",
+}
+#: What follows a model's own name in the names of its checkpoints.
+CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
+#: Formats of weights by the columns' words; other words are refused.
+WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "": "bf16"}
+#: Profile of rows whose engine and GPU have none of their own.
+FALLBACK_PROFILE = "roofline"
+#: (engine, version) of runs that make several tokens a step, by multi-token prediction, though no column says so: at
+#: equal columns their TPOT is 0.5 to 0.8 of that of 1.2.0rc6.post2.
+SPECULATIVE = frozenset({("trtllm", "1.2.0rc6.post3")})
+BACKENDS = ("vllm", "sglang", "trtllm")
+
+
+class NotPriced(ValueError):  # noqa: N818
+    """A row that is skipped; the message is the reason, in words that rows of a kind share."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Mean times of a simulated run, seconds."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """Host work of an engine, and of versions of it that differ."""
+
+    own: HostTimes
+    versions: Mapping[str, HostTimes]
+
+    def of_version(self, version: str) -> HostTimes:
+        """Of ``version``; the engine's own where it has none."""
+        return self.versions.get(version, self.own)
+
+
+class Pricer:
+    """Simulates rows: with one latency profile, or each with that of its engine and GPU (``vllm-b200``).
+
+    Args:
+        profile: catalogue name or path of the one profile; None, or an automatic one, for each row's own.
+        catalogue: where models, GPUs and profiles are found.
+        engines: host work to take in place of the profiles'.
+    """
+
+    def __init__(
+        self,
+        profile: str | None = None,
+        catalogue: Catalogue | None = None,
+        engines: Mapping[str, EngineTimes] | None = None,
+    ) -> None:
+        self.catalogue = catalogue or Catalogue()
+        if profile is not None and self.catalogue.get("LatencyProfile", profile).spec.estimator == "auto":
+            profile = None
+        self.profile_name = profile or f"ENGINE-GPU, else {FALLBACK_PROFILE}"
+        self._profile = profile
+        self._engines = engines or {}
+        self._shipped = frozenset(self.catalogue.names("LatencyProfile"))
+        self._plans: dict[tuple[object, ...], WorkerPlan] = {}
+        self._models = {_plain(name): name for name in self.catalogue.names("Model")}
+
+    def price(self, row: SiliconRow) -> Price:
+        """Mean TTFT and TPOT of ``row``, simulated.
+
+        Raises:
+            NotPriced: with the reason.
+        """
+        return self.with_times(row, None)
+
+    def with_times(self, row: SiliconRow, times: HostTimes | None) -> Price:
+        """``price`` with ``times`` as the engine's host work; those of the profile, for its version, where None."""
+        if row.mode != "agg":
+            raise NotPriced(f"mode {row.mode}: prefill and decode apart are not simulated yet")
+        if row.backend not in BACKENDS:
+            raise NotPriced(f"engine {row.backend} is not simulated")
+        if (row.backend, row.version) in SPECULATIVE:
+            raise NotPriced(f"{row.backend} {row.version}: speculative decoding is not simulated")
+        times = self.times_of(row) if times is None else times
+        conditions = conditions_of(row)
+        device = self._device(row, conditions)
+        seconds = with_host_times(device.costs.seconds, times, self._model(row).layers)
+        plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
+        loop = Loop(
+            -(-row.concurrency // row.parallelism.attention_data),
+            row.input_tokens,
+            row.output_tokens,
+            conditions.input_share,
+            conditions.output_share,
+            conditions.requests_per_slot,
+            FrontEnd(times.request_s, times.prompt_token_s),
+        )
+        try:
+            result = simulate(plan, closed_loop(loop))
+        except EngineOutOfMemory as error:
+            raise NotPriced("the simulated engine runs out of KV memory") from error
+        return _means(result.requests, conditions, row, loop)
+
+    def times_of(self, row: SiliconRow) -> HostTimes:
+        """Host work of the row's engine in its version.
+
+        Raises:
+            NotPriced: the profile has no such engine.
+        """
+        if row.backend in self._engines:
+            return self._engines[row.backend].of_version(row.version)
+        name, profile = self._profile_of(row)
+        if row.backend not in profile.engines:
+            raise NotPriced(f"profile {name} has no overhead for engine {row.backend}")
+        return profile.engines[row.backend].of_version(row.version)
+
+    def _profile_of(self, row: SiliconRow) -> tuple[str, LatencyProfileSpec]:
+        """The profile asked for, else that of the row's engine and GPU, else the fallback."""
+        own = f"{row.backend}-{SYSTEMS.get(row.system, '')}"
+        name = self._profile or (own if own in self._shipped else FALLBACK_PROFILE)
+        spec: LatencyProfileSpec = self.catalogue.get("LatencyProfile", name).spec
+        return name, spec
+
+    def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
+        """The row's worker without host work, kept: rows differ in few things."""
+        model, dtype = self._model(row), _weight_dtype(row, self._model(row))
+        name = self._profile_of(row)[0]
+        key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, conditions.engine, row.tokens)
+        if key not in self._plans:
+            self._plans[key] = self._compile(row, conditions, model, dtype)
+        return self._plans[key]
+
+    def _compile(self, row: SiliconRow, conditions: Conditions, model: ModelSpec, dtype: DType) -> WorkerPlan:
+        accelerator = self._accelerator(row)
+        engine, split = conditions.engine, row.parallelism
+        name, profile = self._profile_of(row)
+        try:
+            memory = plan_memory(
+                model,
+                accelerator,
+                tensor_parallel=split.tensor,
+                weight_dtype=dtype,
+                kv_dtype=conditions.kv_dtype,
+                engine=engine,
+                parallelism=split,
+            )
+            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(
+                model,
+                accelerator,
+                tensor_parallel=split.tensor,
+                weight_dtype=dtype,
+                kv_dtype=conditions.kv_dtype,
+                engine=engine,
+                max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
+                max_sequences=engine.max_running_requests,
+                max_context_tokens=engine.max_running_requests * row.tokens,
+                parallelism=split,
+            )
+        except InvalidParallelism as error:
+            raise NotPriced(f"split: {error}") from error
+        except DoesNotFit as error:
+            raise NotPriced("the model does not fit as we plan memory") from error
+        # Energy is not asked for: its tables would double what is kept.
+        costs = replace(costs, joules=costs.seconds)
+        return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
+
+    def _model(self, row: SiliconRow) -> ModelSpec:
+        name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
+        if name is None:
+            raise NotPriced(f"model {row.model} is not in the catalogue")
+        spec: ModelSpec = self.catalogue.get("Model", name).spec
+        return spec
+
+    def _accelerator(self, row: SiliconRow) -> AcceleratorSpec:
+        if row.system not in SYSTEMS:
+            raise NotPriced(f"GPU {row.system} is not in the catalogue")
+        spec: AcceleratorSpec = self.catalogue.get("Accelerator", SYSTEMS[row.system]).spec
+        return spec
+
+
+class FrontEnd(NamedTuple):
+    """Seconds from the client's send until the scheduler knows a prompt: HTTP, tokenisation, the way between processes.
+
+    request_s: for each request. token_s: for each token of the prompt.
+    """
+
+    request_s: float
+    token_s: float
+
+
+class Loop(NamedTuple):
+    """A closed loop: see ``Conditions``; ``slots`` requests in flight."""
+
+    slots: int
+    input_tokens: int
+    output_tokens: int
+    input_share: float
+    output_share: float
+    requests_per_slot: int
+    front_end: FrontEnd
+
+
+@functools.lru_cache(maxsize=256)
+def closed_loop(loop: Loop) -> CompiledTrace:
+    """``slots`` chains of requests, each of which follows the one before it; nothing shared.
+
+    A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
+    that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
+    evenly, whole tokens, from the stated share of the nominal one up to it. A request reaches the scheduler after the
+    front end's time, drawn evenly between nothing and twice its mean: requests that are sent at once come one by one.
+    """
+    count = loop.slots * loop.requests_per_slot
+    draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
+    inputs, outputs = (
+        draw.integers(max(int(share * nominal), 1), nominal + 1, count)
+        for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
+    )
+    delay_s = draw.uniform(0.0, 2.0, count) * (loop.front_end.request_s + loop.front_end.token_s * inputs)
+    index = np.arange(count)
+    first = index < loop.slots
+    # The first request of every slot arrives after its own delay; slots are numbered as they arrive.
+    delay_s[: loop.slots].sort()
+    trace = make_trace(
+        arrival_s=np.where(first, delay_s, np.nan),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        previous=np.where(first, -1, index - loop.slots),
+        think_s=np.where(first, 0.0, delay_s),
+        open_loop=False,
+    )
+    return compile_trace(trace, "closed loop", "closed_loop")
+
+
+def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: Loop) -> Price:
+    counted = table.finished
+    if not counted.any():
+        raise NotPriced("no request finishes in the simulated engine")
+    inputs = float(table.input_tokens[counted].mean())
+    sent_s = loop.front_end.request_s + loop.front_end.token_s * inputs
+    longer = counted & (table.output_tokens > 1)
+    tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
+    held_s = _held_steps(conditions, row, loop.slots) * tpot_s
+    return Price(float(table.ttft_s[counted].mean()) + sent_s + held_s, tpot_s)
+
+
+def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
+    """Decode steps for which a prompt is held back, on average.
+
+    A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
+    steps later, while others come at a rate of ``slots / output_tokens`` a step, holds the first for g steps and the
+    others for g / 2.
+    """
+    polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
+    gather = float(conditions.gather_steps)
+    others = gather * slots / row.output_tokens
+    return polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+
+
+def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:
+    """``profile`` with no host work of ``engine``."""
+    return profile.model_copy(update={"engines": {engine: profile.engines[engine].with_times(HostTimes(step_s=0.0))}})
+
+
+def _plain(name: str) -> str:
+    """A checkpoint's name without what tells its format and training."""
+    plain = name.lower()
+    while plain.endswith(CHECKPOINT_SUFFIXES):
+        plain = plain[: plain.rindex("-")]
+    return plain
+
+
+def _weight_dtype(row: SiliconRow, model: ModelSpec) -> DType:
+    """A model that is published in fp4 (MXFP4) runs so wherever the row says fp4 or fp8."""
+    if model.weight_dtype == "fp4":
+        return "fp4"
+    word = row.gemm_dtype
+    if word not in WEIGHT_DTYPES:
+        raise NotPriced(f"format {word} of weights is not known")
+    return WEIGHT_DTYPES[word]

@@ -1,0 +1,173 @@
+"""How far simulated runs are from measured ones: errors by group of rows.
+
+``(predicted - measured) / measured``: APE is its absolute value, bias its mean; all are fractions.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
+from hisearch.validate.silicon.rows import SiliconRow, read_rows
+
+#: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
+START_UP = frozenset({("trtllm", "1.0.0rc3")})
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of a group of rows; NaN where it has none.
+
+    n: rows. ttft_n: those that count for TTFT: not the ones of a campaign with a start-up cost, unless the group is
+    theirs alone.
+    """
+
+    key: str
+    n: int
+    ttft_n: int
+    ttft_median_ape: float
+    ttft_mape: float
+    ttft_bias: float
+    tpot_median_ape: float
+    tpot_mape: float
+    tpot_bias: float
+
+
+@dataclass(frozen=True)
+class PricedRow:
+    """A row and what became of it: its price, or why it has none."""
+
+    row: SiliconRow
+    price: Price | None
+    skipped: str = ""
+
+    @property
+    def ttft_error(self) -> float:
+        """Signed relative error of the mean TTFT."""
+        return self.price.ttft_s / self.row.measured_ttft_s - 1.0 if self.price else float("nan")
+
+    @property
+    def tpot_error(self) -> float:
+        """Signed relative error of the mean TPOT."""
+        return self.price.tpot_s / self.row.measured_tpot_s - 1.0 if self.price else float("nan")
+
+
+@dataclass(frozen=True)
+class SiliconReport:
+    """Errors over a file.
+
+    rows: read. priced: simulated. skipped: reason -> rows. all: every priced row. engines, groups: by engine, and by
+    engine, version, GPU, model and mode. left_out: with constants fitted without each model's (or GPU's) own rows,
+    where they were fitted. start_up: rows whose TTFT is kept out of ``all``. profile: whose constants.
+    """
+
+    file: str
+    profile: str
+    rows: int
+    priced: int
+    skipped: dict[str, int]
+    all: Errors
+    start_up: Errors
+    engines: list[Errors]
+    groups: list[Errors]
+    left_out: dict[str, Errors]
+
+
+def validate_silicon(
+    file: Path,
+    *,
+    pricer: Pricer,
+    where: Mapping[str, str] | None = None,
+    rows_out: Path | None = None,
+    left_out: Mapping[str, Errors] | None = None,
+) -> SiliconReport:
+    """Simulate every row of ``file`` that can be priced and compare.
+
+    Args:
+        file: CSV of measured runs (see ``rows``).
+        where: column -> value that rows must have.
+        pricer: what simulates.
+        left_out: of the fit, to be reported along.
+        rows_out: CSV to write: the input's columns, ``predicted_ttft_ms``, ``predicted_tpot_ms`` and ``skipped``.
+
+    Raises:
+        SiliconFileError: the file cannot be read; names line and column.
+    """
+    header, rows = read_rows(file, where)
+    priced = list(price_rows(rows, pricer))
+    if rows_out is not None:
+        _write(rows_out, header, priced)
+    return summarise(str(file), priced, pricer.profile_name, left_out or {})
+
+
+def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow]:
+    """Each row with its price or the reason why it has none."""
+    for row in rows:
+        try:
+            yield PricedRow(row, pricer.price(row))
+        except NotPriced as reason:
+            yield PricedRow(row, None, str(reason))
+
+
+def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Mapping[str, Errors]) -> SiliconReport:
+    """The report over ``priced``."""
+    done = [entry for entry in priced if entry.price is not None]
+    start_up = [entry for entry in done if _starts_up(entry)]
+    return SiliconReport(
+        file=file,
+        profile=profile,
+        rows=len(priced),
+        priced=len(done),
+        skipped=dict(Counter(entry.skipped for entry in priced if entry.price is None).most_common()),
+        all=errors("all", done, [entry for entry in done if not _starts_up(entry)]),
+        start_up=errors("start-up", start_up),
+        engines=_grouped(done, 1),
+        groups=_grouped(done, 5),
+        left_out=dict(left_out),
+    )
+
+
+def errors(key: str, entries: Sequence[PricedRow], ttft_entries: Sequence[PricedRow] | None = None) -> Errors:
+    """Errors of ``entries``; of TTFT over ``ttft_entries`` where given."""
+    for_ttft = entries if ttft_entries is None else ttft_entries
+    ttft = _figures([entry.ttft_error for entry in for_ttft])
+    tpot = _figures([entry.tpot_error for entry in entries])
+    return Errors(key, len(entries), len(for_ttft), *ttft, *tpot)
+
+
+def _figures(signed: Sequence[float]) -> tuple[float, float, float]:
+    """Median APE, MAPE, bias."""
+    if not signed:
+        return (float("nan"),) * 3
+    values = np.array(signed)
+    return float(np.median(np.abs(values))), float(np.mean(np.abs(values))), float(np.mean(values))
+
+
+def _grouped(entries: Iterable[PricedRow], parts: int) -> list[Errors]:
+    groups: dict[tuple[str, ...], list[PricedRow]] = {}
+    for entry in entries:
+        groups.setdefault(entry.row.key[:parts], []).append(entry)
+    return [
+        errors(" / ".join(key), group, None if parts > 1 else [entry for entry in group if not _starts_up(entry)])
+        for key, group in sorted(groups.items())
+    ]
+
+
+def _starts_up(entry: PricedRow) -> bool:
+    return (entry.row.backend, entry.row.version) in START_UP
+
+
+def _write(path: Path, header: Sequence[str], priced: Iterable[PricedRow]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*header, "predicted_ttft_ms", "predicted_tpot_ms", "skipped"))
+        for entry in priced:
+            price = entry.price
+            times = ("", "") if price is None else (f"{price.ttft_s * 1e3:.4f}", f"{price.tpot_s * 1e3:.4f}")
+            writer.writerow((*(entry.row.cells.get(name, "") for name in header), *times, entry.skipped))

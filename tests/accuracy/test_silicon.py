@@ -1,0 +1,32 @@
+"""Measured serving runs, where they are present: how many are simulated, and how far off they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from hisearch.validate.silicon.pricing import Pricer
+from hisearch.validate.silicon.report import SiliconReport, validate_silicon
+from tests.reference.recorded import shared_directory
+
+
+@pytest.fixture(scope="module")
+def report() -> SiliconReport:
+    shared = shared_directory()
+    if shared is None:
+        pytest.skip("no measurements: set HISEARCH_SHARED to the folder that holds validation/")
+    return validate_silicon(shared / "validation" / "silicon" / "measured.csv", where={"mode": "agg"}, pricer=Pricer())
+
+
+def test_nine_rows_in_ten_are_simulated(report: SiliconReport) -> None:
+    assert report.priced >= 0.9 * report.rows
+    assert set(report.skipped) <= {
+        "model zhipuai/GLM-5 is not in the catalogue",
+        "trtllm 1.2.0rc6.post3: speculative decoding is not simulated",
+    }
+
+
+def test_errors_are_those_that_the_accuracy_page_states(report: SiliconReport) -> None:
+    assert report.all.tpot_median_ape < 0.075
+    assert report.all.tpot_mape < 0.14
+    assert report.all.ttft_median_ape < 0.15
+    assert report.all.ttft_mape < 0.24

@@ -1,0 +1,190 @@
+"""From tables to a profile: own files, engines that lend laws, documents that read back."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from hisearch.api.calibrate import auto_profile, calibrate_own
+from hisearch.calibrate import families
+from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, build_profile
+from hisearch.calibrate.shipped import BOARDS, carried_over, data_folder
+from hisearch.calibrate.tables import Tables, read_own
+from hisearch.calibrate.writing import profile_yaml
+from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
+from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.sheet import Sheet
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.laws import DecodeTerms, GemmTerms, PrefillTerms
+from hisearch.specs.profile import LatencyProfileSpec
+
+CATALOGUE = Catalogue()
+H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
+ROOFLINE = CATALOGUE.get("LatencyProfile", "roofline").spec
+SHEET = Sheet(132, H100.peak_flops["bf16"], H100.memory_bandwidth_bytes_per_s)
+TODAY = datetime.date(2026, 11, 21)
+
+GEMM = GemmTerms(
+    source="made up", launch_s=3e-6, fill_s=2e-6, fill_depth=800, bandwidth=0.8, flops=0.7,
+    tile_losses=(0.1, 0.2, 0.3), wave_s=1e-6, quantisation=0.4, sharpness=4,
+)  # fmt: skip
+PREFILL = PrefillTerms(
+    source="made up", launch_s=9e-6, flops=0.55, rate_64=0.8, rate_256=1, bandwidth=0.6, pad_tokens=128, tile_s=2e-6,
+    longest_share=0.7, sharpness=2,
+)  # fmt: skip
+DECODE = DecodeTerms(
+    source="made up", launch_s=7e-6, fill_s=5e-6, fill_tokens=2000, bandwidth=0.85, rate_64=0.9, rate_256=1, flops=0.4,
+    unit_s=2e-6, serial_token_s=1e-11, sharpness=3, cache_bytes=4e7, cache_speedup=2,
+)  # fmt: skip
+
+
+def gemm_frame(scale: float = 1.0, source: str = "kernel") -> pd.DataFrame:
+    sizes = (256, 1024, 4096, 8192, 16384)
+    rows = pd.DataFrame(itertools.product((1, 8, 64, 256, 1024, 4096), sizes, sizes), columns=["m", "n", "k"])
+    m, n, k = (rows[name].to_numpy(float) for name in "mnk")
+    seconds = gemm_s(GEMM, SHEET, m, n, k, weight_bytes=2.0, operand_bytes=2.0)
+    return rows.assign(dtype="bf16", latency_s=scale * seconds, source=source)
+
+
+def attention_frames() -> dict[str, pd.DataFrame]:
+    heads = [(32, 8, 128), (16, 4, 128), (8, 1, 128), (64, 8, 64)]
+    prefill = [
+        {
+            "kv_dtype": "bf16", "batch": batch, "new_tokens": new, "heads": h, "kv_heads": kv, "head_dim": width,
+            "value_dim": width, "latency_s": float(prefill_s(
+                PREFILL, SHEET, Heads(h, kv, width, kv * 2 * width * 2.0), float(batch), np.array([float(new)]),
+                np.zeros(1),
+            )[0]),
+        }
+        for batch, new, (h, kv, width) in itertools.product((1, 4, 16), (64, 512, 2048, 8192), heads)
+    ]  # fmt: skip
+    decode = [
+        {
+            "kv_dtype": "bf16", "batch": batch, "context_tokens": context, "heads": h, "kv_heads": kv,
+            "head_dim": width, "latency_s": float(decode_s(
+                DECODE, SHEET, Heads(h, kv, width, kv * 2 * width * 2.0), np.array([float(batch)]),
+                np.array([float(batch * context)]), warm=True,
+            )[0]),
+        }
+        for batch, context, (h, kv, width) in itertools.product((1, 8, 64, 256), (128, 1024, 8192, 65536), heads)
+    ]  # fmt: skip
+    return {"prefill_attention": pd.DataFrame(prefill), "decode_attention": pd.DataFrame(decode)}
+
+
+def collectives_frame() -> pd.DataFrame:
+    sizes = 256.0 * 2.0 ** np.arange(20)
+    seconds = 5e-6 + sizes / 200e9
+    seconds[3] = 1.0
+    return pd.DataFrame({"collective": "all_reduce", "ranks": 2, "payload_bytes": sizes, "latency_s": seconds})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables")
+    gemm_frame().to_csv(path / "gemm.csv", index=False)
+    for name, frame in attention_frames().items():
+        frame.to_parquet(path / f"{name}.parquet")
+    collectives_frame().to_csv(path / "collectives.csv", index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def profile(folder: Path) -> LatencyProfileSpec:
+    return calibrate_own(
+        folder, accelerator="h100-sxm", engine="vllm", engine_version="1.2", multiprocessors=132, source="made up"
+    ).profile
+
+
+def test_laws_of_one_s_own_tables_are_found_again(profile: LatencyProfileSpec) -> None:
+    assert profile.estimator == "scaled"
+    laws = profile.laws
+    assert laws is not None
+    for terms in (laws.gemm["bf16"], laws.prefill_attention["bf16"], laws.decode_attention["bf16"]):
+        assert terms.error is not None
+        assert terms.error.median < 0.05
+    assert laws.gemm["bf16"].bandwidth == pytest.approx(0.8, rel=0.05)
+    assert laws.decode_attention["bf16"].bandwidth == pytest.approx(0.85, rel=0.1)
+    assert laws.gemm["bf16"].ranges["n"] == (256.0, 16384.0)
+    assert laws.engine_version == profile.engines["vllm"].version == "1.2"
+
+
+def test_a_slow_small_collective_is_an_outlier(profile: LatencyProfileSpec) -> None:
+    assert profile.laws is not None
+    assert profile.laws.collectives is not None
+    (curve,) = profile.laws.collectives.all_reduce
+    assert curve.payload_bytes == [knot for knot in CURVE_KNOTS if knot <= 256 * 2**19]
+    assert max(curve.seconds) < 1e-3
+    assert curve.seconds == sorted(curve.seconds)
+
+
+def test_the_document_reads_back(profile: LatencyProfileSpec) -> None:
+    document = yaml.safe_load(profile_yaml("mine", "Mine.", profile))
+    assert document["metadata"]["name"] == "mine"
+    assert LatencyProfileSpec.model_validate(document["spec"]) == profile
+
+
+def test_rows_that_show_the_host_are_left_out() -> None:
+    frame = gemm_frame()
+    slow = np.maximum(frame["latency_s"], 80e-6)
+    with pytest.raises(families.HostBound, match="bound by the host"):
+        families.without_host_bound(frame.assign(latency_s=slow))
+    few = frame.assign(latency_s=np.maximum(frame["latency_s"] * 40.0, 80e-6))
+    kept = families.without_host_bound(few)
+    assert len(frame) / 2 < len(kept) < len(frame)
+    assert kept["latency_s"].min() > 160e-6
+    assert len(families.without_host_bound(frame)) == len(frame)
+
+
+def test_a_format_that_shows_the_host_is_taken_from_another_engine() -> None:
+    own = gemm_frame().assign(latency_s=lambda rows: np.maximum(rows["latency_s"], 80e-6))
+    tables = [
+        Measured("vllm", "1", Tables({"gemm": own, **attention_frames()}, {
+            "gemm": "vllm/gemm", "prefill_attention": "vllm/p", "decode_attention": "vllm/d",
+        })),
+        Measured("sglang", "2", Tables({"gemm": gemm_frame()}, {"gemm": "sglang/gemm"})),
+    ]  # fmt: skip
+    said: list[str] = []
+    target = Target("h100-sxm", H100, 132, "vllm")
+    laws = build_profile(target, tables, ROOFLINE, source="made up", as_of=TODAY, said=said.append).laws
+    assert laws is not None
+    assert laws.gemm["bf16"].source == "sglang/gemm"
+    assert laws.engine_version == "1"
+    assert any("bound by the host" in line for line in said)
+
+
+def test_a_family_that_every_step_has_is_needed() -> None:
+    tables = Tables({"gemm": gemm_frame()}, {"gemm": "gemm.csv"})
+    target = Target("h100-sxm", H100, 132, "vllm")
+    with pytest.raises(ValueError, match="nothing to fit prefill_attention, decode_attention on"):
+        build_profile(target, [Measured("vllm", "1", tables)], ROOFLINE, source="made up", as_of=TODAY)
+
+
+def test_folders_without_tables_or_columns_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none of gemm\.csv"):
+        read_own(tmp_path)
+    gemm_frame().drop(columns=["k"]).to_csv(tmp_path / "gemm.csv", index=False)
+    with pytest.raises(ValueError, match=r"gemm\.csv: columns k are missing"):
+        read_own(tmp_path)
+    with pytest.raises(ValueError, match="neither it nor systems/data"):
+        data_folder(tmp_path)
+
+
+def test_laws_carried_over_state_no_error(profile: LatencyProfileSpec) -> None:
+    other = carried_over(profile, "rtx4090", BOARDS["rtx4090"])
+    assert other.laws is not None
+    assert other.evidence == other.laws.gemm["bf16"].evidence == "assumed"
+    assert other.laws.gemm["bf16"].error is None
+    assert other.laws.multiprocessors == 128
+    assert other.laws.collectives is None
+
+
+def test_the_automatic_profile_lists_every_shipped_one() -> None:
+    auto = auto_profile()
+    assert len(auto.choices) == 3 * len(BOARDS)
+    assert CATALOGUE.get("LatencyProfile", "auto").spec == auto

@@ -1,0 +1,26 @@
+"""``hisearch calibrate``: usage; the fits themselves are in tests/calibrate."""
+
+from pathlib import Path
+
+from tests.cli.conftest import Hisearch
+
+
+def test_what_was_measured_must_be_said(hisearch: Hisearch, tmp_path: Path) -> None:
+    assert hisearch("calibrate").code == 2
+    unknown = hisearch("calibrate", "--accelerator", "h100-sxm", "--engine", "tgi")
+    assert unknown.code == 2
+    assert "vllm, sglang or trtllm" in unknown.err
+    (tmp_path / "gemm.csv").write_text("m,n,k\n")
+    own = hisearch("calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm")
+    assert own.code == 2
+    assert "--multiprocessors" in own.err
+
+
+def test_tables_that_are_not_there_are_an_error(hisearch: Hisearch, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    found = hisearch("calibrate", tmp_path / "empty", "--accelerator", "h100-sxm", "--engine", "vllm")
+    assert found.code == 1
+    assert "neither it nor systems/data below it" in found.err
+    unknown = hisearch("calibrate", "--accelerator", "abacus", "--engine", "vllm")
+    assert unknown.code == 1
+    assert "no tables of accelerator abacus; known: a100-80gb" in unknown.err

@@ -1,0 +1,176 @@
+"""Laws of operator families: closed forms, monotone and finite everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import CURVE, DECODE, GEMM, LAWS, MOE, PREFILL, SHEET
+
+from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, relative_rate
+from hisearch.latency.laws.collectives import Collectives, curve_for, curve_s
+from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.moe import Experts, active, moe_s
+from hisearch.latency.laws.ranges import beyond
+from hisearch.latency.laws.sheet import corrected, p_norm, waves
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.catalogue import Catalogue
+
+HEADS = Heads(heads=32, kv_heads=8, width=128.0, kv_bytes=8 * 2 * 128 * 2.0)
+WIDE = {"weight_bytes": 2.0, "operand_bytes": 2.0}
+COUNTS = st.integers(1, 100_000)
+
+
+def one(value: float) -> np.ndarray:
+    return np.array([float(value)])
+
+
+def test_a_large_product_runs_at_its_share_of_the_peak() -> None:
+    flops = 2.0 * 16384.0**3
+    seconds = gemm_s(GEMM, SHEET, one(16384), one(16384), one(16384), **WIDE)[0]
+    assert seconds == pytest.approx(flops / (SHEET.flops * GEMM.flops), rel=0.05)
+
+
+def test_a_product_of_one_token_reads_its_weights() -> None:
+    seconds = gemm_s(GEMM, SHEET, one(1), one(16384), one(16384), **WIDE)[0]
+    reading = 2.0 * 16384**2 / (SHEET.bytes_per_s * GEMM.bandwidth)
+    assert seconds - GEMM.launch_s - GEMM.fill_s == pytest.approx(reading, rel=0.05)
+
+
+def test_quantising_activations_costs_a_pass_over_them() -> None:
+    quantised = GEMM.model_copy(update={"quantise_bandwidth": 0.5})
+    sizes = (one(4096), one(1024), one(2048))
+    more = gemm_s(quantised, SHEET, *sizes, **WIDE) - gemm_s(GEMM, SHEET, *sizes, **WIDE)
+    assert more[0] == pytest.approx(4096 * 2048 * 3 / (SHEET.bytes_per_s * 0.5))
+
+
+@given(COUNTS, COUNTS, st.integers(128, 65536), st.integers(128, 65536))
+def test_products_rise_with_tokens(m: int, more: int, n: int, k: int) -> None:
+    pair = gemm_s(GEMM, SHEET, np.array([m, m + more], dtype=float), one(n), one(k), **WIDE)
+    assert np.isfinite(pair).all()
+    assert 0 < pair[0] <= pair[1]
+
+
+def test_partial_waves_are_rounded_as_far_as_quantisation_says() -> None:
+    tiles = np.array([1.0, 100.0, 101.0])
+    assert waves(tiles, 100, 0.0).tolist() == [0.01, 1.0, 1.01]
+    assert waves(tiles, 100, 1.0).tolist() == [1.0, 1.0, 2.0]
+
+
+def test_a_sharp_norm_is_the_maximum_and_a_blunt_one_the_sum() -> None:
+    assert p_norm(64.0, one(3), one(2))[0] == pytest.approx(3.0, rel=1e-6)
+    assert p_norm(1.0, one(3), one(2))[0] == pytest.approx(5.0)
+    assert p_norm(2.0, one(0), one(0))[0] == 0.0
+
+
+def test_corrections_are_straight_in_the_logarithm_and_flat_beyond() -> None:
+    units = np.array([1.0, 4.0, 16.0, 1000.0])
+    assert corrected(np.ones(4), units, [4, 16], [1.0, 1.2]).tolist() == [1.0, 1.0, 1.2, 1.2]
+    assert corrected(np.ones(1), one(8), [4, 16], [1.0, 1.2])[0] == pytest.approx(1.1)
+
+
+def test_long_prompts_run_at_the_share_of_the_peak() -> None:
+    new = 65536.0
+    seconds = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(new), one(0))[0]
+    flops = 4 * 128 * 32 * new * (new + 1) / 2
+    assert seconds == pytest.approx(flops / (SHEET.flops * PREFILL.flops), rel=0.02)
+
+
+@given(COUNTS, st.integers(0, 1_000_000), COUNTS)
+def test_prompt_attention_rises_with_both_lengths(new: int, cached: int, more: int) -> None:
+    lengths, behind = np.array([new, new + more, new], float), np.array([cached, cached, cached + more], float)
+    seconds = prefill_s(PREFILL, SHEET, HEADS, 1.0, lengths, behind)
+    assert np.isfinite(seconds).all()
+    assert 0 < seconds[0] <= min(seconds[1:])
+
+
+def test_a_window_bounds_a_chunk() -> None:
+    full = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(100_000))[0]
+    near = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(0), window=1e9)[0]
+    windowed = prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(100_000), window=128.0)[0]
+    assert windowed < full
+    assert near == pytest.approx(prefill_s(PREFILL, SHEET, HEADS, 1.0, one(1000), one(0))[0])
+
+
+def test_long_contexts_are_read_at_the_share_of_the_bandwidth() -> None:
+    context = 10_000_000.0
+    seconds = decode_s(DECODE, SHEET, HEADS, one(64), one(context))[0]
+    assert seconds == pytest.approx(context * HEADS.kv_bytes / (SHEET.bytes_per_s * DECODE.bandwidth), rel=0.1)
+
+
+def test_the_cache_of_a_measurement_is_not_a_step_s() -> None:
+    small, large = one(16 * 256), one(64 * 65536)
+    batch = one(16)
+    assert decode_s(DECODE, SHEET, HEADS, batch, small, warm=True) < decode_s(DECODE, SHEET, HEADS, batch, small)
+    warm = decode_s(DECODE, SHEET, HEADS, batch, large, warm=True)[0]
+    assert warm == pytest.approx(decode_s(DECODE, SHEET, HEADS, batch, large)[0], rel=0.01)
+
+
+@given(st.integers(1, 4096), st.integers(1, 10_000_000), COUNTS)
+def test_decodes_rise_with_context(sequences: int, context: int, more: int) -> None:
+    pair = decode_s(DECODE, SHEET, HEADS, one(sequences), np.array([context, context + more], float))
+    assert np.isfinite(pair).all()
+    assert 0 < pair[0] <= pair[1]
+
+
+def test_rates_between_measured_widths_are_between_theirs() -> None:
+    assert [relative_rate(width, 0.7, 1.1) for width in (32, 64, 128, 256, 576)] == [0.7, 0.7, 1.0, 1.1, 1.1]
+    assert 0.7 < relative_rate(96, 0.7, 1.1) < 1.0
+
+
+def test_distinct_experts_follow_even_draws() -> None:
+    experts = Experts(2048, 768, 128, 8, 1)
+    assert active(experts, one(1))[0] == pytest.approx(8.0)
+    assert active(experts, one(16))[0] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 16))
+    assert active(experts, one(1e6))[0] == pytest.approx(128.0)
+    assert active(Experts(2048, 768, 8, 8, 1), one(1))[0] == pytest.approx(8.0)
+
+
+def test_all_experts_are_read_once() -> None:
+    experts = Experts(4096, 2048, 64, 4, 1)
+    seconds = moe_s(MOE, SHEET, experts, one(512), **WIDE)[0]
+    assert seconds > 64 * 3 * 4096 * 2048 * 2 / (SHEET.bytes_per_s * MOE.bandwidth)
+    assert seconds == pytest.approx(64 * 3 * 4096 * 2048 * 2 / (SHEET.bytes_per_s * MOE.bandwidth), rel=0.1)
+
+
+@given(COUNTS, COUNTS, st.sampled_from([1, 2, 8]))
+def test_experts_rise_with_tokens_by_and_large(tokens: int, more: int, sets: int) -> None:
+    """Tiles of an expert's tokens may fit a little better at one more token; the table is made to rise."""
+    pair = moe_s(MOE, SHEET, Experts(2048, 768, 128, 8, sets), np.array([tokens, tokens + more], float), **WIDE)
+    assert np.isfinite(pair).all()
+    assert 0 < pair[0] <= 1.15 * pair[1]
+
+
+def test_dealing_experts_out_costs_less_than_holding_all() -> None:
+    one_set, eight = (moe_s(MOE, SHEET, Experts(2048, 768, 128, 8, n), one(256), **WIDE)[0] for n in (1, 8))
+    assert eight < one_set / 2
+
+
+def test_curves_meet_their_knots_and_go_on_at_the_last_slope() -> None:
+    sizes = np.array([1.0, 1e3, 1e6, 1e9, 1e10])
+    seconds = curve_s(CURVE, sizes)
+    assert seconds[:4] == pytest.approx([5e-6, 5e-6, 20e-6, 5e-3])
+    assert 5e-3 < seconds[4] <= 5e-2
+
+
+def test_ranks_that_were_not_measured_take_the_next_larger_curve() -> None:
+    curves = [CURVE.model_copy(update={"ranks": 8}), CURVE]
+    assert [curve_for(curves, ranks).ranks for ranks in (2, 4, 8, 16)] == [2, 8, 8, 8]
+
+
+def test_collectives_of_a_pass() -> None:
+    model = Catalogue().get("Model", "qwen3-32b").spec
+    fabric = Collectives(LAWS.collectives, 300e9, 10e-6)
+    payload = 2.0 * model.hidden_size * one(64)
+    tensor = fabric.step_s(Parallelism(2), model, one(64))[0]
+    assert tensor == pytest.approx((2 * model.layers + 1) * fabric.all_reduce_s(payload, 2)[0])
+    staged = fabric.step_s(Parallelism(2, pipeline=2), model, one(64))[0]
+    assert staged - tensor == pytest.approx(10e-6 + payload[0] / 300e9)
+    assert fabric.step_s(Parallelism(1), model, one(64))[0] == 0.0
+    assert fabric.step_s(Parallelism(1, attention_data=8), model, one(64))[0] > 0.0
+
+
+def test_dimensions_beyond_the_measured_are_named() -> None:
+    assert beyond("o_proj", GEMM, n=4096, k=1) == []
+    assert beyond("o_proj", GEMM, n=64) == ["o_proj: n 64 is outside the measured 128 to 65536"]

@@ -1,0 +1,76 @@
+"""Hybrid models: layers of linear attention keep a state for each sequence in place of a KV cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hisearch.latency.memory import plan_memory
+from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
+from hisearch.latency.parameters import (
+    kv_bytes_per_token_per_rank,
+    parameter_count,
+    state_bytes_per_sequence_per_rank,
+)
+from hisearch.latency.sharding import InvalidParallelism, shard
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.model import ModelSpec
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> ModelSpec:
+    spec: ModelSpec = Catalogue().get("Model", "qwen3.5-397b-a17b").spec
+    return spec
+
+
+def test_only_layers_with_a_cache_keep_tokens(hybrid: ModelSpec) -> None:
+    assert kv_bytes_per_token_per_rank(hybrid, 1, "bf16") == 15 * 2 * 2 * 256 * 2
+    assert attention_shape(hybrid, shard(hybrid, 2), "bf16").full_layers == 15
+
+
+def test_the_state_of_a_sequence_is_split_by_heads(hybrid: ModelSpec) -> None:
+    assert state_bytes_per_sequence_per_rank(hybrid, 1) == 45 * 64 * 128 * 128 * 4
+    assert state_bytes_per_sequence_per_rank(hybrid, 8) == 45 * 8 * 128 * 128 * 4
+    with pytest.raises(InvalidParallelism, match=r"linear_attention\.key_heads"):
+        shard(hybrid, 32)
+
+
+def test_states_are_read_and_written_by_sequence_and_never_by_context(hybrid: ModelSpec) -> None:
+    (state,) = [op for op in sequence_operators(hybrid, shard(hybrid, 4), "bf16") if op.name == "linear_state"]
+    moved = state.layers * state.bytes_moved(np.array([3.0]))
+    assert moved[0] == 3 * 2 * state_bytes_per_sequence_per_rank(hybrid, 4)
+
+
+def test_every_layer_has_projections_of_its_own_kind(hybrid: ModelSpec) -> None:
+    layers = {op.name: op.layers for op in token_operators(hybrid, shard(hybrid, 4), "bf16", "bf16")}
+    assert (layers["qkv_proj"], layers["linear_in_proj"], layers["linear_attention"]) == (15, 45, 45)
+
+
+def test_states_take_their_room_from_the_cache(hybrid: ModelSpec) -> None:
+    accelerator = Catalogue().get("Accelerator", "b200").spec
+
+    def plan(running: int) -> tuple[float, int]:
+        engine = EngineSpec(name="sglang", max_running_requests=running)
+        memory = plan_memory(
+            hybrid, accelerator, tensor_parallel=8, weight_dtype="bf16", kv_dtype="bf16", engine=engine
+        )
+        return memory.window_kv_bytes, memory.kv_capacity_tokens
+
+    few, many = plan(8), plan(128)
+    assert many[0] - few[0] == 120 * state_bytes_per_sequence_per_rank(hybrid, 8)
+    assert many[1] < few[1]
+
+
+def test_without_linear_layers_nothing_changes() -> None:
+    dense: ModelSpec = Catalogue().get("Model", "qwen3-8b").spec
+    assert state_bytes_per_sequence_per_rank(dense, 1) == 0.0
+    assert parameter_count(dense) == pytest.approx(8.19e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"), [({"layers": 45}, "must leave a layer"), ({"sliding_window_tokens": 4096}, "are not known")]
+)
+def test_what_makes_no_hybrid_is_refused(hybrid: ModelSpec, changes: dict[str, int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ModelSpec.model_validate(hybrid.model_dump() | changes)

@@ -1,0 +1,203 @@
+"""The scaled roofline: its tables, its warnings, its profiles."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from laws import GEMM, LAWS
+from pydantic import ValidationError
+
+from hisearch.calibrate.shipped import BOARDS, ENGINES
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.estimator import build_estimator
+from hisearch.latency.estimators.scaled import ScaledEstimator
+from hisearch.latency.laws.model import weights_law
+from hisearch.latency.laws.steps import rising, token_grid
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+
+CATALOGUE = Catalogue()
+ROOFLINE: LatencyProfileSpec = CATALOGUE.get("LatencyProfile", "roofline").spec
+H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
+VLLM = EngineSpec(name="vllm")
+HOST = EngineOverhead(step_s=1e-4, graph_batches=[1, 8, 16])
+PROFILE = ROOFLINE.model_copy(update={"estimator": "scaled", "laws": LAWS, "engines": {"vllm": HOST, "sglang": HOST}})
+
+
+def compiled(model: str, profile: LatencyProfileSpec = PROFILE, **settings: Any) -> CompiledCosts:
+    question: dict[str, Any] = {
+        "tensor_parallel": 1, "parallelism": None, "weight_dtype": None, "kv_dtype": "bf16", "engine": VLLM,
+        "max_tokens": 4096, "max_sequences": 256, "max_context_tokens": 500_000,
+    }  # fmt: skip
+    accelerator = settings.pop("accelerator", H100)
+    estimator = build_estimator("mine", profile)
+    return estimator.compile(CATALOGUE.get("Model", model).spec, accelerator, **question | settings)
+
+
+CASES = [
+    ("llama-3.1-8b", Parallelism(1)),
+    ("qwen3-32b", Parallelism(2, pipeline=2)),
+    ("qwen3-30b-a3b", Parallelism(4, expert=4)),
+    ("deepseek-v3", Parallelism(8)),
+    ("deepseek-v3", Parallelism(1, attention_data=8, expert=8)),
+    ("gpt-oss-120b", Parallelism(4)),
+]
+
+
+@pytest.mark.parametrize(("model", "split"), CASES)
+def test_tables_are_finite_and_rise(model: str, split: Parallelism) -> None:
+    costs = compiled(model, tensor_parallel=split.tensor, parallelism=split).seconds
+    for table in (costs.token_s, costs.sequence_s, costs.chunk_rate, costs.decode_s):
+        assert np.isfinite(table).all()
+        assert (table >= 0).all()
+    assert costs.token_s[0] == costs.sequence_s[0] == 0
+    assert (np.diff(costs.token_s) >= 0).all()
+    assert (np.diff(costs.sequence_s) >= 0).all()
+    assert (np.diff(costs.decode_s[1:], axis=1) >= -1e-15).all()
+
+
+def test_a_step_is_the_sum_of_its_operators() -> None:
+    """One token on one rank: every matrix once, from the law, the rest from the roofline's terms."""
+    model = CATALOGUE.get("Model", "llama-3.1-8b").spec
+    worker = ScaledEstimator("mine", PROFILE).worker(model, H100, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16")
+    elementwise = sum(
+        op.layers * worker._elementwise_s(op, np.ones(1)) for op in worker.roofline.token_ops if op.family != "gemm"
+    )
+    weights = model.layers * model.hidden_size * (2 * model.hidden_size + 2 * 1024 + 3 * model.intermediate_size)
+    reading = 2.0 * weights / (H100.memory_bandwidth_bytes_per_s * GEMM.bandwidth)
+    rest = worker.token_s(np.ones(1)) - elementwise - model.layers * worker.launch_s
+    assert rest[0] == pytest.approx(reading + 4 * model.layers * (GEMM.launch_s + 0.8 * GEMM.fill_s), rel=0.1)
+
+
+def test_steps_are_padded_to_the_graph_that_runs_them() -> None:
+    token_s = compiled("llama-3.1-8b").seconds.token_s
+    assert token_s[2] == token_s[8]
+    assert token_s[9] == token_s[16]
+    assert token_s[1] < token_s[2]
+    assert token_s[17] > token_s[16]
+
+
+def test_launches_may_hide_behind_the_kernel_before() -> None:
+    hidden = PROFILE.model_copy(update={"engines": {"vllm": HOST.model_copy(update={"launch_share": 0.25})}})
+    model = CATALOGUE.get("Model", "llama-3.1-8b").spec
+    kernels = model.layers * (4 * GEMM.launch_s + LAWS.decode_attention["bf16"].launch_s)
+    elementwise = (4 * model.layers + 1) * ROOFLINE.elementwise.launch_s
+    saved = compiled("llama-3.1-8b").seconds.token_s[1:] - compiled("llama-3.1-8b", hidden).seconds.token_s[1:]
+    np.testing.assert_allclose(saved, 0.75 * (kernels + elementwise), rtol=1e-9)
+
+
+def test_grids_hold_every_small_count_and_the_last() -> None:
+    grid = token_grid(5000)
+    assert grid[:64].tolist() == list(range(1, 65))
+    assert grid[-1] == 5000
+    assert len(grid) < 600
+    assert (np.diff(grid) > 0).all()
+
+
+def test_a_falling_law_is_made_to_rise() -> None:
+    table = rising(lambda units: 10.0 - units, 5, [])
+    assert table.tolist() == [0.0, 9.0, 9.0, 9.0, 9.0, 9.0]
+
+
+def test_published_fp8_has_blocks_and_quantised_fp8_has_none() -> None:
+    published, wide = (CATALOGUE.get("Model", name).spec for name in ("deepseek-v3", "llama-3.1-8b"))
+    assert weights_law(published, None) == weights_law(published, "fp8") == "fp8_block"
+    assert weights_law(wide, "fp8") == "fp8"
+    assert weights_law(wide, None) == "bf16"
+
+
+def test_what_has_no_law_is_priced_and_said() -> None:
+    assert compiled("llama-3.1-8b").warnings == ()
+    fp8 = compiled("llama-3.1-8b", weight_dtype="fp8")
+    assert "no law of dense products in fp8: that of fp8_block prices them" in fp8.warnings
+    int4 = compiled("llama-3.1-8b", weight_dtype="int4")
+    assert "no law of dense products in int4: the roofline prices them" in int4.warnings
+    assert (
+        "no law of experts in fp8_block: the roofline prices them"
+        in compiled("deepseek-v3", tensor_parallel=8).warnings
+    )
+    kv = compiled("llama-3.1-8b", kv_dtype="fp8")
+    assert any("KV cache of fp8" in warning for warning in kv.warnings)
+
+
+def test_other_engines_and_accelerators_are_said() -> None:
+    other = compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"))
+    assert other.warnings == ("laws of vllm 0 price steps of sglang",)
+    h200 = CATALOGUE.get("Accelerator", "h200").spec
+    carried = compiled("llama-3.1-8b", accelerator=h200)
+    assert carried.warnings == ("laws of h100-sxm are carried over to another accelerator by its sheet",)
+
+
+def test_widths_beyond_the_measured_are_said() -> None:
+    narrow = LAWS.model_copy(update={"gemm": {"bf16": GEMM.model_copy(update={"ranges": {"n": (8192.0, 65536.0)}})}})
+    found = compiled("llama-3.1-8b", PROFILE.model_copy(update={"laws": narrow})).warnings
+    assert "o_proj: n 4096 is outside the measured 8192 to 65536" in found
+
+
+def test_a_model_without_a_law_of_its_attention_is_refused() -> None:
+    without = PROFILE.model_copy(update={"laws": LAWS.model_copy(update={"mla_decode": {}})})
+    with pytest.raises(ValueError, match="profile mine: no law of MLA"):
+        compiled("deepseek-v3", without, tensor_parallel=8)
+
+
+def test_an_engine_without_host_terms_is_refused() -> None:
+    with pytest.raises(ValueError, match="no overhead for engine 'trtllm'"):
+        compiled("llama-3.1-8b", engine=EngineSpec(name="trtllm"))
+
+
+def test_laws_and_estimator_go_together() -> None:
+    data = ROOFLINE.model_dump()
+    with pytest.raises(ValidationError, match="needs a laws section"):
+        LatencyProfileSpec.model_validate(data | {"estimator": "scaled"})
+    with pytest.raises(ValidationError, match="needs choices"):
+        LatencyProfileSpec.model_validate(data | {"estimator": "auto"})
+
+
+SHIPPED = [f"{engine}-{accelerator}" for accelerator in BOARDS for engine in ENGINES]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_profiles_price_the_catalogue(name: str) -> None:
+    engine, accelerator = name.split("-", 1)
+    spec = CATALOGUE.get("LatencyProfile", name).spec
+    settings: dict[str, Any] = {
+        "accelerator": CATALOGUE.get("Accelerator", accelerator).spec, "engine": EngineSpec(name=engine),  # type: ignore[arg-type]
+    }  # fmt: skip
+    models = [("llama-3.1-8b", 1), ("qwen3-30b-a3b", 2)]
+    if settings["accelerator"].peer_link.kind == "nvlink":
+        models.append(("deepseek-v3", 8))
+    for model, ranks in models:
+        costs = compiled(model, spec, tensor_parallel=ranks, **settings).seconds
+        roofline = compiled(model, ROOFLINE, tensor_parallel=ranks, **settings).seconds
+        assert 0.4 < costs.token_s[1] / roofline.token_s[1] < 5.0, model
+        assert 0.4 < costs.token_s[4096] / roofline.token_s[4096] < 5.0, model
+        assert 0.3 < costs.decode_s[-1, -1] / roofline.decode_s[-1, -1] < 4.0, model
+
+
+def test_compiling_from_a_shipped_profile_takes_milliseconds() -> None:
+    name = SHIPPED[0]
+    engine, accelerator = name.split("-", 1)
+    spec, board = CATALOGUE.get("LatencyProfile", name).spec, CATALOGUE.get("Accelerator", accelerator).spec
+    settings = {"accelerator": board, "engine": EngineSpec(name=engine), "tensor_parallel": 8, "max_tokens": 16384}  # type: ignore[arg-type]
+    taken = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        compiled("deepseek-v3", spec, **settings)
+        taken.append(time.perf_counter() - begun)
+    assert min(taken) < 0.02
+
+
+def test_the_automatic_profile_takes_what_fits() -> None:
+    auto = CATALOGUE.get("LatencyProfile", "auto").spec
+    assert {choice.profile for choice in auto.choices} == set(SHIPPED)
+    named = compiled("llama-3.1-8b", CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec)
+    chosen = compiled("llama-3.1-8b", auto)
+    np.testing.assert_array_equal(chosen.seconds.token_s, named.seconds.token_s)
+    assert chosen.profile == "vllm-h100-sxm"
+    elsewhere = compiled("llama-3.1-8b", auto, accelerator=CATALOGUE.get("Accelerator", "a6000").spec)
+    assert elsewhere.warnings == ("no profile of vllm on this accelerator: the roofline prices its steps",)

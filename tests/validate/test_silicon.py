@@ -1,0 +1,243 @@
+"""``validate silicon`` on made-up rows: what is read, what is simulated, what is skipped, what is reported."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from hisearch.cli.main import app
+from hisearch.latency.host import with_host_times
+from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import law_costs, step_seconds
+from hisearch.specs.profile import HostTimes
+from hisearch.validate.silicon.conditions import conditions_of
+from hisearch.validate.silicon.fit import EngineFit, fit_engines, write_engines
+from hisearch.validate.silicon.pricing import EngineTimes, FrontEnd, Loop, NotPriced, Pricer, closed_loop
+from hisearch.validate.silicon.report import validate_silicon
+from hisearch.validate.silicon.rows import SiliconFileError, SiliconRow, read_rows, split_of
+
+COLUMNS = (
+    "id", "backend", "backend_version", "model", "system", "precision", "mode", "input_tokens", "output_tokens",
+    "concurrency", "gemm_dtype", "moe_dtype", "tp", "pp", "attention_dp", "moe_tp", "moe_ep", "measured_ttft_ms",
+    "measured_tpot_ms",
+)  # fmt: skip
+PLAIN = {
+    "id": "a", "backend": "vllm", "backend_version": "0.19.0", "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "system": "h100_sxm", "mode": "agg", "input_tokens": "256", "output_tokens": "32", "concurrency": "2", "tp": "1.0",
+    "pp": "1.0", "moe_tp": "1.0", "moe_ep": "1.0", "measured_ttft_ms": "20", "measured_tpot_ms": "8",
+}  # fmt: skip
+
+
+def write(path: Path, *rows: dict[str, str]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows({**PLAIN, **row} for row in rows)
+    return path
+
+
+def only_row(tmp_path: Path, **cells: str) -> SiliconRow:
+    return read_rows(write(tmp_path / "rows.csv", cells))[1][0]
+
+
+@pytest.fixture(scope="module")
+def pricer() -> Pricer:
+    return Pricer("roofline")
+
+
+class TestRows:
+    def test_a_missing_column_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "rows.csv"
+        path.write_text("backend,model\nvllm,x\n")
+        with pytest.raises(SiliconFileError, match=r"rows\.csv:1: no column .*measured_ttft_ms"):
+            read_rows(path)
+
+    def test_a_cell_that_is_no_number_is_named_with_its_line(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "rows.csv", {}, {"measured_tpot_ms": "fast"})
+        with pytest.raises(SiliconFileError, match=r"rows\.csv:3: measured_tpot_ms: .*'fast'"):
+            read_rows(path)
+
+    def test_where_selects_by_text_and_by_number(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "rows.csv", {"id": "a"}, {"id": "b", "tp": "8.0"})
+        assert [row.cells["id"] for row in read_rows(path, {"tp": "8"})[1]] == ["b"]
+        with pytest.raises(SiliconFileError, match="no column gpu"):
+            read_rows(path, {"gpu": "h100"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "ran"),
+    [
+        ((8, 1, 8, 1, 1), Parallelism(8, 1, 1)),
+        ((8, 1, 1, 8, 1), Parallelism(8, 1, 8)),
+        ((64, 1, 8, 8, 1), Parallelism(8, 1, 8)),
+        ((1, 64, 8, 8, 1), Parallelism(1, 8, 8)),
+        ((1, 16, 4, 4, 1), Parallelism(1, 4, 4)),
+        ((4, 4, 1, 16, 1), Parallelism(4, 1, 4)),
+        ((1, 4, 4, 1, 1), Parallelism(1, 4, 1)),
+        ((8, 1, 2, 4, 1), Parallelism(8, 1, 4)),
+    ],
+)
+def test_columns_that_count_ranks_twice_are_read_as_the_ranks_there_were(
+    columns: tuple[int, ...], ran: Parallelism
+) -> None:
+    assert split_of(*columns, stated_dp=True) == ran
+    assert ran.ranks <= 8
+
+
+def test_columns_without_attention_dp_are_read_as_they_stand() -> None:
+    assert split_of(4, 1, 2, 2, 1, stated_dp=False) == Parallelism(4, 1, 2)
+
+
+class TestConditions:
+    def test_lengths_of_inferencemax_with_attention_dp_are_its_runs(self, tmp_path: Path) -> None:
+        cells = {"input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1.0"}
+        assert conditions_of(only_row(tmp_path, **cells)).output_share == 0.8
+        assert conditions_of(only_row(tmp_path, **{**cells, "attention_dp": ""})).output_share > 0.99
+
+    def test_an_attention_group_runs_its_share_of_the_requests(self, tmp_path: Path) -> None:
+        row = only_row(tmp_path, concurrency="64", attention_dp="4", moe_tp="4", model="openai/gpt-oss-120b")
+        assert conditions_of(row).engine.max_running_requests == 16
+
+
+class TestClosedLoop:
+    def test_each_slot_sends_its_requests_one_after_another(self) -> None:
+        arrays = closed_loop(Loop(3, 100, 10, 1.0, 1.0, 4, FrontEnd(0.0, 0.0))).arrays
+        assert np.count_nonzero(arrays.previous < 0) == 3
+        assert np.array_equal(np.bincount(arrays.previous[arrays.previous >= 0]), np.ones(9))
+        assert set(arrays.input_tokens) == {100}
+        assert not arrays.think_s.any()
+
+    def test_lengths_vary_from_the_stated_share_to_the_nominal_one(self) -> None:
+        arrays = closed_loop(Loop(64, 1000, 200, 0.8, 0.8, 10, FrontEnd(1e-3, 1e-6))).arrays
+        assert arrays.input_tokens.min() >= 800
+        assert arrays.input_tokens.max() <= 1000
+        assert arrays.input_tokens.mean() == pytest.approx(900, rel=0.01)
+        assert arrays.output_tokens.mean() == pytest.approx(180, rel=0.02)
+
+    def test_requests_reach_the_scheduler_one_by_one_after_the_front_end(self) -> None:
+        arrays = closed_loop(Loop(256, 1000, 200, 1.0, 1.0, 10, FrontEnd(1e-3, 1e-6))).arrays
+        delay_s = np.where(arrays.previous < 0, arrays.arrival_s, arrays.think_s)
+        assert delay_s.mean() == pytest.approx(2e-3, rel=0.05)
+        assert delay_s.max() <= 4e-3
+        assert len(np.unique(delay_s)) == len(delay_s)
+
+
+class TestPricing:
+    def test_more_in_flight_takes_longer(self, tmp_path: Path, pricer: Pricer) -> None:
+        few, many = (pricer.price(only_row(tmp_path, concurrency=c)) for c in ("2", "64"))
+        assert 0 < few.ttft_s < many.ttft_s
+        assert 0 < few.tpot_s < many.tpot_s
+
+    @pytest.mark.parametrize(
+        ("cells", "reason"),
+        [
+            ({"mode": "disagg"}, "mode disagg"),
+            ({"backend": "tgi"}, "engine tgi"),
+            ({"model": "nobody/nothing"}, "model nobody/nothing"),
+            ({"system": "tpu"}, "GPU tpu"),
+            ({"gemm_dtype": "int2"}, "format int2"),
+            ({"tp": "3"}, "split: "),
+        ],
+    )
+    def test_what_cannot_be_simulated_says_why(
+        self, tmp_path: Path, pricer: Pricer, cells: dict[str, str], reason: str
+    ) -> None:
+        with pytest.raises(NotPriced, match=reason):
+            pricer.price(only_row(tmp_path, **cells))
+
+
+class TestReport:
+    def test_errors_are_relative_to_what_was_measured(self, tmp_path: Path, pricer: Pricer) -> None:
+        price = pricer.price(only_row(tmp_path))
+        cells = {
+            "measured_ttft_ms": str(price.ttft_s * 1e3 / 1.1), "measured_tpot_ms": str(price.tpot_s * 1e3 / 0.8)
+        }  # fmt: skip
+        path = write(tmp_path / "rows.csv", cells, {"mode": "disagg"})
+        report = validate_silicon(path, pricer=pricer, rows_out=tmp_path / "out.csv")
+        assert (report.rows, report.priced, list(report.skipped.values())) == (2, 1, [1])
+        assert report.all.ttft_mape == report.all.ttft_bias == pytest.approx(0.1)
+        assert report.all.tpot_median_ape == -report.all.tpot_bias == pytest.approx(0.2)
+        with (tmp_path / "out.csv").open(newline="") as file:
+            written = list(csv.DictReader(file))
+        assert float(written[0]["predicted_tpot_ms"]) == pytest.approx(price.tpot_s * 1e3, abs=1e-4)
+        assert written[1]["predicted_tpot_ms"] == ""
+        assert "disagg" in written[1]["skipped"]
+
+    def test_start_up_rows_do_not_count_for_ttft(self, tmp_path: Path, pricer: Pricer) -> None:
+        slow = {"backend": "trtllm", "backend_version": "1.0.0rc3", "measured_ttft_ms": "1e6"}
+        report = validate_silicon(write(tmp_path / "rows.csv", {}, slow), pricer=pricer)
+        assert (report.all.n, report.all.ttft_n) == (2, 1)
+        assert report.start_up.ttft_n == 1
+        assert report.start_up.ttft_mape > 0.9
+
+    def test_json_has_the_documented_keys(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "rows.csv", {})
+        answer = CliRunner().invoke(app, ["validate", "silicon", str(path), "--where", "tp=1", "--json", "--quiet"])
+        assert answer.exit_code == 0, answer.output
+        report = json.loads(answer.stdout)
+        assert {"rows", "priced", "skipped", "all", "groups"} <= report.keys()
+        assert {
+            "key",
+            "n",
+            "ttft_median_ape",
+            "ttft_mape",
+            "ttft_bias",
+            "tpot_median_ape",
+            "tpot_mape",
+            "tpot_bias",
+        } <= (report["groups"][0].keys())
+
+    def test_a_selection_without_a_value_is_refused(self, tmp_path: Path) -> None:
+        answer = CliRunner().invoke(app, ["validate", "silicon", str(write(tmp_path / "r.csv", {})), "--where", "tp"])
+        assert answer.exit_code == 2
+
+
+class TestFit:
+    def test_constants_that_made_the_rows_are_found_again(self, tmp_path: Path) -> None:
+        made = HostTimes(step_s=1.5e-3, per_sequence_s=0.0, prompt_layer_s=125e-6, request_s=20e-3, prompt_token_s=2e-6)
+        truth = Pricer("roofline", engines={"vllm": EngineTimes(made, {})})
+        loops = [
+            (c, i, o, tp) for c in ("1", "4", "32") for i, o in (("128", "64"), ("2048", "16")) for tp in ("1", "2")
+        ]
+        cells = [{"concurrency": c, "input_tokens": i, "output_tokens": o, "tp": tp} for c, i, o, tp in loops]
+        for row in cells:
+            price = truth.price(only_row(tmp_path, **row))
+            row |= {"measured_ttft_ms": str(price.ttft_s * 1e3), "measured_tpot_ms": str(price.tpot_s * 1e3)}
+        rows = read_rows(write(tmp_path / "made.csv", *cells))[1]
+        fit = fit_engines(rows, Pricer("roofline"))
+        report = validate_silicon(tmp_path / "made.csv", pricer=Pricer("roofline", engines=fit.engines))
+        assert report.all.tpot_mape < 0.02
+        assert report.all.ttft_mape < 0.05
+        assert fit.engines["vllm"].own.step_s == pytest.approx(made.step_s, rel=0.3)
+        assert fit.engines["vllm"].own.request_s == pytest.approx(made.request_s, rel=0.3)
+        # A single model: left out, it is priced with what no row of it had a part in.
+        assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
+
+    def test_the_file_of_a_fit_can_be_read_back(self, tmp_path: Path) -> None:
+        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, prompt_layer_s=1e-5)
+        write_engines(tmp_path / "engines.yaml", EngineFit({"vllm": EngineTimes(own, {"9": newer})}, {}), "made.csv")
+        found = yaml.safe_load((tmp_path / "engines.yaml").read_text())["vllm"]
+        assert HostTimes.model_validate(found["versions"]["9"]) == newer
+        assert HostTimes.model_validate({k: v for k, v in found.items() if k != "versions"}) == own
+
+    def test_nothing_to_fit_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="nothing to fit"):
+            fit_engines([only_row(tmp_path, mode="disagg")], Pricer("roofline"))
+
+
+class TestHostTimes:
+    DEVICE = law_costs(0.0, 1e-4, 1e-8)
+
+    def test_a_prompt_chunk_costs_its_own_time_once(self) -> None:
+        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, prompt_layer_s=7e-4), 10)
+        chunk = (1, 0)
+        assert step_seconds(costs, [chunk], []) == pytest.approx(
+            step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3
+        )
+        assert step_seconds(costs, [], [100]) == pytest.approx(step_seconds(self.DEVICE, [], [100]) + 2e-3 + 1e-5)
