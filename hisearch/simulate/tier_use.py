@@ -61,7 +61,7 @@ def _connector_stores(plan: WorkerPlan, sim: la.Sim) -> list[StoreUse]:
                 int(book.read) * block,
                 int(book.evicted) * block,
                 0,
-                int(book.hit_tokens),
+                hit_tokens=int(book.hit_tokens),
             )
             for store, book in zip(chunk_arrays.stores(plan, workers), sim.ledgers, strict=True)
         ]

@@ -101,7 +101,7 @@ class ClusterOutcome:
     requests: dict[int, RequestOutcome]
     workers: list[WorkerOutcome]
     makespan_s: float
-    engines: list[Any] = field(default_factory=list)
+    engines: list[Any] = field(default_factory=list, compare=False)
 
 
 class Cluster:
