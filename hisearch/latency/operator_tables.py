@@ -200,7 +200,7 @@ def _read(part: Path, name: str, columns: Sequence[str], *, required: bool = Tru
         values = pd.to_numeric(frame[column], errors="coerce")
         if not np.isfinite(values).all() or (values < 0).any():
             row = int(np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[0])
-            raise _error(path, column, f"row {row + 2}: expected a number >= 0, not {frame[column].iloc[row]!r}")
+            raise _error(path, column, f"row {row + 2}: expected a number >= 0, not {frame[column].iloc[row]}")
     if frame.empty:
         raise _error(path, "", "has no rows")
     return frame

@@ -178,9 +178,11 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
     if blocks is not None and (not isinstance(blocks, int) or blocks < 2):
         raise _error(path / "vllm_meta.json", "num_gpu_blocks", f"expected a whole number from 2, not {blocks!r}")
     operators = table_meta(path / "operators")
+    model: ModelSpec = read_config(path / "model_config.json").spec
     return MeasuredCase(
         path=path,
-        model=read_config(path / "model_config.json").spec,
+        # A configuration does not always say whose it is.
+        model=model.model_copy(update={"huggingface_id": str(meta.get("model") or model.huggingface_id)}),
         arguments=arguments,
         engine_version=str(meta.get("vllm_version", "")),
         accelerator=_accelerator(path, operators, accelerators),

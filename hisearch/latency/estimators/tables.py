@@ -34,6 +34,7 @@ from hisearch.latency.operator_tables import (
     OperatorTables,
     by_sequences,
     read_tables,
+    table_meta,
 )
 from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
 from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, parallelism_of, shard
@@ -206,13 +207,17 @@ class TablesEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=_warnings(worker.tables, max_tokens, max_sequences),
+            warnings=_warnings(worker, max_tokens, max_sequences),
         )
 
 
-def _warnings(tables: OperatorTables, max_tokens: int, max_sequences: int) -> tuple[str, ...]:
-    """What the tables do not reach (law L8)."""
-    found = []
+def _warnings(worker: TablesWorker, max_tokens: int, max_sequences: int) -> tuple[str, ...]:
+    """What the tables do not reach, or were not measured with (law L8)."""
+    tables, found = worker.tables, []
+    measured = str(table_meta(tables.folder).get("model") or worker.model.huggingface_id)
+    # Variants of a model have its name and more; their operators are the same.
+    if not worker.model.huggingface_id.lower().startswith(measured.lower()):
+        found.append(f"operator tables of {measured}, used for {worker.model.huggingface_id}")
     tokens = min(curve.x[-1] for curve in tables.dense.values())
     if max_tokens > tokens:
         found.append(f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope")
