@@ -19,10 +19,7 @@ def report() -> SiliconReport:
 
 def test_nine_rows_in_ten_are_simulated(report: SiliconReport) -> None:
     assert report.priced >= 0.9 * report.rows
-    assert set(report.skipped) <= {
-        "model zhipuai/GLM-5 is not in the catalogue",
-        "trtllm 1.2.0rc6.post3: speculative decoding is not simulated",
-    }
+    assert set(report.skipped) <= {"model zhipuai/GLM-5 is not in the catalogue"}
 
 
 def test_errors_are_those_that_the_accuracy_page_states(report: SiliconReport) -> None:

@@ -98,7 +98,7 @@ class TestConditions:
     def test_lengths_of_inferencemax_with_attention_dp_are_its_runs(self, tmp_path: Path) -> None:
         cells = {"input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1.0"}
         assert conditions_of(only_row(tmp_path, **cells)).output_share == 0.8
-        assert conditions_of(only_row(tmp_path, **{**cells, "attention_dp": ""})).output_share > 0.99
+        assert conditions_of(only_row(tmp_path, **{**cells, "attention_dp": ""})).output_share == 1.0
 
     def test_an_attention_group_runs_its_share_of_the_requests(self, tmp_path: Path) -> None:
         row = only_row(tmp_path, concurrency="64", attention_dp="4", moe_tp="4", model="openai/gpt-oss-120b")

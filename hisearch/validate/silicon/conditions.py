@@ -78,7 +78,6 @@ def _fixed(row: SiliconRow) -> Conditions:
             memory_fraction=memory,
         ),
         kv_dtype="fp8" if quantised and row.backend == "trtllm" else "bf16",
-        output_share=0.995 if row.backend == "vllm" else 1.0,
     )
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.pricing import EngineTimes, NotPriced, Pricer
 from hisearch.validate.silicon.report import START_UP, Errors, PricedRow, errors
-from hisearch.validate.silicon.rows import SiliconRow
+from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 F8 = npt.NDArray[np.float64]
 
@@ -241,9 +241,11 @@ def _priced(rows: Iterable[SiliconRow], pricer: Pricer) -> list[SiliconRow]:
 
 
 def _grouped(rows: Iterable[SiliconRow]) -> dict[Group, list[SiliconRow]]:
+    """Runs by engine and version; those of versions that are not known may be of any."""
     groups: dict[Group, list[SiliconRow]] = {}
     for row in rows:
-        groups.setdefault((row.backend, row.version), []).append(row)
+        if row.version != UNKNOWN_VERSION:
+            groups.setdefault((row.backend, row.version), []).append(row)
     return groups
 
 

@@ -52,9 +52,6 @@ CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
 WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "": "bf16"}
 #: Profile of rows whose engine and GPU have none of their own.
 FALLBACK_PROFILE = "roofline"
-#: (engine, version) of runs that make several tokens a step, by multi-token prediction, though no column says so: at
-#: equal columns their TPOT is 0.5 to 0.8 of that of 1.2.0rc6.post2.
-SPECULATIVE = frozenset({("trtllm", "1.2.0rc6.post3")})
 BACKENDS = ("vllm", "sglang", "trtllm")
 
 
@@ -121,8 +118,6 @@ class Pricer:
             raise NotPriced(f"mode {row.mode}: prefill and decode apart are not simulated yet")
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
-        if (row.backend, row.version) in SPECULATIVE:
-            raise NotPriced(f"{row.backend} {row.version}: speculative decoding is not simulated")
         times = self.times_of(row) if times is None else times
         conditions = conditions_of(row)
         device = self._device(row, conditions)
