@@ -5,6 +5,7 @@ Linear interpolation is bounded by its neighbours and rises where they rise; not
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,21 +33,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class Grid:
-    """Values ``z[i, j]`` at ``(x[i], y[j])``, both rising; bilinear between them, and beyond them as ``Curve`` is."""
+    """Values over axes with rising knots; linear along each, and beyond its knots as ``Curve`` is."""
 
-    x: F8
-    y: F8
-    z: F8
+    axes: tuple[F8, ...]
+    values: F8
 
-    def __call__(self, x: npt.ArrayLike, y: npt.ArrayLike) -> F8:
-        """Values at the broadcast of ``x`` and ``y``."""
-        at_x, at_y = np.broadcast_arrays(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))
-        i, fx = _cells(self.x, at_x)
-        j, fy = _cells(self.y, at_y)
-        up, right = np.minimum(i + 1, len(self.x) - 1), np.minimum(j + 1, len(self.y) - 1)
-        low = self.z[i, j] + _beyond(self.z[i, right] - self.z[i, j], fy)
-        high = self.z[up, j] + _beyond(self.z[up, right] - self.z[up, j], fy)
-        return np.asarray(low + _beyond(high - low, fx))
+    def __call__(self, *at: npt.ArrayLike) -> F8:
+        """Values at the broadcast of the coordinates, one for each axis."""
+        where = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in at))
+        cells = [_cells(axis, x) for axis, x in zip(self.axes, where, strict=True)]
+        sides = [(cell, np.minimum(cell + 1, len(axis) - 1)) for (cell, _), axis in zip(cells, self.axes, strict=True)]
+        corners = [self.values[corner] for corner in itertools.product(*sides)]
+        # The last axis first: neighbours in the list differ in it alone.
+        for _, share in reversed(cells):
+            pairs = zip(corners[::2], corners[1::2], strict=True)
+            corners = [low + _beyond(high - low, share) for low, high in pairs]
+        return np.asarray(corners[0])
 
 
 def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:
@@ -60,24 +62,3 @@ def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:
 def _beyond(rise: F8, place: F8) -> F8:
     """``rise * place``, where places beyond 1 do not fall."""
     return np.asarray(np.where(place > 1.0, rise + np.maximum(rise, 0.0) * (place - 1.0), rise * place))
-
-
-@dataclass(frozen=True)
-class Lattice:
-    """Values over axes, linear along each; below the first knot they stay, beyond the last one its slope goes on."""
-
-    axes: tuple[F8, ...]
-    values: F8
-
-    def __call__(self, *at: npt.ArrayLike) -> F8:
-        """Values at the broadcast of the coordinates, one for each axis."""
-        where = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in at))
-        cells = [_cells(axis, x) for axis, x in zip(self.axes, where, strict=True)]
-        total = np.zeros(where[0].shape)
-        for corner in np.ndindex(*(2,) * len(cells)):
-            weight, index = np.ones_like(total), []
-            for upper, (cell, share), axis in zip(corner, cells, self.axes, strict=True):
-                weight = weight * (share if upper else 1.0 - share)
-                index.append(np.minimum(cell + upper, len(axis) - 1))
-            total += weight * self.values[tuple(index)]
-        return total

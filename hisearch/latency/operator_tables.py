@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.latency.costs import octaves
-from hisearch.latency.curves import F8, Curve, Grid, Lattice
+from hisearch.latency.curves import F8, Curve, Grid
 from hisearch.specs.errors import SpecError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class AttentionTables:
 
     prefill: Grid
     decode: Grid
-    beside: Lattice | None
+    beside: Grid | None
     skew: Curve | None
     late: Curve | None
 
@@ -234,7 +234,7 @@ def _grid(frame: pd.DataFrame, rows: str, columns: str, values: str) -> Grid:
         points = frame[frame[rows] == value].groupby(columns)[values].median()
         curves.append(Curve(points.index.to_numpy(np.float64), points.to_numpy(np.float64)))
     y = np.unique(np.concatenate([curve.x for curve in curves]))
-    return Grid(x, y, np.stack([curve(y) for curve in curves]))
+    return Grid((x, y), np.stack([curve(y) for curve in curves]))
 
 
 def attention_rows(part: Path) -> pd.DataFrame:
@@ -288,7 +288,7 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
     return AttentionTables(prefill, decode, beside, _skew(few), None if beside is None else _late(few, beside))
 
 
-def _beside(frame: pd.DataFrame, prefill: Grid) -> Lattice | None:
+def _beside(frame: pd.DataFrame, prefill: Grid) -> Grid | None:
     """What decodes add to the attention of a chunk, at the powers of two that were measured."""
     if frame.empty:
         return None
@@ -311,7 +311,7 @@ def _beside(frame: pd.DataFrame, prefill: Grid) -> Lattice | None:
     # More decodes, or longer ones, never take less: what seems so is noise, and would go on beyond the table.
     for axis in (2, 3):
         values = np.maximum.accumulate(values, axis=axis)
-    return Lattice(axes, np.ascontiguousarray(values))
+    return Grid(axes, np.ascontiguousarray(values))
 
 
 def _octaves(axis: int, largest: float) -> F8:
@@ -333,7 +333,7 @@ def _skew(frame: pd.DataFrame) -> Curve | None:
     return _medians(rows["n"], (rows["skew_s"] - rows["mean_s"]) / rows["longer"])
 
 
-def _late(frame: pd.DataFrame, beside: Lattice) -> Curve | None:
+def _late(frame: pd.DataFrame, beside: Grid) -> Curve | None:
     """Of batches beside prompts, where the longest would end later if it were alone beside them."""
     rows = frame[frame["pc"] > 0]
     pc, kp = rows["pc"].to_numpy(), rows["kp"].to_numpy()

@@ -25,11 +25,10 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import F8, CompiledTrace
-from hisearch.traces.compiler import compile_trace
 from hisearch.traces.source import Requests
-from hisearch.traces.trace import make_trace
 from hisearch.validate.e2e_case import MeasuredCase, read_case
 from hisearch.validate.lockstep import Batch, serve
+from hisearch.validate.replay import trace_of
 from hisearch.validate.restatement.content import BlockContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import VllmConfig
@@ -162,17 +161,7 @@ def _trace(case: MeasuredCase) -> CompiledTrace:
             row.sent_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
             known_tokens=block * len(row.block_ids),
         )  # fmt: skip
-    shares_with, shared_tokens = requests.share_blocks(block)
-    trace = make_trace(
-        arrival_s=requests.arrival_s,
-        input_tokens=requests.input_tokens,
-        output_tokens=requests.output_tokens,
-        request_ids=requests.request_ids,
-        shares_with=shares_with,
-        shared_tokens=shared_tokens,
-        block_tokens=block,
-    )
-    return compile_trace(trace, case.name)
+    return trace_of(requests, block, case.name)
 
 
 def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> _Times:

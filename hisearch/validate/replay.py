@@ -112,9 +112,21 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
             row.arrival_s, row.input_tokens, row.output_tokens, request_id=str(row.id), ids=row.block_ids,
             known_tokens=block * len(row.block_ids),
         )  # fmt: skip
-    shares_with, shared_tokens = requests.share_blocks(block)
     # Only the order of priorities matters; a trace counts them from 0.
     priority = np.unique([row.priority for row in rows], return_inverse=True)[1]
+    return trace_of(requests, block, recording.path.name, priority)
+
+
+def trace_of(requests: Requests, block_tokens: int, name: str, priority: np.ndarray | None = None) -> CompiledTrace:
+    """Requests that arrive by themselves and share the blocks whose ids are equal, compiled.
+
+    Args:
+        requests: with ids of their blocks.
+        block_tokens: tokens of a block.
+        name: of the trace.
+        priority: shape (N,), from 0, lower first; all alike where None.
+    """
+    shares_with, shared_tokens = requests.share_blocks(block_tokens)
     trace = make_trace(
         arrival_s=requests.arrival_s,
         input_tokens=requests.input_tokens,
@@ -123,9 +135,9 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
         priority=priority,
         shares_with=shares_with,
         shared_tokens=shared_tokens,
-        block_tokens=block,
+        block_tokens=block_tokens,
     )
-    return compile_trace(trace, recording.path.name)
+    return compile_trace(trace, name)
 
 
 def recorded_run(recording: EngineRecording) -> Run:

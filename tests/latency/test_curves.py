@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.curves import Curve, Grid, Lattice
+from hisearch.latency.curves import Curve, Grid
 
 RISING = st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6).map(np.cumsum)
 
@@ -18,7 +19,7 @@ def test_a_curve_holds_below_and_goes_on_above() -> None:
 
 def test_a_falling_end_does_not_fall_on() -> None:
     assert Curve(np.array([1.0, 2.0]), np.array([5.0, 4.0]))(9.0) == 4.0
-    assert Grid(np.array([1.0]), np.array([1.0, 2.0]), np.array([[5.0, 4.0]]))(1.0, 9.0) == 4.0
+    assert Grid((np.array([1.0]), np.array([1.0, 2.0])), np.array([[5.0, 4.0]]))(1.0, 9.0) == 4.0
 
 
 @given(x=RISING, y=RISING, at=st.floats(0.0, 1.0))
@@ -29,15 +30,24 @@ def test_between_two_points_a_curve_stays_between_them(x: np.ndarray, y: np.ndar
 
 
 @given(x=RISING, y=RISING, seed=st.integers(0, 99))
-def test_grids_and_lattices_pass_through_their_points_and_agree(x: np.ndarray, y: np.ndarray, seed: int) -> None:
-    z = np.random.default_rng(seed).random((len(x), len(y)))
-    grid, lattice = Grid(x, y, z), Lattice((x, y), z)
+def test_a_grid_passes_through_its_points_and_is_linear_between_them(x: np.ndarray, y: np.ndarray, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    z = random.random((len(x), len(y)))
+    grid = Grid((x, y), z)
     np.testing.assert_allclose(grid(x[:, None], y[None, :]), z)
-    np.testing.assert_allclose(lattice(x[:, None], y[None, :]), z)
-    inside = np.random.default_rng(seed + 1).random((5, 2)) * [x[-1], y[-1]]
-    np.testing.assert_allclose(grid(*inside.T), lattice(*inside.T), atol=1e-12)
+    np.testing.assert_allclose(grid((x[0] + x[1]) / 2, y), (z[0] + z[1]) / 2)
+    np.testing.assert_allclose(grid(x, (y[0] + y[1]) / 2), (z[:, 0] + z[:, 1]) / 2)
+
+
+def test_a_law_linear_along_each_of_four_axes_is_met_everywhere() -> None:
+    axes = tuple(np.array([1.0, 2.0, 5.0]) + k for k in range(4))
+    a, b, c, d = np.meshgrid(*axes, indexing="ij")
+    grid = Grid(axes, a * b + 2.0 * c * d + a * d)
+    # Inside, and beyond the last knots.
+    for at in ((1.5, 2.5, 3.5, 4.5), (9.0, 3.0, 20.0, 4.0)):
+        assert grid(*at) == pytest.approx(at[0] * at[1] + 2.0 * at[2] * at[3] + at[0] * at[3])
 
 
 def test_a_single_knot_is_a_constant() -> None:
     assert Curve(np.array([3.0]), np.array([7.0]))([0.0, 3.0, 99.0]).tolist() == [7.0, 7.0, 7.0]
-    assert Grid(np.array([3.0]), np.array([1.0]), np.array([[7.0]]))(50.0, 0.0) == 7.0
+    assert Grid((np.array([3.0]), np.array([1.0])), np.array([[7.0]]))(50.0, 0.0) == 7.0

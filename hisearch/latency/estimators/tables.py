@@ -221,7 +221,7 @@ def _warnings(worker: TablesWorker, max_tokens: int, max_sequences: int) -> tupl
     tokens = min(curve.x[-1] for curve in tables.dense.values())
     if max_tokens > tokens:
         found.append(f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope")
-    sequences = tables.attention.decode.x[-1]
+    sequences = tables.attention.decode.axes[0][-1]
     if max_sequences > sequences:
         found.append(f"more than {sequences:,.0f} decodes: beyond the measured tables, continued with their slope")
     return tuple(found)
