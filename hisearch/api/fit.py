@@ -37,7 +37,10 @@ class Fit:
 
     accelerator: str
     engine: EngineName
-    parallelism: Parallelism
+    tensor_parallel: int
+    pipeline_parallel: int
+    attention_data_parallel: int
+    expert_parallel: int
     weight_dtype: DType
     kv_dtype: DType
     chunk_tokens: int
@@ -47,6 +50,13 @@ class Fit:
     gib_short: float = 0.0
     problem: str = ""
     note: str = ""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How the worker's copy of the model is split."""
+        return Parallelism(
+            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+        )
 
     @property
     def ok(self) -> bool:
@@ -92,7 +102,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
     empty = Fit(
         pool.accelerator,
         engine.name,
-        pool.parallelism,
+        *degrees_of(pool.parallelism).values(),
         weight,
         pool.kv_dtype,
         engine.chunk_tokens,
