@@ -15,10 +15,10 @@ from hisearch.latency.memory import GIB, DoesNotFit, plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.deployments import starting_memory_fraction
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.checks import slots_problem
 from hisearch.specs.deployment import KV_DTYPES, PAGE_TOKENS, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 
 
@@ -38,6 +38,9 @@ class Fit:
     accelerator: str
     engine: EngineName
     tensor_parallel: int
+    pipeline_parallel: int
+    attention_data_parallel: int
+    expert_parallel: int
     weight_dtype: DType
     kv_dtype: DType
     chunk_tokens: int
@@ -47,6 +50,13 @@ class Fit:
     gib_short: float = 0.0
     problem: str = ""
     note: str = ""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How the worker's copy of the model is split."""
+        return Parallelism(
+            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+        )
 
     @property
     def ok(self) -> bool:
@@ -61,17 +71,17 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
     """
     execution, model = study.space.spec.execution, study.model.spec
     fits = []
-    for accelerator, engine, ranks, weight, kv in itertools.product(
+    for accelerator, engine, split, weight, kv in itertools.product(
         execution.accelerators,
         execution.engines,
-        execution.tensor_parallel,
+        execution.splits,
         execution.weight_dtypes or [model.weight_dtype],
         execution.kv_dtypes,
     ):
         variants = [
-            PoolSpec(accelerator=accelerator, engine=spec, tensor_parallel=ranks, weight_dtype=weight, kv_dtype=kv)
+            PoolSpec(accelerator=accelerator, engine=spec, weight_dtype=weight, kv_dtype=kv, **degrees_of(split))
             for spec in _engines(study, engine)
-            if kv in KV_DTYPES[engine]
+            if kv in KV_DTYPES[engine] and engine_problem(engine, split) is None
         ]
         tried = [fit_of(pool, model, study.hardware) for pool in variants]
         if tried:
@@ -92,7 +102,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
     empty = Fit(
         pool.accelerator,
         engine.name,
-        pool.tensor_parallel,
+        *degrees_of(pool.parallelism).values(),
         weight,
         pool.kv_dtype,
         engine.chunk_tokens,
@@ -100,13 +110,14 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
         engine.memory_fraction,
     )
     host = pool.host or accelerator.host
-    if host is not None and (problem := slots_problem(pool.tensor_parallel, host, hardware.hosts[host].spec)):
-        return replace(empty, gib_short=math.inf, problem=problem)
+    if host is not None and (problem := slots_problem(pool.parallelism, host, hardware.hosts[host].spec)):
+        return replace(empty, gib_short=math.inf, problem=problem.message)
     try:
         plan = plan_memory(
             model,
             accelerator,
             tensor_parallel=pool.tensor_parallel,
+            parallelism=pool.parallelism,
             weight_dtype=weight,
             kv_dtype=pool.kv_dtype,
             engine=pool.engine,
@@ -126,12 +137,13 @@ def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec
         accelerator,
         engine=pool.engine.name,
         tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
         weight_dtype=pool.weight_dtype,
     )
     if held is None or held.fits:
         return ""
     sentence = held.sentence(model.weight_dtype, pool.accelerator)
-    return f"tensor_parallel {pool.tensor_parallel}: {sentence}; this needs a checkpoint with fp8 weights"
+    return f"{pool.parallelism}: {sentence}; this needs a checkpoint with fp8 weights"
 
 
 def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:

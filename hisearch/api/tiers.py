@@ -28,7 +28,7 @@ def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
         return []
     prompt = result.prompt_tokens
     hits = result.tier_hit_tokens
-    hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * simulated.resolved.deployment.pool.tensor_parallel
+    hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * simulated.resolved.deployment.pool.parallelism.group_ranks
     rows = []
     for index in range(1 + len(plan.tiers)):
         tier = plan.tiers[index - 1] if index else None

@@ -162,7 +162,13 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
         output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
         rows = [
             (
-                *(fit.accelerator, fit.engine, fit.tensor_parallel, fit.weight_dtype, fit.kv_dtype),
+                *(
+                    fit.accelerator,
+                    fit.engine,
+                    fit.parallelism.short.removeprefix("TP "),
+                    fit.weight_dtype,
+                    fit.kv_dtype,
+                ),
                 *(f"{fit.chunk_tokens:,}", fit.max_running_requests, _room(fit)),
             )
             for fit in fits

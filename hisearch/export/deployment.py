@@ -162,8 +162,13 @@ def _script(
 def summary(pool: PoolSpec) -> str:
     """The pool in a few words: ``2 replicas on 4 x h100-sxm, tensor parallel 2``."""
     replicas = "1 replica" if pool.replicas == 1 else f"{pool.replicas} replicas"
-    accelerators = pool.replicas * pool.tensor_parallel
-    return f"{replicas} on {accelerators} x {pool.accelerator}, tensor parallel {pool.tensor_parallel}"
+    text = f"{replicas} on {pool.accelerators} x {pool.accelerator}, tensor parallel {pool.tensor_parallel}"
+    others = {
+        "pipeline parallel": pool.pipeline_parallel,
+        "attention data parallel": pool.attention_data_parallel,
+        "expert parallel": pool.expert_parallel,
+    }
+    return text + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
 
 
 def _yaml(deployment: DeploymentSpec, standing: Standing) -> str:
@@ -225,7 +230,7 @@ def _host_tier_note(launch: Launch) -> str | None:
     if not is_moved_by(pool, "hicache"):
         return None
     size_gb = hicache_gb_per_rank(pool)
-    host_tokens = int(size_gb * 1e9 / kv_bytes_per_token_per_rank(launch.model, pool.tensor_parallel, pool.kv_dtype))
+    host_tokens = int(size_gb * 1e9 / kv_bytes_per_token_per_rank(launch.model, pool.parallelism, pool.kv_dtype))
     if host_tokens > launch.kv_capacity_tokens:
         return None
     return (

@@ -67,6 +67,7 @@ def loading(launch: Launch) -> FullLoad | None:
         launch.accelerator,
         engine=pool.engine.name,
         tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
         weight_dtype=pool.weight_dtype,
     )
 
@@ -120,22 +121,39 @@ def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
     return value
 
 
+def _beyond_one(degree: int) -> Value:
+    """A degree of parallelism, left out where it is the engine's default of 1."""
+    return str(degree) if degree > 1 else None
+
+
+def _of_all_groups(launch: Launch, limit: int) -> str:
+    """A limit of one attention group as SGLang takes it, which divides it by ``--dp-size`` itself."""
+    return str(limit * launch.pool.attention_data_parallel)
+
+
 def _by_priority(launch: Launch) -> bool:
     return launch.pool.engine.schedule == "priority"
 
 
 SGLANG: Table = (
-    ("--tp-size", lambda c: str(c.pool.tensor_parallel)),
+    ("--tp-size", lambda c: str(c.pool.parallelism.stage_ranks)),
+    ("--pp-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
+    ("--dp-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
+    ("--enable-dp-attention", lambda c: True if c.pool.attention_data_parallel > 1 else None),
+    ("--ep-size", lambda c: _beyond_one(c.pool.expert_parallel)),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("sglang")),
     ("--mem-fraction-static", lambda c: f"{c.pool.engine.memory_fraction:g}"),
     ("--max-total-tokens", lambda c: str(c.kv_capacity_tokens)),
     ("--page-size", lambda c: str(c.pool.engine.page_size)),
-    ("--chunked-prefill-size", lambda c: str(c.pool.engine.chunk_tokens) if c.pool.engine.chunked_prefill else "-1"),
+    (
+        "--chunked-prefill-size",
+        lambda c: _of_all_groups(c, c.pool.engine.chunk_tokens) if c.pool.engine.chunked_prefill else "-1",
+    ),
     ("--enable-mixed-chunk", lambda c: True if c.pool.engine.mixed_chunk else None),
     ("--max-prefill-tokens", lambda c: str(c.pool.engine.max_prefill_tokens)),
-    ("--max-running-requests", lambda c: str(c.pool.engine.max_running_requests)),
+    ("--max-running-requests", lambda c: _of_all_groups(c, c.pool.engine.max_running_requests)),
     ("--schedule-policy", lambda c: "fcfs" if _by_priority(c) else c.pool.engine.schedule),
     ("--enable-priority-scheduling", lambda c: True if _by_priority(c) else None),
     ("--schedule-low-priority-values-first", lambda c: True if _by_priority(c) else None),
@@ -154,6 +172,9 @@ SGLANG: Table = (
 
 VLLM: Table = (
     ("--tensor-parallel-size", lambda c: str(c.pool.tensor_parallel)),
+    ("--pipeline-parallel-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
+    ("--data-parallel-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
+    ("--enable-expert-parallel", lambda c: True if c.pool.expert_parallel > 1 else None),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("vllm")),
@@ -177,7 +198,9 @@ VLLM: Table = (
 
 TRTLLM: Table = (
     ("--backend", lambda c: "pytorch"),
-    ("--tp_size", lambda c: str(c.pool.tensor_parallel)),
+    ("--tp_size", lambda c: str(c.pool.parallelism.stage_ranks)),
+    ("--pp_size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
+    ("--ep_size", lambda c: _beyond_one(c.pool.expert_parallel)),
     ("--max_batch_size", lambda c: str(c.pool.engine.max_running_requests)),
     ("--max_num_tokens", lambda c: str(c.pool.engine.chunk_tokens)),
     ("--max_seq_len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens))),

@@ -27,10 +27,10 @@ def place(pool: PoolSpec, accelerators_per_host: int) -> list[Placement]:
     Raises:
         ExportError: a replica needs more accelerators than a host has.
     """
-    width = pool.tensor_parallel
+    width = pool.parallelism.ranks
     if width > accelerators_per_host:
         raise ExportError(
-            f"pool {pool.name}: tensor_parallel {width} does not fit a host with {accelerators_per_host} "
+            f"pool {pool.name}: {pool.parallelism} does not fit a host with {accelerators_per_host} "
             "accelerators; launch scripts are written for replicas within one host"
         )
     per_host = accelerators_per_host // width

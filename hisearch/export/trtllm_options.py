@@ -32,13 +32,16 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
     }
     if has_tiers(pool):
         cache["host_cache_size"] = int(pool.tiers[0].gib * _BYTES_PER_GIB / pool.tensor_parallel)
-    return {
+    options: dict[str, Any] = {
         "dtype": dtype(launch),
         "enable_chunked_prefill": engine.chunked_prefill,
         "disable_overlap_scheduler": not engine.overlap,
         "scheduler_config": {"capacity_scheduler_policy": engine.capacity_policy.upper()},
         "kv_cache_config": cache,
     }
+    if pool.attention_data_parallel > 1:
+        options["enable_attention_dp"] = True
+    return options
 
 
 def options_text(launch: Launch) -> str:

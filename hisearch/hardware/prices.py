@@ -11,14 +11,13 @@ Conventions
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.parallelism import nodes_used, slots_problem
 from hisearch.specs.tier_checks import scope_of
 from hisearch.specs.tiers import TierSpec
 
@@ -71,7 +70,7 @@ def deployment_cost(
     accelerator_usd = host_usd = 0.0
     count, tiers = 0, []
     for pool in deployment.pools:
-        used = pool.tensor_parallel * pool.replicas
+        used = pool.accelerators
         count += used
         accelerator = _find(accelerators, pool.accelerator, "accelerator")
         accelerator_usd += used * accelerator.price.usd_per_hour
@@ -84,7 +83,7 @@ def deployment_cost(
 
 def _tier_cost(pool: PoolSpec, tier: TierSpec, medium: MediumSpec, host: HostSpec | None) -> TierCost:
     scope = scope_of(tier, medium)
-    nodes = math.ceil(pool.replicas / workers_per_node(pool.tensor_parallel, host))
+    nodes = nodes_used(pool.parallelism, pool.replicas, host)
     stores = {"worker": pool.replicas, "node": nodes, "cluster": 1}[scope]
     return TierCost(tier.medium, scope, tier.gib, stores, tier.gib * medium.usd_per_gib_hour * stores)
 
@@ -93,11 +92,8 @@ def _host_share(pool: PoolSpec, name: str | None, used: int, hosts: Mapping[str,
     if name is None:
         return 0.0
     host = _find(hosts, name, "host")
-    if pool.tensor_parallel > host.accelerators:
-        raise ValueError(
-            f"pool {pool.name}: tensor_parallel {pool.tensor_parallel} exceeds the {host.accelerators} accelerator "
-            f"slots of host {name}; a worker must fit into one host"
-        )
+    if problem := slots_problem(pool.parallelism, f"host {name}", host):
+        raise ValueError(f"pool {pool.name}: {problem.message}; a stage must fit into one host")
     return host.price.usd_per_hour * used / host.accelerators
 
 

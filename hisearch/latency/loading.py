@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hisearch.latency.memory import COMMUNICATION_BYTES, DRIVER_BYTES, GIB, RUNTIME_BYTES
 from hisearch.latency.parameters import weight_bytes_per_rank
+from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
@@ -51,6 +52,7 @@ def full_load(
     *,
     engine: EngineName,
     tensor_parallel: int,
+    parallelism: Parallelism | None = None,
     weight_dtype: DType | None,
 ) -> FullLoad | None:
     """What is held while a 16-bit checkpoint is quantised to fp8; None where nothing is, or not all at once.
@@ -60,6 +62,7 @@ def full_load(
     """
     if weight_dtype != "fp8" or model.weight_dtype not in WIDE_DTYPES or engine not in LOADS_IN_FULL:
         return None
-    taken = DRIVER_BYTES + RUNTIME_BYTES[engine] + (COMMUNICATION_BYTES if tensor_parallel > 1 else 0.0)
-    weights = weight_bytes_per_rank(model, tensor_parallel, model.weight_dtype)
+    split = parallelism_of(tensor_parallel, parallelism)
+    taken = DRIVER_BYTES + RUNTIME_BYTES[engine] + (COMMUNICATION_BYTES if split.ranks > 1 else 0.0)
+    weights = weight_bytes_per_rank(model, split, model.weight_dtype)
     return FullLoad(weights, accelerator.memory_bytes - taken)

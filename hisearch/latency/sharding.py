@@ -3,58 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism, split_problems
+
+__all__ = ["InvalidParallelism", "Parallelism", "Shard", "parallelism_of", "shard"]
 
 
 class InvalidParallelism(ValueError):  # noqa: N818
-    """A model cannot be split over this many ranks."""
+    """A model cannot be split over this many ranks.
 
-
-class Parallelism(NamedTuple):
-    """How one copy of a model is split over accelerators.
-
-    A stage of the pipeline has ``attention_data`` groups of ``tensor`` ranks. A group runs attention, embedding and LM
-    head on sequences of its own; FFNs are shared by the stage: every rank of it holds a part, and sees the tokens of
-    all groups. Dense FFNs and shared experts are split along their width over the stage; routed experts are dealt to
-    ``expert`` sets of ranks, and each is split along its width over the ranks of its set.
-
-    tensor: ranks of an attention group (TP).
-    attention_data: attention groups of a stage (data-parallel attention).
-    expert: sets of ranks that hold different experts (EP); divides the ranks of a stage.
-    pipeline: stages, each with its share of the layers (PP).
+    Attributes:
+        key: of the pool that says so.
     """
 
-    tensor: int = 1
-    attention_data: int = 1
-    expert: int = 1
-    pipeline: int = 1
-
-    @property
-    def stage_ranks(self) -> int:
-        """Ranks of one stage."""
-        return self.tensor * self.attention_data
-
-    @property
-    def expert_tensor(self) -> int:
-        """Ranks that share one expert's width."""
-        return self.stage_ranks // self.expert
-
-    @property
-    def ranks(self) -> int:
-        """Accelerators of the whole copy."""
-        return self.stage_ranks * self.pipeline
-
-    @property
-    def group_ranks(self) -> int:
-        """Accelerators that one attention group stands for, in all stages."""
-        return self.tensor * self.pipeline
-
-    def __str__(self) -> str:
-        """``tensor_parallel 4``, and what else there is."""
-        others = {"attention_data": self.attention_data, "expert": self.expert, "pipeline": self.pipeline}
-        return ", ".join([f"tensor_parallel {self.tensor}", *(f"{k} {v}" for k, v in others.items() if v > 1)])
+    def __init__(self, message: str, key: str = "tensor_parallel") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 def parallelism_of(tensor_parallel: int, parallelism: Parallelism | None) -> Parallelism:
@@ -116,46 +81,19 @@ def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
         InvalidParallelism: a width, the experts or the layers do not come out even.
     """
     parallelism = split if isinstance(split, Parallelism) else Parallelism(tensor=split)
+    for problem in split_problems(model, parallelism):
+        raise InvalidParallelism(f"{model.huggingface_id}: {problem.message}", problem.key)
     tensor_parallel, stage = parallelism.tensor, parallelism.stage_ranks
-    name = model.huggingface_id
-    if stage % parallelism.expert:
-        raise InvalidParallelism(f"{name}: expert {parallelism.expert} does not divide the {stage} ranks of a stage")
-    if parallelism.expert > 1 and model.moe is None:
-        raise InvalidParallelism(f"{name} has no experts to deal out: expert {parallelism.expert}")
-    if parallelism.pipeline > model.layers:
-        raise InvalidParallelism(f"{name}: pipeline {parallelism.pipeline} exceeds {model.layers} layers")
-    _divide(name, "attention_heads", model.attention_heads, tensor_parallel)
-    if model.attention == "gqa" and model.kv_heads % tensor_parallel and tensor_parallel % model.kv_heads:
-        raise InvalidParallelism(
-            f"{name}: tensor_parallel {tensor_parallel} neither divides kv_heads {model.kv_heads} "
-            "nor is a multiple of it"
-        )
     moe, linear = model.moe, model.linear_attention
     return Shard(
         parallelism=parallelism,
         heads=model.attention_heads // tensor_parallel,
         kv_heads=max(1, model.kv_heads // tensor_parallel),
-        intermediate=(_divide(name, "intermediate_size", model.intermediate_size, stage) if dense_layers(model) else 0),
-        expert_intermediate=(
-            _divide(name, "expert_intermediate_size", moe.expert_intermediate_size, parallelism.expert_tensor)
-            if moe
-            else 0
-        ),
-        shared_intermediate=(
-            _divide(name, "shared_intermediate_size", moe.shared_intermediate_size, stage) if moe else 0
-        ),
+        intermediate=model.intermediate_size // stage if dense_layers(model) else 0,
+        expert_intermediate=moe.expert_intermediate_size // parallelism.expert_tensor if moe else 0,
+        shared_intermediate=moe.shared_intermediate_size // stage if moe else 0,
         vocab=-(-model.vocab_size // tensor_parallel),
-        experts=_divide(name, "experts", moe.experts, parallelism.expert, "expert") if moe else 0,
-        linear_key_heads=(
-            _divide(name, "linear_attention.key_heads", linear.key_heads, tensor_parallel) if linear else 0
-        ),
-        linear_value_heads=(
-            _divide(name, "linear_attention.value_heads", linear.value_heads, tensor_parallel) if linear else 0
-        ),
+        experts=moe.experts // parallelism.expert if moe else 0,
+        linear_key_heads=linear.key_heads // tensor_parallel if linear else 0,
+        linear_value_heads=linear.value_heads // tensor_parallel if linear else 0,
     )
-
-
-def _divide(name: str, what: str, size: int, ranks: int, key: str = "tensor_parallel") -> int:
-    if size % ranks:
-        raise InvalidParallelism(f"{name}: {key} {ranks} does not divide {what} {size}")
-    return size // ranks

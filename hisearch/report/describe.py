@@ -30,9 +30,9 @@ def sentence(trial: Trial, model_id: str) -> str:
     deployment = trial.deployment
     pool = deployment.pool
     text = f"{replicas(deployment)} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
-    text += f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
-    if pool.tensor_parallel > 1:
-        text += f" (tensor parallel {pool.tensor_parallel})"
+    text += f"{pool.accelerators} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
+    if pool.parallelism.ranks > 1:
+        text += f" (tensor parallel {pool.tensor_parallel}{_beyond_tensor(pool)})"
     if formats(deployment):
         text += f", {' and '.join(formats(deployment))}"
     if pool.replicas > 1:
@@ -46,6 +46,16 @@ def sentence(trial: Trial, model_id: str) -> str:
     if pool.tiers:
         text += f", and cache tiers of {listed(stores(pool))} ({mover_in_words(pool)})"
     return f"{text}: {cost(trial)}"
+
+
+def _beyond_tensor(pool: PoolSpec) -> str:
+    """The other degrees of parallelism, where there are any."""
+    others = {
+        "pipeline parallel": pool.pipeline_parallel,
+        "attention data parallel": pool.attention_data_parallel,
+        "expert parallel": pool.expert_parallel,
+    }
+    return "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
 
 
 def cost(trial: Trial) -> str:
@@ -62,6 +72,9 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
         "accelerator": pool.accelerator,
         "replicas": pool.replicas,
         "tensor parallel": pool.tensor_parallel,
+        "pipeline parallel": pool.pipeline_parallel,
+        "attention data parallel": pool.attention_data_parallel,
+        "expert parallel": pool.expert_parallel,
         "engine": ENGINE_TITLES[engine.name],
         "weight format": pool.weight_dtype or "model's own",
         "KV format": pool.kv_dtype,

@@ -172,10 +172,10 @@ def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, .
         Cell(str(trial.number), trial.number),
         Cell(str(trial.stage), trial.stage),
         Cell(
-            f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}",
-            f"{pool.accelerator} {pool.replicas * pool.tensor_parallel:06d}",
+            f"{pool.accelerators} × {pool.accelerator}",
+            f"{pool.accelerator} {pool.accelerators:06d}",
         ),
-        Cell(str(pool.tensor_parallel), pool.tensor_parallel),
+        Cell(pool.parallelism.short.removeprefix("TP "), pool.parallelism.ranks),
         Cell(str(pool.replicas), pool.replicas),
         Cell(ENGINE_TITLES[pool.engine.name], pool.engine.name),
         Cell(router, router),

@@ -100,7 +100,7 @@ def _choices(pool: PoolSpec) -> dict[str, object]:
     return {
         "accelerator": pool.accelerator,
         "engine": pool.engine.name,
-        "ranks": pool.tensor_parallel,
+        "ranks": pool.parallelism,
         "formats": (pool.weight_dtype, pool.kv_dtype),
         "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests),
     }

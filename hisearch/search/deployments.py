@@ -105,6 +105,9 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
         "accelerator": pool.accelerator,
         "engine": engine.name,
         "tensor_parallel": pool.tensor_parallel,
+        "pipeline_parallel": pool.pipeline_parallel,
+        "attention_data_parallel": pool.attention_data_parallel,
+        "expert_parallel": pool.expert_parallel,
         "weight_dtype": pool.weight_dtype or OWN_WEIGHT_DTYPE,
         "kv_dtype": pool.kv_dtype,
         "chunk_tokens": engine.chunk_tokens,
@@ -125,9 +128,9 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
 def hardware(deployment: DeploymentSpec) -> str:
     """``3 × (2 × h200, TP 2)``, or ``2 × h200, TP 2`` for one replica, or ``3 × h200`` without tensor parallelism."""
     pool = deployment.pool
-    if pool.tensor_parallel == 1:
+    if pool.parallelism.ranks == 1:
         return f"{pool.replicas} × {pool.accelerator}"
-    worker = f"{pool.tensor_parallel} × {pool.accelerator}, TP {pool.tensor_parallel}"
+    worker = f"{pool.parallelism.ranks} × {pool.accelerator}, {pool.parallelism.short}"
     return worker if pool.replicas == 1 else f"{pool.replicas} × ({worker})"
 
 

@@ -24,6 +24,7 @@ from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, lea
 from hisearch.search.problem import Problem
 from hisearch.specs.base import ENGINE_TITLES, DType
 from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.parallelism import Parallelism, degrees_of
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.study import ExecutionSpace
 from hisearch.specs.wording import counted, listed
@@ -66,10 +67,10 @@ class Candidate:
     miss: float = 0.0
 
     @property
-    def group(self) -> tuple[str, str, int, str | None, str]:
+    def group(self) -> tuple[str, str, Parallelism, str | None, str]:
         """What chunk and batch-limit variants have in common."""
         pool = self.pool
-        return (pool.accelerator, pool.engine.name, pool.tensor_parallel, pool.weight_dtype, pool.kv_dtype)
+        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype)
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class ExecutionReport:
         miss = _HOPELESS[nearest.doubt][1].format(share=f"{times - 1:.0%}", times=f"{times:.3g}")
         return (
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
-            f"{counted(len(self.sized), 'worker')} that can be built {reasons}. The nearest, {pool.tensor_parallel} × "
-            f"{pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
+            f"{counted(len(self.sized), 'worker')} that can be built {reasons}. The nearest, "
+            f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
             f"{miss} by step times alone, whose error is taken to be {nearest.margin:.0%}."
         )
 
@@ -169,17 +170,15 @@ def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
 def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` looks at."""
     space = problem.space.execution
-    sizes = (space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes)
+    sizes = (space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes)
     return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
 
 
 def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
     space, cache = problem.space.execution, problem.space.cache
-    choices = itertools.product(
-        space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes
-    )
-    for accelerator, engine, tensor_parallel, weight_dtype, kv_dtype in choices:
+    choices = itertools.product(space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes)
+    for accelerator, engine, split, weight_dtype, kv_dtype in choices:
         pools, refused = [], 0
         for chunk, running in itertools.product(space.chunk_tokens, space.max_running_requests):
             try:
@@ -194,7 +193,7 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                 pool = PoolSpec(
                     accelerator=accelerator,
                     engine=settings,
-                    tensor_parallel=tensor_parallel,
+                    **degrees_of(split),
                     weight_dtype=weight_dtype,
                     kv_dtype=kv_dtype,
                 )

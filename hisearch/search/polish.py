@@ -23,6 +23,7 @@ from hisearch.search.recommend import nearest_miss, recommend, widest
 from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.parallelism import Parallelism, degrees_of
 from hisearch.specs.routing import RouterSpec
 
 #: What follows the three stages, as trials name it.
@@ -118,10 +119,9 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
         yield _setting("weight_dtype", weight_dtype)
     for choice in problem.tier_choices(pool.engine.name).neighbours(pool):
         yield _tiers(choice)
-    accelerators = pool.replicas * pool.tensor_parallel
-    for ranks in execution.tensor_parallel:
-        if accelerators % ranks == 0 and accelerators // ranks <= execution.max_replicas:
-            yield _split(ranks, accelerators // ranks)
+    for split in execution.splits:
+        if pool.accelerators % split.ranks == 0 and pool.accelerators // split.ranks <= execution.max_replicas:
+            yield _split(split, pool.accelerators // split.ranks)
 
 
 def _engine_setting(name: str, value: float | str) -> Callable[[dict[str, Any]], None]:
@@ -147,11 +147,11 @@ def _tiers(choice: TierChoice) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def _split(ranks: int, replicas: int) -> Callable[[dict[str, Any]], None]:
+def _split(split: Parallelism, replicas: int) -> Callable[[dict[str, Any]], None]:
     """The same accelerators as wider or narrower workers."""
 
     def change(data: dict[str, Any]) -> None:
-        data |= {"tensor_parallel": ranks, "replicas": replicas}
+        data |= degrees_of(split) | {"replicas": replicas}
 
     return change
 

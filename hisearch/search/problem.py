@@ -70,4 +70,4 @@ class Problem:
     def max_replicas(self, pool: PoolSpec) -> int:
         """Most replicas of a pool that the space allows; 0 where a single worker is too many."""
         execution = self.space.execution
-        return min(execution.max_replicas, execution.max_accelerators // pool.tensor_parallel)
+        return min(execution.max_replicas, execution.max_accelerators // pool.parallelism.ranks)

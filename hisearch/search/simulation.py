@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hisearch.hardware.prices import deployment_cost
 from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
-from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_worker
+from hisearch.simulate.plan import TierRefused, WorkerPlan, check_split, plan_worker
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -84,10 +85,12 @@ class Simulation:
         Raises:
             DoesNotFit, InvalidParallelism: see ``plan_memory``.
         """
+        check_split(pool, self._world.model)
         plan = plan_memory(
             self._world.model,
             self._accelerator(pool),
             tensor_parallel=pool.tensor_parallel,
+            parallelism=pool.parallelism,
             weight_dtype=pool.weight_dtype,
             kv_dtype=pool.kv_dtype,
             engine=pool.engine,
@@ -98,13 +101,11 @@ class Simulation:
     def can_build(self, pool: PoolSpec) -> bool:
         """True where ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need."""
         name, world = pool.host or self._accelerator(pool).host, self._world
-        if name is not None and capacity_problems(
-            pool.tiers, pool.tensor_parallel, world.media, name, world.hosts[name]
-        ):
+        if name is not None and capacity_problems(pool.tiers, pool.parallelism, world.media, name, world.hosts[name]):
             return False
         try:
             self.plan(pool)
-        except (DoesNotFit, TierRefused):
+        except (DoesNotFit, InvalidParallelism, TierRefused):
             return False
         return True
 

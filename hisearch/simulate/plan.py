@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import MemoryPlan, plan_memory
+from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import engine_problem
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.tier_checks import TierProblem
 from hisearch.specs.tiers import MOVERS
@@ -25,6 +27,7 @@ __all__ = [
     "TransferLaw",
     "WorkerPlan",
     "check_simulated",
+    "check_split",
     "plan_worker",
 ]
 
@@ -91,10 +94,12 @@ def plan_worker(
         ValueError: a medium that is not known.
     """
     engine = pool.engine
+    check_split(pool, model)
     memory = plan_memory(
         model,
         accelerator,
         tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
         weight_dtype=pool.weight_dtype,
         kv_dtype=pool.kv_dtype,
         engine=engine,
@@ -108,6 +113,7 @@ def plan_worker(
         model,
         accelerator,
         tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
         weight_dtype=pool.weight_dtype,
         kv_dtype=pool.kv_dtype,
         engine=engine,
@@ -125,6 +131,21 @@ def plan_worker(
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
     )
+
+
+def check_split(pool: PoolSpec, model: ModelSpec) -> None:
+    """Refuse splits that the engine or the kernels do not know.
+
+    Raises:
+        InvalidParallelism: with the key.
+    """
+    split = pool.parallelism
+    problem = engine_problem(pool.engine.name, split, model)
+    if problem is not None:
+        raise InvalidParallelism(f"pool {pool.name}: {problem.message}", problem.key)
+    for key, degree in (("attention_data_parallel", split.attention_data), ("pipeline_parallel", split.pipeline)):
+        if degree > 1:
+            raise InvalidParallelism(f"pool {pool.name}: {key} {degree} is not simulated yet", key)
 
 
 def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:

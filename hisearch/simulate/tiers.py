@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from hisearch.latency.memory import MemoryPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
-from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import workers_per_node
 from hisearch.specs.tier_checks import TierProblem, scope_of, tier_problems
 from hisearch.specs.tiers import TierSpec
 
@@ -70,7 +70,7 @@ def plan_tiers(
             raise ValueError(f"no medium named '{tier.medium}'; known: {', '.join(sorted(media)) or 'none'}")
     for problem in tier_problems(pool, media, pool.host or accelerator.host, host):
         raise TierRefused(pool.name, problem)
-    nodes = workers_per_node(pool.tensor_parallel, host)
+    nodes = workers_per_node(pool.parallelism, host)
     if not pool.tiers:
         return Tiers(workers_per_node=nodes)
     plans = tuple(

@@ -16,8 +16,10 @@ from hisearch.specs.base import (
     Positive,
     Strict,
 )
+from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism, engine_problem
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
@@ -137,7 +139,26 @@ class PoolSpec(Strict):
     accelerator: str = Field(description="Name or path of an Accelerator.")
     host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
     engine: EngineSpec = Field(description="The serving engine and its settings.")
-    tensor_parallel: Count = Field(1, description="Accelerators that one worker's copy of the model is split over.")
+    tensor_parallel: Count = Field(
+        1,
+        description="Ranks that share heads and widths (TP), of one attention group: vLLM --tensor-parallel-size, "
+        "SGLang --tp-size, TensorRT-LLM --tp_size, the latter two times attention_data_parallel.",
+    )
+    pipeline_parallel: Count = Field(
+        1,
+        description="Stages that share the layers (PP): vLLM --pipeline-parallel-size, SGLang --pp-size, TensorRT-LLM "
+        "--pp_size.",
+    )
+    attention_data_parallel: Count = Field(
+        1,
+        description="Attention groups with sequences and KV of their own that share the FFNs (attention-DP): vLLM "
+        "--data-parallel-size, SGLang --dp-size with --enable-dp-attention, TensorRT-LLM enable_attention_dp.",
+    )
+    expert_parallel: Count = Field(
+        1,
+        description="Sets of a stage's ranks that hold different experts (EP): vLLM --enable-expert-parallel (all "
+        "ranks or none), SGLang --ep-size, TensorRT-LLM --ep_size.",
+    )
     weight_dtype: DType | None = Field(
         None, description="Format of the weights; the model's own where absent. fp4 is MXFP4, nvfp4 NVFP4."
     )
@@ -149,6 +170,18 @@ class PoolSpec(Strict):
     movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
 
     @property
+    def parallelism(self) -> Parallelism:
+        """How a worker's copy of the model is split over its accelerators."""
+        return Parallelism(
+            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+        )
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all its workers."""
+        return self.replicas * self.parallelism.ranks
+
+    @property
     def mover(self) -> MoverName:
         """What moves KV between the tiers, with the engine's default filled in."""
         return mover_of(self.engine.name, self.movement)
@@ -158,6 +191,9 @@ class PoolSpec(Strict):
         known = KV_DTYPES[self.engine.name]
         if self.kv_dtype not in known:
             raise ValueError(f"{self.engine.name} has no KV cache format {self.kv_dtype}; known: {', '.join(known)}")
+        problem = engine_problem(self.engine.name, self.parallelism)
+        if problem is not None:
+            raise KeyedError((problem.key,), problem.message)
         check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
         return self
 

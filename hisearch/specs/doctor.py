@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.document import Document, kind_of
 from hisearch.specs.errors import Problem, SpecError
+from hisearch.specs.parallelism import Parallelism, degrees_of, slots_problem, split_problems
 from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 from hisearch.specs.tiers import MOVERS, TierSpec
@@ -89,24 +90,41 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
 
 
 def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
-    """Degrees of parallelism that the model or a host does not take; a problem where none is left."""
+    """Degrees of parallelism that the model or a host takes in no combination; a problem where the model takes none."""
+    execution, model = study.space.spec.execution, study.model
+    refusals = {
+        split: f"{problem.message} of {model.name}"
+        for split in execution.splits
+        for problem in itertools.islice(split_problems(model.spec, split), 1)
+    }
+    found = _useless_degrees(study, refusals)
+    for host_name, host in study.hosts.items():
+        crowded = ((split, slots_problem(split, host_name, host.spec)) for split in execution.splits)
+        found += _useless_degrees(study, {split: problem.message for split, problem in crowded if problem})
+    return (found, []) if len(refusals) == len(set(execution.splits)) else ([], found)
+
+
+def _useless_degrees(study: ResolvedStudy, refusals: Mapping[Parallelism, str]) -> list[Problem]:
+    """The entries of the space's lists whose every combination is refused, where other entries of the list are not.
+
+    Where no combination is left at all, the tensor-parallel degrees are told of.
+    """
     execution = study.space.spec.execution
-    found: list[Problem] = []
-    usable = set(execution.tensor_parallel)
-    for index, degree in enumerate(execution.tensor_parallel):
-        at = f"spec.execution.tensor_parallel.{index}"
-        if message := checks.tensor_parallel_problem(study.model.spec, degree):
-            found.append(study.space.problem(at, f"{message} of {study.model.name}"))
-            usable.discard(degree)
-        for host_name, host in study.hosts.items():
-            if message := checks.slots_problem(degree, host_name, host.spec):
-                found.append(study.space.problem(at, message))
-    return (found, []) if not usable else ([], found)
+    found = []
+    for key in degrees_of(Parallelism()):
+        degrees: list[int] = getattr(execution, key)
+        for index, degree in enumerate(degrees):
+            splits = [split for split in execution.splits if degrees_of(split)[key] == degree]
+            if all(split in refusals for split in splits) and (len(degrees) > 1 or key == "tensor_parallel"):
+                at = f"spec.execution.{key}.{index}"
+                found.append(study.space.problem(at, refusals[splits[0]]))
+    return found
 
 
 def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
     """The largest size of each tier that does not fit, for each host and the smallest worker."""
-    cache, degrees = study.space.spec.cache, study.space.spec.execution.tensor_parallel
+    cache = study.space.spec.cache
+    smallest = min(study.space.spec.execution.splits, key=lambda split: split.ranks)
     media = {name: document.spec for name, document in study.media.items()}
     found = []
     for number, space in enumerate(cache.tiers):
@@ -119,7 +137,7 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
         for tier, (host_name, host) in itertools.product(largest, study.hosts.items()):
             found += [
                 study.space.problem(f"spec.cache.tiers.{number}.gib", problem.message)
-                for problem in tier_checks.capacity_problems([tier], min(degrees), media, host_name, host.spec)
+                for problem in tier_checks.capacity_problems([tier], smallest, media, host_name, host.spec)
             ]
     return found
 
@@ -139,8 +157,10 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
     warnings: list[Problem] = []
     for index, pool in enumerate(resolved.deployment.pools):
         at, accelerator = f"spec.pools.{index}", resolved.accelerators[pool.accelerator].spec
-        if message := checks.tensor_parallel_problem(resolved.model.spec, pool.tensor_parallel):
-            problems.append(resolved.document.problem(f"{at}.tensor_parallel", f"{message} of {resolved.model.name}"))
+        problems += [
+            resolved.document.problem(f"{at}.{problem.key}", f"{problem.message} of {resolved.model.name}")
+            for problem in itertools.islice(split_problems(resolved.model.spec, pool.parallelism), 1)
+        ]
         if message := checks.dtype_problem(
             pool.accelerator, accelerator, pool.weight_dtype or resolved.model.spec.weight_dtype
         ):
@@ -148,12 +168,12 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
         host_name = pool.host or accelerator.host
         if host_name is not None:
             host = resolved.hosts[host_name].spec
-            if message := checks.slots_problem(pool.tensor_parallel, host_name, host):
-                problems.append(resolved.document.problem(f"{at}.tensor_parallel", message))
+            if problem := slots_problem(pool.parallelism, host_name, host):
+                problems.append(resolved.document.problem(f"{at}.{problem.key}", problem.message))
             media = {name: document.spec for name, document in resolved.media.items()}
             warnings += [
                 resolved.document.problem(f"{at}.{problem.key}", problem.message)
-                for problem in tier_checks.capacity_problems(pool.tiers, pool.tensor_parallel, media, host_name, host)
+                for problem in tier_checks.capacity_problems(pool.tiers, pool.parallelism, media, host_name, host)
             ]
         warnings += _eviction_note(resolved, index)
     warnings += _price_notes(resolved.hardware, resolved.document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Annotated, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from hisearch.specs.deployment import EvictionName
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism
 from hisearch.specs.routing import RouterName
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
@@ -34,7 +36,14 @@ class ExecutionSpace(Strict):
     tensor_parallel: list[Count] = Field(
         default=[1, 2, 4, 8],
         min_length=1,
-        description="Accelerators per worker; splits that a model cannot take drop out.",
+        description="Ranks of an attention group; splits that a model, an engine or a host cannot take drop out.",
+    )
+    pipeline_parallel: list[Count] = Field(default=[1], min_length=1, description="Stages of a worker.")
+    attention_data_parallel: list[Count] = Field(
+        default=[1], min_length=1, description="Attention groups of a stage, which share its FFNs."
+    )
+    expert_parallel: list[Count] = Field(
+        default=[1], min_length=1, description="Sets of a stage's ranks that hold different experts."
     )
     weight_dtypes: list[DType] = Field(
         default_factory=list, description="Formats of the weights; empty: the model's own alone."
@@ -47,6 +56,16 @@ class ExecutionSpace(Strict):
     )
     max_replicas: Count = Field(32, description="Most workers of a deployment.")
     max_accelerators: Count = Field(64, description="Most accelerators of a deployment.")
+
+    @property
+    def splits(self) -> list[Parallelism]:
+        """Every combination of the degrees, in the order of the lists."""
+        return [
+            Parallelism(tensor, groups, experts, stages)
+            for tensor, groups, experts, stages in itertools.product(
+                self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+            )
+        ]
 
 
 class RoutingSpace(Strict):

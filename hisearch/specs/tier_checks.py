@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from hisearch.specs.checks import workers_per_node
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
+from hisearch.specs.parallelism import Parallelism, workers_per_node
 from hisearch.specs.tiers import TierSpec, mover_title, shares_memory
 
 _GIB = 1024.0**3
@@ -124,14 +124,14 @@ def _node_problems(
 
 def capacity_problems(
     tiers: Sequence[TierSpec],
-    tensor_parallel: int,
+    split: Parallelism,
     media: Mapping[str, MediumSpec],
     host_name: str,
     host: HostSpec,
 ) -> list[TierProblem]:
     """Main memory or disks that a full host has too little of for the tiers of all its workers."""
     found = []
-    workers = workers_per_node(tensor_parallel, host)
+    workers = workers_per_node(split, host)
     sizes = {"dram": (host.dram_bytes / _GIB, "host memory"), "nvme": (host.nvme_bytes / _GIB, "disk")}
     for kind, (has_gib, what) in sizes.items():
         need_gib, parts, last = 0.0, [], 0
@@ -141,7 +141,7 @@ def capacity_problems(
             if medium.kind != kind or scope == "cluster":
                 continue
             need_gib += tier.gib * (workers if scope == "worker" else 1)
-            each = f"{workers} workers of tensor_parallel {tensor_parallel} with {tier.gib:g} GiB each"
+            each = f"{workers} workers of {split} with {tier.gib:g} GiB each"
             parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
             last = index
         if need_gib > has_gib:

@@ -86,9 +86,9 @@ def test_tokens_of_all_groups_pass_the_experts() -> None:
     ("model", "split", "message"),
     [
         (DENSE, Parallelism(4, expert=2), "no experts"),
-        (MOE, Parallelism(8, expert=3), "expert 3 does not divide the 8 ranks"),
+        (MOE, Parallelism(8, expert=3), "expert_parallel 3 does not divide the 8 ranks"),
         (MOE, Parallelism(3), "tensor_parallel 3 does not divide attention_heads"),
-        (DENSE, Parallelism(1, pipeline=65), "pipeline 65 exceeds 64 layers"),
+        (DENSE, Parallelism(1, pipeline=65), "pipeline_parallel 65 exceeds the 64 layers"),
     ],
 )
 def test_impossible_splits_are_refused(model: ModelSpec, split: Parallelism, message: str) -> None:

@@ -37,7 +37,7 @@ def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "warning"),
     [
-        (["spec.model=qwen2.5-7b"], "tensor_parallel 8 does not divide 28 attention heads of qwen2.5-7b"),
+        (["spec.model=qwen2.5-7b"], "tensor_parallel 8 does not divide attention_heads 28 of qwen2.5-7b"),
         (
             ["spec.model=gpt-oss-120b", _space("tensor_parallel: [64, 1]")],
             "exceeds the 8 accelerator slots of hgx-h100-8",
@@ -63,7 +63,7 @@ def test_what_a_study_is_unlikely_to_mean(project: Path, settings: list[str], wa
     ("settings", "problem"),
     [
         (["spec.slo=foo"], "spec.slo: no SLO named 'foo'"),
-        ([_space("tensor_parallel: [3]")], "tensor_parallel 3 does not divide 32 attention heads of qwen3-8b"),
+        ([_space("tensor_parallel: [3]")], "tensor_parallel 3 does not divide attention_heads 32 of qwen3-8b"),
         (
             ["spec.space={execution: {accelerators: [h200], engines: [vllm]}, cache: {eviction: [lfu]}}"],
             "spec.space.cache.eviction: vLLM evicts by lru alone",
@@ -83,7 +83,7 @@ def test_what_makes_a_study_unusable(project: Path, settings: list[str], problem
 @pytest.mark.parametrize(
     ("degree", "problem"),
     [
-        (3, "tensor_parallel 3 does not divide 64 attention heads of qwen3-32b"),
+        (3, "tensor_parallel 3 does not divide attention_heads 64 of qwen3-32b"),
         (16, "tensor_parallel 16 exceeds the 8 accelerator slots of hgx-h100-8"),
     ],
 )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 
 import pytest
 
-from hisearch.specs import checks
 from hisearch.specs.catalogue import Catalogue, shipped_root
 from hisearch.specs.doctor import load_any
 from hisearch.specs.document import Document
 from hisearch.specs.kinds import FOLDERS, KINDS
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import split_problems
 
 CATALOGUE = Catalogue(shipped_root())
 SHIPPED = [(kind, name) for kind in KINDS for name in CATALOGUE.names(kind)]
@@ -171,13 +172,14 @@ def test_the_quickstart_needs_nothing_from_elsewhere() -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE.names("Model"))
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 16, 32])
-def test_doctor_and_estimator_agree_on_parallelism(name: str, degree: int) -> None:
-    from hisearch.latency.sharding import InvalidParallelism, shard
+def test_a_split_is_refused_where_the_rule_says_so_and_nowhere_else(name: str, degree: int) -> None:
+    from hisearch.latency.sharding import InvalidParallelism, Parallelism, shard
 
     model = CATALOGUE.get("Model", name).spec
-    try:
+    problem = next(split_problems(model, Parallelism(degree)), None)
+    if problem is None:
+        assert shard(model, degree).heads * degree == model.attention_heads
+        return
+    with pytest.raises(InvalidParallelism, match=re.escape(problem.message)) as caught:
         shard(model, degree)
-        possible = True
-    except InvalidParallelism:
-        possible = False
-    assert (checks.tensor_parallel_problem(model, degree) == "") == possible
+    assert caught.value.key == problem.key

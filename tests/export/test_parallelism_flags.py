@@ -1,0 +1,73 @@
+"""Degrees of parallelism as each engine's flags say them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hisearch.export.flags import Launch, engine_flags
+from hisearch.export.trtllm_options import llm_api_options
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import PoolSpec
+
+CATALOGUE = Catalogue()
+MODEL = CATALOGUE.get("Model", "deepseek-v3").spec
+H200 = CATALOGUE.get("Accelerator", "h200").spec
+
+DEGREES = {
+    "sglang": {"--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size"},
+    "vllm": {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel"},
+    "trtllm": {"--tp_size", "--pp_size", "--ep_size"},
+}
+
+
+def launch(engine: str, **degrees: Any) -> Launch:
+    settings = {"name": engine, "max_running_requests": 32, "chunk_tokens": 1024}
+    pool = PoolSpec.model_validate({"accelerator": "h200", "engine": settings, **degrees})
+    return Launch(pool, MODEL, H200, 100_000)
+
+
+def told(engine: str, **degrees: Any) -> dict[str, str | None]:
+    flags = engine_flags(launch(engine, **degrees))
+    return {flag: value[0] if value else None for flag, *value in flags if flag in DEGREES[engine]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("sglang", {"--tp-size": "8"}),
+        ("vllm", {"--tensor-parallel-size": "8"}),
+        ("trtllm", {"--tp_size": "8"}),
+    ],
+)
+def test_tensor_parallelism_alone_needs_one_flag(engine: str, flags: dict[str, str]) -> None:
+    assert told(engine, tensor_parallel=8) == flags
+
+
+def test_sglang_counts_all_ranks_of_a_stage_as_tensor_parallel() -> None:
+    degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8, "pipeline_parallel": 2}
+    assert told("sglang", **degrees) == {
+        "--tp-size": "8", "--pp-size": "2", "--dp-size": "4", "--enable-dp-attention": None, "--ep-size": "8",
+    }  # fmt: skip
+
+
+def test_sglang_divides_limits_by_the_groups_itself() -> None:
+    flags = dict(pair for pair in engine_flags(launch("sglang", attention_data_parallel=4)) if len(pair) == 2)
+    assert flags["--max-running-requests"] == "128"
+    assert flags["--chunked-prefill-size"] == "4096"
+
+
+def test_vllm_counts_groups_apart_and_deals_experts_or_not() -> None:
+    degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8, "pipeline_parallel": 2}
+    assert told("vllm", **degrees) == {
+        "--tensor-parallel-size": "2", "--pipeline-parallel-size": "2", "--data-parallel-size": "4",
+        "--enable-expert-parallel": None,
+    }  # fmt: skip
+
+
+def test_trtllm_is_told_of_attention_groups_in_its_file() -> None:
+    degrees = {"attention_data_parallel": 8, "expert_parallel": 8}
+    assert told("trtllm", **degrees) == {"--tp_size": "8", "--ep_size": "8"}
+    assert llm_api_options(launch("trtllm", **degrees))["enable_attention_dp"] is True
+    assert "enable_attention_dp" not in llm_api_options(launch("trtllm", tensor_parallel=8))

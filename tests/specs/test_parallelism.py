@@ -1,0 +1,137 @@
+"""Degrees of parallelism of a pool and of a search space: what is refused, by which key, and what is counted."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import (
+    Parallelism,
+    SplitProblem,
+    engine_problem,
+    nodes_per_worker,
+    nodes_used,
+    slots_problem,
+    split_problems,
+    workers_per_node,
+)
+from hisearch.specs.study import ExecutionSpace
+
+CATALOGUE = Catalogue()
+MOE: ModelSpec = CATALOGUE.get("Model", "deepseek-v3").spec
+DENSE: ModelSpec = CATALOGUE.get("Model", "qwen3-32b").spec
+HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
+
+
+def pool(engine: str = "sglang", **fields: object) -> PoolSpec:
+    return PoolSpec.model_validate({"accelerator": "h100-sxm", "engine": {"name": engine}, **fields})
+
+
+def test_a_pool_without_degrees_is_one_accelerator_a_worker() -> None:
+    plain = PoolSpec(accelerator="h100-sxm", engine=EngineSpec(name="vllm"), replicas=3)
+    assert plain.parallelism == Parallelism()
+    assert plain.accelerators == 3
+
+
+def test_a_worker_has_the_product_of_its_degrees() -> None:
+    wide = pool(
+        tensor_parallel=2, attention_data_parallel=4, expert_parallel=8, pipeline_parallel=3, replicas=2
+    ).parallelism
+    assert wide == Parallelism(tensor=2, attention_data=4, expert=8, pipeline=3)
+    assert (wide.stage_ranks, wide.ranks, wide.group_ranks) == (8, 24, 6)
+    assert str(wide) == "tensor_parallel 2, attention_data_parallel 4, expert_parallel 8, pipeline_parallel 3"
+    assert wide.short == "TP 2 × DP 4 × PP 3, EP 8"
+
+
+@pytest.mark.parametrize(
+    ("engine", "degrees", "key"),
+    [
+        ("vllm", {"tensor_parallel": 8, "expert_parallel": 4}, "expert_parallel"),
+        ("trtllm", {"tensor_parallel": 2, "attention_data_parallel": 4}, "attention_data_parallel"),
+    ],
+)
+def test_what_an_engine_cannot_be_told_is_refused_by_key(engine: str, degrees: dict[str, int], key: str) -> None:
+    with pytest.raises(ValidationError, match=f"{key}: "):
+        pool(engine, **degrees)
+
+
+def test_data_parallel_engines_of_a_dense_model_are_copies_under_vllm() -> None:
+    groups = Parallelism(1, attention_data=4)
+    problem = engine_problem("vllm", groups, DENSE)
+    assert problem is not None
+    assert problem.key == "attention_data_parallel"
+    assert "use replicas" in problem.message
+    assert engine_problem("vllm", groups, MOE) is None
+    assert engine_problem("sglang", groups, DENSE) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "split", "problem"),
+    [
+        (
+            DENSE,
+            Parallelism(3),
+            SplitProblem("tensor_parallel", "tensor_parallel 3 does not divide attention_heads 64"),
+        ),
+        (
+            MOE,
+            Parallelism(1, attention_data=5),
+            SplitProblem(
+                "attention_data_parallel",
+                "tensor_parallel x attention_data_parallel 5 does not divide intermediate_size 18432",
+            ),
+        ),
+        (
+            MOE,
+            Parallelism(8, expert=3),
+            SplitProblem("expert_parallel", "expert_parallel 3 does not divide the 8 ranks of a stage"),
+        ),
+        (
+            DENSE,
+            Parallelism(1, pipeline=65),
+            SplitProblem("pipeline_parallel", "pipeline_parallel 65 exceeds the 64 layers of the model"),
+        ),
+    ],
+)
+def test_the_first_thing_that_does_not_come_out_even(
+    model: ModelSpec, split: Parallelism, problem: SplitProblem
+) -> None:
+    assert next(split_problems(model, split)) == problem
+
+
+def test_a_stage_stays_within_a_host_and_a_pipeline_need_not() -> None:
+    assert slots_problem(Parallelism(8, pipeline=4), "hgx", HOST) is None
+    tall = slots_problem(Parallelism(16), "hgx", HOST)
+    wide = slots_problem(Parallelism(4, attention_data=4), "hgx", HOST)
+    assert tall is not None
+    assert tall.key == "tensor_parallel"
+    assert wide is not None
+    assert wide.key == "attention_data_parallel"
+
+
+@pytest.mark.parametrize(
+    ("split", "workers", "share", "each", "used"),
+    [
+        (Parallelism(2), 5, 4, 1, 2),
+        (Parallelism(2, pipeline=4), 3, 1, 1, 3),
+        (Parallelism(8, pipeline=4), 3, 1, 4, 12),
+        (Parallelism(3, pipeline=3), 2, 1, 2, 4),
+    ],
+)
+def test_workers_fill_hosts_stage_by_stage(split: Parallelism, workers: int, share: int, each: int, used: int) -> None:
+    assert workers_per_node(split, HOST) == share
+    assert nodes_per_worker(split, HOST) == each
+    assert nodes_used(split, workers, HOST) == used
+
+
+def test_a_space_combines_its_degrees() -> None:
+    space = ExecutionSpace(accelerators=["h200"], engines=["sglang"], tensor_parallel=[1, 8], pipeline_parallel=[1, 2])
+    assert space.splits == [
+        Parallelism(1),
+        Parallelism(1, pipeline=2),
+        Parallelism(8),
+        Parallelism(8, pipeline=2),
+    ]
