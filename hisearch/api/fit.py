@@ -102,7 +102,10 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
     empty = Fit(
         pool.accelerator,
         engine.name,
-        *degrees_of(pool.parallelism).values(),
+        pool.tensor_parallel,
+        pool.pipeline_parallel,
+        pool.attention_data_parallel,
+        pool.expert_parallel,
         weight,
         pool.kv_dtype,
         engine.chunk_tokens,
