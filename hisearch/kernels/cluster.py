@@ -1,15 +1,16 @@
 """The event loop: arrivals and workers' step ends in order of time, over all pools.
 
-Ties: arrivals (by request index), then pools, by what they do next and by index: what servers beside the schedulers
-have done, then ends of steps (by worker index), then starts of steps (by worker index). So a step that starts at t sees
-every arrival at or before t, a follow-up that is due the moment its predecessor ends among them.
+Ties: what befalls workers, then arrivals (by request index), then what is due between prefill and decode workers, then
+pools, by what they do next and by index: what servers beside the schedulers have done, then ends of steps (by worker
+index), then starts of steps (by worker index). So a step that starts at t sees every arrival at or before t, a
+follow-up that is due the moment its predecessor ends among them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import doors, flow, heaps, members, pools, router
+from hisearch.kernels import admission, doors, flow, handover, heaps, members, pools, router, tree
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -58,17 +59,25 @@ def _never_fits(sim, r):
 @kernel
 def _fits_nowhere(fleet, r):
     """Whether no pool that takes arriving requests could ever serve ``r``."""
+    if _fits(fleet, r, False):
+        return fleet.routes[fl.BACK].members > 0 and not _fits(fleet, r, True)
+    return True
+
+
+@kernel
+def _fits(fleet, r, decode):
+    """Whether a pool of decode workers, or one of the others, could serve ``r``."""
     for p in range(fleet.config.pools):
         sim = pools.at(fleet, p)
-        if sim.config.role != fl.DECODE and not _never_fits(sim, r):
-            return False
-    return True
+        if (sim.config.role == fl.DECODE) == decode and not _never_fits(sim, r):
+            return True
+    return False
 
 
 @kernel
 def _refuse(fleet, r, outcome, now):
     """Request ``r`` is turned away."""
-    pools.at(fleet, fleet.members[fleet.routes[fl.FRONT].first].pool).requests[r].outcome = outcome
+    pools.first(fleet).requests[r].outcome = outcome
     flow.announce_end(fleet, r, now)
 
 
@@ -81,11 +90,14 @@ def _send(fleet, m, r, now):
     request.arrival_s = fleet.arrival_s[r]
     if fleet.config.pools > 1 and _never_fits(sim, r):
         request.outcome = la.TOO_LARGE
+        if sim.config.role == fl.DECODE and fleet.hands[r].state == fl.COMPUTED:
+            _tell(fleet, fleet.hands[r].source, doors.LET_GO, r, now)
         flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
     request.worker = member.index
-    fleet.sent_to[r] = m
+    if sim.config.role != fl.DECODE or fleet.hands[r].state == fl.NOT_HANDED:
+        fleet.sent_to[r] = m
     sim.workers[member.index].requests += 1
     flow.join(fleet, m, r)
     doors.knock(sim.config.door, sim, doors.RECEIVE, member.index, r, now)
@@ -101,8 +113,83 @@ def _arrive(fleet, r, is_open, now):
         flow.pending_pop(fleet)
     if _fits_nowhere(fleet, r):
         _refuse(fleet, r, la.TOO_LARGE, now)
-        return
-    _send(fleet, router.route(fleet, fl.FRONT, r, now), r, now)
+    elif not admission.lets_in(fleet, now):
+        _refuse(fleet, r, la.SHED, now)
+    elif fleet.routes[fl.BACK].members > 0:
+        _begin_hand(fleet, r, now)
+    else:
+        _dispatch(fleet, r, now)
+
+
+@kernel
+def _dispatch(fleet, r, now):
+    """Send request ``r`` to a worker that does all of it; where none is up it is tried again."""
+    m = router.route(fleet, fl.FRONT, r, now)
+    if m < 0:
+        members.try_again(fleet, r, now)
+    else:
+        _send(fleet, m, r, now)
+
+
+@kernel
+def _stays(fleet, d, r):
+    """Whether so little of ``r``'s prompt is to be computed that decode worker ``d`` does it."""
+    if fleet.transfer.local_tokens == 0:
+        return False
+    member = fleet.members[d]
+    sim = pools.at(fleet, member.pool)
+    found = 0
+    if sim.config.prefix_caching:
+        limit = tree.floor_page(sim, fleet.trace.input_tokens[r] - 1)
+        found, _ = tree.match(sim, member.index, fleet.trace.prompt_node[r], limit)
+    return fleet.trace.input_tokens[r] - found < fleet.transfer.local_tokens
+
+
+@kernel
+def _begin_hand(fleet, r, now):
+    """Request ``r`` sets out on its way over a prefill and a decode worker."""
+    hand = fleet.hands[r]
+    hand.state = fl.NOT_HANDED
+    hand.target = -1
+    if fleet.transfer.reserve_first or fleet.transfer.local_tokens > 0:
+        hand.target = router.route(fleet, fl.BACK, r, now)
+        if _stays(fleet, hand.target, r):
+            _send(fleet, hand.target, r, now)
+            return
+    hand.source = router.route(fleet, fl.FRONT, r, now)
+    fleet.sent_to[r] = hand.source
+    if fleet.transfer.reserve_first and fleet.trace.output_tokens[r] > 1:
+        hand.state = fl.RESERVING
+        _send(fleet, hand.target, r, now)
+    else:
+        hand.state = fl.COMPUTING
+        _send(fleet, hand.source, r, now)
+
+
+@kernel
+def _hand_on(fleet, r, now):
+    """What is due for ``r`` between its prefill and its decode worker."""
+    hand = fleet.hands[r]
+    if hand.due == fl.RETRY:
+        _dispatch(fleet, r, now)
+    elif hand.due == fl.TO_PREFILL:
+        _send(fleet, hand.source, r, now)
+    elif hand.due == fl.TO_DECODE:
+        if hand.target < 0:
+            hand.target = router.route(fleet, fl.BACK, r, now)
+        _send(fleet, hand.target, r, now)
+    else:
+        hand.state = fl.ARRIVED
+        _tell(fleet, hand.source, doors.LET_GO, r, now)
+        _tell(fleet, hand.target, doors.ARRIVE, r, now)
+
+
+@kernel
+def _tell(fleet, m, errand, r, now):
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    doors.knock(sim.config.door, sim, errand, member.index, r, now)
+    _look(fleet, member.pool)
 
 
 @kernel
@@ -207,9 +294,12 @@ def run(fleet):
         arrival, r, is_open = flow.next_arrival(fleet)
         p = _soonest(fleet)
         event = fleet.next_s[p]
-        now = min(arrival, event)
+        due = fleet.hands[fleet.due[0]].due_s if fleet.counters[fl.DUE] > 0 else np.inf
+        incident = members.next_incident_s(fleet)
+        now = min(arrival, event, due)
         if now == np.inf:
             return last, 0, -1
+        now = min(now, incident)
         if now > fleet.config.horizon_s:
             _forget_after(fleet, fleet.config.horizon_s)
             return last, 1, -1
@@ -217,8 +307,16 @@ def run(fleet):
             _forget_after(fleet, last)
             return last, 1, -1
         fleet.counters[fl.EVENTS] += 1
-        if arrival <= event:
+        if incident <= now:
+            members.happen(fleet, now)
+            if fleet.counters[fl.SHORT]:
+                return last, 0, -1
+            for q in range(fleet.config.pools):
+                _look(fleet, q)
+        elif arrival <= event and arrival <= due:
             _arrive(fleet, r, is_open, now)
+        elif due <= event:
+            _hand_on(fleet, handover.pop(fleet), now)
         else:
             if fleet.next_kind[p] != _SERVED:
                 last = now

@@ -27,8 +27,14 @@ LEAST_OUTSTANDING_TOKENS, CONSISTENT_HASH, KV_AWARE, WEIGHTED, COST_AWARE = 5, 6
 # Admission rules of the front.
 ADMIT_ALL, QUEUE_CAP, TOKEN_BUCKET, SLO_SHEDDING = 0, 1, 2, 3
 
-# States of a member: not there (yet, or any more); takes requests; finishes what it has.
-ABSENT, UP, DRAINING = 0, 1, 2
+# States of a member: not there (yet, or any more); takes requests; finishes what it has; begins to run.
+ABSENT, UP, DRAINING, STARTING = 0, 1, 2, 3
+
+# What befalls a member.
+COMES_UP, IS_DRAINED, DIES = 0, 1, 2
+
+# What an autoscaler looks at: requests in flight; seconds that prompts wait for their first token.
+BY_REQUESTS, BY_WAIT = 0, 1
 
 #: A worker as the router knows it.
 MEMBER = np.dtype(
@@ -36,7 +42,8 @@ MEMBER = np.dtype(
         ("weight", "f8"),  # share of the load that it is fit for
         ("price", "f8"),  # US dollars an hour
         ("credit", "f8"),  # weighted: turns that it is owed
-        ("up_s", "f8"),  # when it began to take requests; NaN: never
+        ("begun_s", "f8"),  # when it was started, and is paid for from; NaN: never
+        ("up_s", "f8"),  # when it takes, or began to take, requests
         ("gone_s", "f8"),  # when it had drained, or died; NaN: not
         ("inflight_tokens", "i8"),  # prompt tokens of its requests in flight
         ("inflight_requests", "i8"),
@@ -47,6 +54,7 @@ MEMBER = np.dtype(
         ("pool", "i4"),
         ("index", "i4"),  # among its pool's workers
         ("state", "i4"),
+        ("starts", "i4"),  # 1: it is up from the beginning
         ("route", "i4"),  # FRONT or BACK
     ],
     align=True,
@@ -80,6 +88,78 @@ ROUTE = np.dtype(
     align=True,
 )
 
+# Where a request is between a prefill and a decode worker: nowhere; both wait for room on the decode worker; its prompt
+# is being computed; it waits for room, its prompt computed; its KV is on the way; it is there.
+NOT_HANDED, RESERVING, COMPUTING, COMPUTED, MOVING, ARRIVED = 0, 1, 2, 3, 4, 5
+
+# What is due: it is sent to its prefill worker, to its decode worker; its KV has arrived; it is tried again.
+TO_PREFILL, TO_DECODE, ARRIVAL, RETRY = 0, 1, 2, 3
+
+#: A request that a decode worker takes over from a prefill worker, or that its worker has lost.
+HAND = np.dtype(
+    [
+        ("due_s", "f8"),
+        ("ready_s", "f8"),  # when its KV begins to be there for the taking
+        ("tokens", "i8"),  # that have to be moved
+        ("source", "i4"),  # members
+        ("target", "i4"),
+        ("state", "i4"),
+        ("due", "i4"),
+        ("retries", "i4"),
+    ],
+    align=True,
+)
+
+#: The network of a worker's accelerators, out or in. It serves one transfer after another.
+NIC = np.dtype(
+    [
+        ("base_s", "f8"),
+        ("s_per_token", "f8"),
+        ("free_s", "f8"),
+        ("busy_s", "f8"),
+        ("tokens", "i8"),
+        ("transfers", "i8"),
+    ],
+    align=True,
+)
+
+#: How prefill workers hand over.
+TRANSFER = np.dtype(
+    [
+        ("reserve_first", "i8"),  # 1: prompts are computed once the decode worker has room for them (SGLang)
+        ("pipelined", "i8"),  # 1: what is computed is sent while the rest is
+        ("chunk_tokens", "i8"),  # pipelined: most tokens that the last step computes
+        ("layer_share", "f8"),  # pipelined: share of them that is still to be sent when it ends
+        ("forward_s", "f8"),  # from the prefill worker's answer to the decode worker's queue
+        ("local_tokens", "i8"),  # a prompt with fewer tokens to compute stays on the decode worker; 0: none
+        ("reserved_tokens", "i8"),  # SGLang: kept free for each request on a decode worker
+    ],
+    align=True,
+)
+
+#: Something that is known beforehand to befall a member.
+INCIDENT = np.dtype([("at_s", "f8"), ("member", "i4"), ("kind", "i4")], align=True)
+
+#: An autoscaler. A worker that it starts is a member that was not there before: its caches are cold.
+SCALER = np.dtype(
+    [
+        ("period_s", "f8"),
+        ("look_s", "f8"),  # when it looks next
+        ("target", "f8"),  # of what it looks at, for each worker
+        ("startup_s", "f8"),
+        ("calm_s", "f8"),  # it gives workers up only where they have been too many for so long
+        ("many_s", "f8"),  # since when they are too many; infinity: they are not
+        ("first", "i8"),  # its members: so many from here on
+        ("members", "i8"),
+        ("used", "i8"),  # of them, those that have ever been started
+        ("ready", "i8"),  # of those, the ones that have come up since
+        ("least", "i8"),  # workers
+        ("most", "i8"),
+        ("metric", "i8"),
+    ],
+    align=True,
+)
+
 #: Settings that hold for all pools.
 FLEET = np.dtype(
     [
@@ -87,6 +167,8 @@ FLEET = np.dtype(
         ("horizon_s", "f8"),
         ("late_s", "f8"),  # a first token is late where it takes longer than this
         ("late_requests", "i8"),  # once more requests than this were late, the run stops
+        ("retry_s", "f8"),  # after which a request whose worker has died is tried again
+        ("retries", "i8"),  # so many times at most
         ("admission", "i8"),
         ("queue_cap", "i8"),  # requests in flight for each member that is up
         ("tokens_rps", "f8"),  # token bucket: rate and depth
@@ -100,9 +182,10 @@ FLEET = np.dtype(
 )
 
 # Columns of Fleet.counters. NEXT_OPEN: first turns delivered; PENDING: follow-ups in the heap; LATE: requests whose
-# first token was late; EVENTS: handled by the event loop.
-NEXT_OPEN, PENDING, LATE, EVENTS = 0, 1, 2, 3
-COUNTERS = 4
+# first token was late; EVENTS: handled by the event loop; DUE: size of the heap of Fleet.due; INCIDENTS: those that
+# have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run.
+NEXT_OPEN, PENDING, LATE, EVENTS, DUE, INCIDENTS, SHORT = 0, 1, 2, 3, 4, 5, 6
+COUNTERS = 7
 
 
 class Trace(Handle):
@@ -139,6 +222,9 @@ class Fleet(Handle):
         members' points on it, ascending.
     window (2 N,): bucket: requests sent, in order; sent_s (2 N,): when; window_member (2 N,): to whom; bounds (W,):
         longest prompt of each bucket; lengths (2 N,): scratch.
+    transfer, hands (N,), due (N,), nics (2 W,): how requests are handed over; hands and due of length 1 where none is.
+        due: those for which something is due, by time. nics: each member's, out and in.
+    incidents: in order of time. scalers: of pools that have one.
     rng (2,): a stream for each route.
     """
 
@@ -169,6 +255,12 @@ class Fleet(Handle):
         "sent_s": Array("f8", 1),
         "bounds": Array("i8", 1),
         "lengths": Array("i8", 1),
+        "transfer": Record(TRANSFER),
+        "hands": Array(HAND, 1),
+        "due": Array("i4", 1),
+        "nics": Array(NIC, 1),
+        "incidents": Array(INCIDENT, 1),
+        "scalers": Array(SCALER, 1),
         "rng": Array("u8", 2),
         "counters": Array("i8", 1),
     }

@@ -127,17 +127,20 @@ def join(fleet, m, r):
 
 
 @kernel
-def leave(fleet, m, r):
+def leave(fleet, m, r, now):
     """Request ``r``, which has had its first token, has left member ``m``."""
     member = fleet.members[m]
     member.inflight_requests -= 1
     member.inflight_tokens -= fleet.trace.input_tokens[r]
+    if member.state == fl.DRAINING and member.inflight_requests == 0:
+        member.state = fl.ABSENT
+        member.gone_s = now
     note_load(fleet, m)
 
 
 @kernel
-def note_first_token(fleet, m, r, at_s):
-    """Member ``m`` makes the first token of ``r`` at ``at_s``."""
+def note_first_token(fleet, m, r, at_s, last):
+    """Member ``m`` makes the first token of ``r`` at ``at_s``; ``last``: and the user gets it from there."""
     fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
-    if at_s - fleet.arrival_s[r] > fleet.config.late_s:
+    if last and at_s - fleet.arrival_s[r] > fleet.config.late_s:
         fleet.counters[fl.LATE] += 1

@@ -23,6 +23,8 @@ from hisearch.kernels.handle import Array, Handle, Record
 VLLM, SGLANG, TRTLLM = 0, 1, 2
 # Doors of vLLM with tiers (see ``doors``); its engine is VLLM.
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
+# Of decode workers, whatever their engine.
+DECODING = 5
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
 CLOCK, TLRU, GDSF, ARC, BELADY = 7, 8, 9, 10, 11
@@ -32,7 +34,7 @@ GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
 
 # Request outcomes; the same numbers as simulate.result.Outcome.
-IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED = 0, 1, 2, 3
+IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 
 # Worker phases: what its next event is.
 # IDLE none; STEPPING the end of the oldest outstanding step; COASTING the end of a run of decode steps (see
@@ -89,6 +91,7 @@ REQUEST = np.dtype(
         ("state", "i4"),  # vLLM: see below
         ("rested", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
         ("waits", "i4"),  # vLLM: see vllm_memory.newest_waits
+        ("away", "i4"),  # decode workers: see ``decoding``; prefill workers: 1 while KV is held to be sent
         ("strand", "i4"),  # vLLM: where its way through the tree leaves the parents (see queue), -1: nowhere
         ("fetch", "i4"),  # SGLang: what it fetches from storage, or -1
         ("capped", "i4"),  # SGLang: 1 while it may generate more than admission reserves for (see ``sglang_running``)
@@ -236,6 +239,9 @@ WORKER = np.dtype(
         ("draining", "i4"),  # vLLM, TensorRT-LLM: running requests whose last token is being made
         ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
         ("endings_old", "i4"),
+        ("apart_head", "i4"),  # decode workers: requests whose KV is on the way, and how many they are
+        ("apart_tail", "i4"),
+        ("apart", "i4"),
         ("lost_head", "i4"),  # vLLM: requests preempted in the newest pass, by prev_aside
         ("ended_prompts_new", "i4"),  # TensorRT-LLM: prompts that the newest, the older outstanding step ends
         ("ended_prompts_old", "i4"),
@@ -393,6 +399,7 @@ class Costs(Handle):
 class Sim(Handle):
     """All arrays of a pool in a running simulation, modified in place; what pools share is in ``fleet_layout``.
 
+    blank (1,): a request that has not arrived.
     standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
         nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves, which a host tier has.
     trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the host pools of
@@ -432,6 +439,7 @@ class Sim(Handle):
         "seconds": Costs,
         "joules": Costs,
         "requests": Array(REQUEST, 1),
+        "blank": Array(REQUEST, 1),
         "workers": Array(WORKER, 1),
         "trees": Array(TREE, 1),
         "nodes": Array(NODE, 1),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import flow, heaps
+from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import flow, handover, heaps
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -290,7 +291,8 @@ def note_first_token(sim, r, at_s):
     """``r``'s first token is made at ``at_s``."""
     request = sim.requests[r]
     request.first_token_s = at_s
-    flow.note_first_token(sim.fleet, sim.config.first_member + request.worker, r, at_s)
+    last = sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
+    flow.note_first_token(sim.fleet, sim.config.first_member + request.worker, r, at_s, last)
 
 
 @kernel
@@ -299,5 +301,8 @@ def note_finished(sim, w, r, now):
     request = sim.requests[r]
     request.finish_s = now
     request.outcome = la.FINISHED
-    flow.leave(sim.fleet, sim.config.first_member + w, r)
-    flow.announce_end(sim.fleet, r, now)
+    flow.leave(sim.fleet, sim.config.first_member + w, r, now)
+    if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
+        handover.computed(sim.fleet, r, request.scheduled_s, now)
+    else:
+        flow.announce_end(sim.fleet, r, now)

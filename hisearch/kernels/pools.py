@@ -7,14 +7,22 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic, overload
 
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.handle import HandleType, handle_at
+from hisearch.kernels.jit import kernel
 
 
 def at(fleet: Any, p: int) -> la.Sim:
     """The arrays of pool ``p``."""
     sim: la.Sim = handle_at(int(fleet.sims[p]))  # type: ignore[assignment]
     return sim
+
+
+@kernel
+def first(fleet):
+    """The first pool that takes arriving requests; its records say what became of those that no worker ever had."""
+    return at(fleet, fleet.members[fleet.routes[fl.FRONT].first].pool)
 
 
 @intrinsic

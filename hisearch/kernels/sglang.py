@@ -242,6 +242,20 @@ def receive(sim, w, r, now):
         device.cut_coast(sim, w, now)
 
 
+@kernel
+def let_go(sim, w, r, now):
+    """The KV of ``r`` has been sent off: its whole pages stay in the tree, and who waits may have the room."""
+    worker = sim.workers[w]
+    if not sim.requests[r].away:
+        return
+    sim.requests[r].away = 0
+    memory.keep_finished(sim, w, r)
+    worker.full = 0
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
 def door(sim, errand, w, r, now):
     """The errands of ``doors``."""
     if errand == doors.FORM:
@@ -254,6 +268,8 @@ def door(sim, errand, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     elif errand == doors.SERVE:
         serve(sim, w, now)
+    elif errand == doors.LET_GO:
+        let_go(sim, w, r, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
         if sim.config.hicache:

@@ -15,6 +15,7 @@ of the other requests' horizons, ``next_uncapped`` a clock before which no cappe
 
 from __future__ import annotations
 
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists
 from hisearch.kernels import sglang_gaps as gaps
@@ -143,7 +144,11 @@ def finish(sim, w, r, now):
         request.generated = sim.trace.output_tokens[r]
         worker.lingering += 1
         worker.lingering_tokens += min(memory.max_new(sim, r) - request.generated, CLIP_OUTPUT_TOKENS)
-    memory.keep_finished(sim, w, r)
+    if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
+        memory.keep_unfinished(sim, w, r, False)
+        request.away = 1
+    else:
+        memory.keep_finished(sim, w, r)
     lists.note_finished(sim, w, r, now)
 
 

@@ -7,6 +7,7 @@ requests are accounted for when it is launched: its duration is known then. Only
 from __future__ import annotations
 
 from hisearch.kernels import decode_log, device, doors, gaps, heaps, lists, log, ordered, queue
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
@@ -35,6 +36,13 @@ def form(sim, w, now):
             if tokens == 0:
                 break
             budget -= tokens
+    set_out(sim, w, now, preempted)
+
+
+@kernel
+def set_out(sim, w, now, preempted):
+    """Launch the batch formed at ``now``, or as many decode steps as nothing disturbs; or rest."""
+    worker = sim.workers[w]
     note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         sit_down(sim, w)
@@ -240,7 +248,11 @@ def complete(sim, w, now):
         if request.state == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
-            memory.release(sim, w, r, request.computed, request.computed)
+            if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
+                memory.publish(sim, w, r, request.computed)
+                request.away = 1
+            else:
+                memory.release(sim, w, r, request.computed, request.computed)
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
@@ -272,6 +284,20 @@ def receive(sim, w, r, now):
 
 
 @kernel
+def let_go(sim, w, r, now):
+    """The KV of ``r`` has been sent off; who waits for its pages may have them."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if not request.away:
+        return
+    request.away = 0
+    memory.release(sim, w, r, request.computed, request.computed)
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
+@kernel
 def _log_batch(sim, w):
     """Log the running requests that take part in the step just formed."""
     worker = sim.workers[w]
@@ -295,6 +321,8 @@ def door(sim, errand, w, r, now):
         receive(sim, w, r, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.LET_GO:
+        let_go(sim, w, r, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
     return 0

@@ -256,6 +256,8 @@ def door(sim, errand, w, r, now):
         vllm.receive(sim, w, r, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.LET_GO:
+        vllm.let_go(sim, w, r, now)
     else:
         _reset(sim, w)
     return 0

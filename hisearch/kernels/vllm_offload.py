@@ -388,6 +388,6 @@ def door(sim, errand, w, r, now):
         receive(sim, w, r, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    else:
+    elif errand != doors.LET_GO:
         _reset(sim, w)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -138,6 +139,9 @@ def simulate_fleet(
             plan, trace, rooms, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, log_room=log_room
         )
         end_s, horizon_reached, faulty = cluster.run(fleet)
+        if fleet.counters[fl.SHORT]:
+            plan = _with_more_spare(plan)
+            continue
         if faulty < 0:
             break
         fault = sims[faulty].counters[la.FAULT]
@@ -150,6 +154,12 @@ def simulate_fleet(
     if not horizon_reached:
         _check_all_ended(plan, sims, end_s)
     return _result(plan, trace, fleet, sims, end_s, bool(horizon_reached))
+
+
+def _with_more_spare(plan: FleetPlan) -> FleetPlan:
+    """Twice the workers that autoscalers may start, each of which is used once."""
+    pools = (replace(pool, spare=2 * pool.spare + pool.scaler.most) if pool.scaler else pool for pool in plan.pools)
+    return replace(plan, pools=tuple(pools))
 
 
 def node_room(pool: PoolPlan, trace: CompiledTrace) -> int:
@@ -182,22 +192,21 @@ def allocate(
     """
     arrays = trace.arrays
     fleet = fleet_arrays.allocate(plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up)
-    requests = pool_arrays.request_records(len(trace))
+    one = np.ones(len(trace), np.int64)
+    prompts = arrays._replace(output_tokens=one, max_output_tokens=one)
     first = fleet_arrays.first_members(plan)
     sims = []
     for p, pool in enumerate(plan.pools):
-        settings = pool_arrays.config_of(pool.plan, pool.replicas)
+        settings = pool_arrays.config_of(pool.plan, pool.slots, fleet_arrays.ROLES[pool.role])
         settings.pool = p
-        settings.role = fleet_arrays.ROLES[pool.role]
         settings.first_member = first[p]
         settings.log = log_room > 0
         sims.append(
             pool_arrays.allocate(
                 pool.plan,
-                arrays,
+                prompts if pool.role == "prefill" else arrays,
                 settings,
                 fleet=fleet,
-                requests=requests,
                 seed=seed,
                 node_room=rooms[p],
                 log_room=log_room,
@@ -231,6 +240,11 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
                 f"{pool.plan.engine.name} would come to a halt at {end_s:.3f} s: requests that have been loaded from "
                 f"host memory hold pages that others wait for; {pool.plan.kv_capacity_tokens} KV tokens are too few"
             )
+        if pool.role != "unified":
+            raise EngineStuck(
+                f"pool {pool.name} would come to a halt at {end_s:.3f} s: prompts that have been computed hold pages "
+                f"until decode workers have room for them; {pool.plan.kv_capacity_tokens} KV tokens are too few"
+            )
         raise AssertionError("the simulation ended with requests in flight")
 
 
@@ -249,7 +263,7 @@ def _check_priorities(plan: WorkerPlan, trace: CompiledTrace) -> None:
 def _result(
     plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], end_s: float, horizon_reached: bool
 ) -> Result:
-    table = _request_table(trace, fleet, sims)
+    table = _request_table(plan, trace, fleet, sims)
     pools = _pool_uses(plan)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
     plans = [pool.plan for pool in plan.pools]
@@ -278,7 +292,7 @@ def _pool_uses(plan: FleetPlan) -> tuple[PoolUse, ...]:
             pool.name,
             pool.role,
             first,
-            pool.replicas,
+            pool.slots,
             pool.plan.kv_capacity_tokens,
             pool.plan.costs.idle_w,
         )
@@ -286,22 +300,54 @@ def _pool_uses(plan: FleetPlan) -> tuple[PoolUse, ...]:
     )
 
 
-def _request_table(trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim]) -> RequestTable:
-    requests = sims[0].requests
-    columns = {
-        name: requests[name].copy()
-        for name in (
-            "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens",
-            "preemptions", "outcome",
-        )
-    }  # fmt: skip
+#: Columns of a request's records that hold for it as a whole.
+_COLUMNS = (
+    "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens", "preemptions",
+    "outcome",
+)  # fmt: skip
+
+
+def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim]) -> RequestTable:
+    """What became of requests; each pool has noted what its workers did."""
+    prefill_worker = fleet.sent_to.copy()
+    columns = _noted(fleet, sims, prefill_worker)
+    worker = prefill_worker
+    if plan.hands_over:
+        handed = (fleet.hands["state"] != fl.NOT_HANDED) & (fleet.trace.output_tokens > 1)
+        worker = np.where(handed, fleet.hands["target"], prefill_worker).astype(np.int32)
+        columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
-        worker=fleet.sent_to.copy(),
+        worker=worker,
+        prefill_worker=prefill_worker,
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
         **columns,
     )
+
+
+def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
+    """The records of each request that the pool of ``member`` has; -1: of the first pool that takes requests."""
+    first = int(fleet.members[fleet.routes[fl.FRONT].first].pool)
+    pool = np.where(member >= 0, fleet.members["pool"][member], first)
+    if (pool == first).all():
+        return {name: sims[first].requests[name].copy() for name in _COLUMNS}
+    return {name: np.choose(pool, [sim.requests[name] for sim in sims]) for name in _COLUMNS}
+
+
+def _with_handed(
+    front: dict[str, np.ndarray], back: dict[str, np.ndarray], handed: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What holds for requests that a decode worker has taken over, or will, where ``handed``; its part is ``back``."""
+    columns = dict(front)
+    columns["preemptions"] = front["preemptions"] + np.where(handed, back["preemptions"], 0).astype(np.int32)
+    for name in ("first_token_s", "finish_s"):
+        columns[name] = np.where(handed, back[name], front[name])
+    on_the_way = (back["outcome"] == la.UNREACHED) & (front["outcome"] == la.FINISHED)
+    outcome = np.where(back["outcome"] == la.UNREACHED, front["outcome"], back["outcome"])
+    outcome = np.where(on_the_way, la.IN_FLIGHT, outcome)
+    columns["outcome"] = np.where(handed, outcome, front["outcome"]).astype(np.int32)
+    return columns
 
 
 def _worker_table(plan: FleetPlan, sims: Sequence[la.Sim]) -> WorkerTable:

@@ -11,6 +11,8 @@ from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.routing import AdmissionSpec, RouterSpec
 
 RoleName = Literal["unified", "prefill", "decode"]
+IncidentName = Literal["up", "drain", "down"]
+MetricName = Literal["requests_in_flight", "wait_s"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,42 @@ NEVER = GiveUp()
 
 
 @dataclass(frozen=True)
+class Incident:
+    """Something that befalls a worker at ``at_s``: it comes up, its caches cold; takes no more requests; dies.
+
+    A worker that comes up again after it had gone is another one of its pool's ``slots``.
+    """
+
+    at_s: float
+    pool: int
+    worker: int
+    kind: IncidentName
+
+
+@dataclass(frozen=True)
+class ScalerPlan:
+    """An autoscaler: every ``period_s`` it brings a pool to ``target`` of ``metric`` for each worker.
+
+    It starts workers at once, which take requests ``startup_s`` later, and drains the newest where they have been too
+    many for ``calm_s``. least, most: workers.
+    """
+
+    metric: MetricName
+    target: float
+    least: int
+    most: int
+    period_s: float = 15.0
+    startup_s: float = 120.0
+    calm_s: float = 300.0
+
+
+@dataclass(frozen=True)
 class PoolPlan:
     """Identical workers.
 
-    plan: one of them, compiled. replicas: how many. name: how messages call the pool. usd_per_hour: of one worker, for
-    routers that look at prices.
+    plan: one of them, compiled. replicas: how many there are when the run begins. spare: that may come up later,
+    behind them. scaler: who decides about them, beside incidents. name: how messages call the pool. usd_per_hour: of
+    one worker, for routers that look at prices.
     """
 
     plan: WorkerPlan
@@ -37,6 +70,18 @@ class PoolPlan:
     name: str = "main"
     role: RoleName = "unified"
     usd_per_hour: float = 1.0
+    spare: int = 0
+    scaler: ScalerPlan | None = None
+
+    @property
+    def slots(self) -> int:
+        """Workers that there may ever be."""
+        return self.replicas + self.spare
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of one worker."""
+        return self.plan.ranks
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -46,14 +91,53 @@ class PoolPlan:
 
 
 @dataclass(frozen=True)
+class TransferPlan:
+    """How prefill workers hand requests over to decode workers; the rules and their sources: ``kernels.handover``.
+
+    reserve_first: a prompt is computed once its decode worker has room for it. pipelined: KV is sent while the rest is
+    computed; ``layer_share`` of what the last step computes is left to send when it ends. base_s: of a transfer.
+    bytes_per_token: that move. bytes_per_s: of each accelerator's network, one direction. forward_s: between the end of
+    the prompt and the decode worker's queue. local_tokens: prompts with fewer tokens to compute are computed by the
+    decode worker. reserved_tokens: that SGLang keeps free on a decode worker for each request.
+    """
+
+    reserve_first: bool = False
+    pipelined: bool = False
+    layer_share: float = 1.0
+    base_s: float = 0.0
+    bytes_per_token: float = 0.0
+    bytes_per_s: float = math.inf
+    forward_s: float = 0.0
+    local_tokens: int = 0
+    reserved_tokens: int = 512
+
+
+@dataclass(frozen=True)
 class FleetPlan:
     """Pools behind routers.
 
     pools: at least one; those of decode workers need one of prefill workers, and the other way round. router: in front
     of workers that take arriving requests. decode_router: in front of decode workers. admission: what is let in.
+    transfer: how prefill workers hand over. incidents: what befalls workers, none of which may belong to a prefill or a
+    decode pool. retry_s, retries: a request whose worker has died, or that finds none, is tried again after so long, so
+    many times.
     """
 
     pools: tuple[PoolPlan, ...]
     router: RouterSpec = field(default_factory=RouterSpec)
     decode_router: RouterSpec = field(default_factory=RouterSpec)
     admission: AdmissionSpec = field(default_factory=AdmissionSpec)
+    transfer: TransferPlan = TransferPlan()
+    incidents: tuple[Incident, ...] = ()
+    retry_s: float = 1.0
+    retries: int = 3
+
+    @property
+    def may_lack_workers(self) -> bool:
+        """Whether requests may find no worker, or lose theirs."""
+        return bool(self.incidents) or any(pool.scaler is not None for pool in self.pools)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether prompts and outputs are made by different workers."""
+        return any(pool.role == "decode" for pool in self.pools)

@@ -25,6 +25,8 @@ _ADMISSIONS = {
     "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
     "slo_shedding": fl.SLO_SHEDDING,
 }  # fmt: skip
+_KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES}
+_METRICS = {"requests_in_flight": fl.BY_REQUESTS, "wait_s": fl.BY_WAIT}
 #: Points of each member on the ring of consistent hashing.
 RING_POINTS = 64
 #: The back's stream of random numbers begins apart from the front's: the first 64 bits of the square root of 3's
@@ -43,7 +45,7 @@ def first_members(plan: FleetPlan) -> list[int]:
     count = 0
     for p, pool in in_order(plan):
         first[p] = count
-        count += pool.replicas
+        count += pool.slots
     return first
 
 
@@ -91,6 +93,12 @@ def allocate(plan: FleetPlan, trace: TraceArrays, *, load: float, seed: int, hor
         sent_s=np.empty(window),
         bounds=np.zeros(len(members), np.int64),
         lengths=np.empty(window, np.int64),
+        transfer=_transfer(plan),
+        hands=records(count if plan.hands_over or plan.may_lack_workers else 1, fl.HAND),
+        due=np.empty(count if plan.hands_over or plan.may_lack_workers else 1, np.int32),
+        nics=_nics(plan),
+        incidents=_incidents(plan),
+        scalers=_scalers(plan),
         rng=np.array([[seed], [seed ^ _BACK_STREAM]], np.uint64),
         counters=np.zeros(fl.COUNTERS, np.int64),
     )
@@ -110,23 +118,83 @@ def _settings(plan: FleetPlan, horizon_s: float, give_up: GiveUp) -> Any:
         tokens_burst=admission.burst_requests,
         shed_s=admission.max_wait_s,
         prefill_tokens_per_s=max(pool.prefill_tokens_per_s for pool in plan.pools),
+        retry_s=plan.retry_s,
+        retries=plan.retries,
         tokens=admission.burst_requests,
         tokens_s=0.0,
     )
 
 
+def _transfer(plan: FleetPlan) -> Any:
+    transfer = plan.transfer
+    return record(
+        fl.TRANSFER,
+        reserve_first=transfer.reserve_first,
+        pipelined=transfer.pipelined,
+        chunk_tokens=max((pool.plan.engine.chunk_tokens for pool in plan.pools if pool.role == "prefill"), default=1),
+        layer_share=transfer.layer_share,
+        forward_s=transfer.forward_s,
+        local_tokens=transfer.local_tokens,
+        reserved_tokens=transfer.reserved_tokens,
+    )
+
+
+def _incidents(plan: FleetPlan) -> Any:
+    """What befalls members, in order of time; of one time in the order of the plan."""
+    first = first_members(plan)
+    known = sorted(plan.incidents, key=lambda incident: incident.at_s)
+    rows = records(len(known), fl.INCIDENT)
+    for row, incident in zip(rows, known, strict=True):
+        row["at_s"] = incident.at_s
+        row["member"] = first[incident.pool] + incident.worker
+        row["kind"] = _KINDS[incident.kind]
+    return rows
+
+
+def _scalers(plan: FleetPlan) -> Any:
+    first = first_members(plan)
+    scaled = [p for p, pool in enumerate(plan.pools) if pool.scaler is not None]
+    rows = records(len(scaled), fl.SCALER)
+    for row, p in zip(rows, scaled, strict=True):
+        pool, scaler = plan.pools[p], plan.pools[p].scaler
+        assert scaler is not None
+        row["period_s"] = row["look_s"] = scaler.period_s
+        row["target"] = scaler.target
+        row["startup_s"] = scaler.startup_s
+        row["calm_s"] = scaler.calm_s
+        row["many_s"] = math.inf
+        row["first"] = first[p]
+        row["members"] = pool.slots
+        row["used"] = row["ready"] = pool.replicas
+        row["least"] = scaler.least
+        row["most"] = scaler.most
+        row["metric"] = _METRICS[scaler.metric]
+    return rows
+
+
+def _nics(plan: FleetPlan) -> Any:
+    """Each member's network, out and in, shape (2 W,): that of all its accelerators together."""
+    transfer = plan.transfer
+    ranks = np.concatenate([np.full(pool.slots, pool.ranks) for _, pool in in_order(plan)])
+    nics = records(2 * len(ranks), fl.NIC)
+    nics["base_s"] = transfer.base_s
+    nics["s_per_token"] = np.repeat(transfer.bytes_per_token / (transfer.bytes_per_s * ranks), 2)
+    return nics
+
+
 def _members(plan: FleetPlan) -> Any:
     fastest = max(pool.prefill_tokens_per_s for pool in plan.pools)
-    members = records(sum(pool.replicas for pool in plan.pools), fl.MEMBER)
+    members = records(sum(pool.slots for pool in plan.pools), fl.MEMBER)
     at = 0
     for p, pool in in_order(plan):
-        mine = members[at : at + pool.replicas]
+        mine = members[at : at + pool.slots]
         mine["pool"] = p
-        mine["index"] = np.arange(pool.replicas)
+        mine["index"] = np.arange(pool.slots)
         mine["weight"] = pool.prefill_tokens_per_s / fastest
         mine["price"] = pool.usd_per_hour
+        mine["starts"] = np.arange(pool.slots) < pool.replicas
         mine["route"] = fl.BACK if pool.role == "decode" else fl.FRONT
-        at += pool.replicas
+        at += pool.slots
     return members
 
 

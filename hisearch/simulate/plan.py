@@ -43,7 +43,7 @@ class WorkerPlan:
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
-    workers_per_node: that share what is of node scope.
+    workers_per_node: that share what is of node scope. ranks: accelerators of the worker.
     """
 
     engine: EngineSpec
@@ -55,6 +55,7 @@ class WorkerPlan:
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
+    ranks: int = 1
 
     @property
     def host_capacity_tokens(self) -> int:
@@ -130,6 +131,7 @@ def plan_worker(
         tiers=tiers.plans,
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
+        ranks=pool.parallelism.ranks,
     )
 
 

@@ -46,27 +46,37 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
     return made
 
 
-def config_of(plan: WorkerPlan, workers: int) -> Any:
-    """A pool's settings, shape (1,)."""
+def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
+    """By which kernels a pool runs (see ``kernels.doors``)."""
+    if role == fl.DECODE:
+        return la.DECODING
+    return offload_arrays.door(ENGINES[plan.engine.name], offload_arrays.mover_of(plan))
+
+
+def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
+    """A pool's settings, shape (1,); its place in the fleet is the first."""
     from hisearch.kernels import doors
 
     engine = plan.engine
     page = engine.page_size
+    # SGLang's decode workers have no radix cache by default; TensorRT-LLM's blocks are reused by the context phase.
+    caches = engine.prefix_caching and (role != fl.DECODE or engine.name == "vllm")
     return record(
         la.CONFIG,
         engine=ENGINES[engine.name],
-        door=doors.address(offload_arrays.door(ENGINES[engine.name], offload_arrays.mover_of(plan))),
+        door=doors.address(door_of(plan, role)),
         pool=0,
-        role=fl.UNIFIED,
+        role=role,
         first_member=0,
         workers=workers,
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
         host_pages=_host_pages(plan),
         hicache=plan.movement is not None and plan.movement.mover == "hicache",
-        prefix_caching=engine.prefix_caching,
+        prefix_caching=caches,
         max_running=engine.max_running_requests,
-        chunk_tokens=engine.chunk_tokens,
+        # One token of the budget for each decode, whatever the engine.
+        chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
         max_prefill_tokens=engine.max_prefill_tokens,
         max_request_tokens=plan.max_request_tokens,
         conservativeness=engine.schedule_conservativeness,
@@ -151,7 +161,6 @@ def allocate(
     settings: Any,
     *,
     fleet: fl.Fleet,
-    requests: Any,
     seed: int,
     node_room: int,
     log_room: int = 0,
@@ -163,7 +172,6 @@ def allocate(
         trace: what it serves.
         settings: see ``config_of``; ``shared_outputs`` is set here.
         fleet: what pools share.
-        requests: records of the requests, shared with pools that never serve the same one at once.
         seed: of the workers' own random streams.
         node_room: cache-tree nodes to reserve.
         log_room: steps to log.
@@ -176,12 +184,13 @@ def allocate(
     # Host pools hold nodes of the workers' trees.
     covers = workers + stores
     nodes = node_room + trees
-    radix = config.engine == la.SGLANG
+    radix = config.engine == la.SGLANG and config.role != fl.DECODE
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
     stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
-    owner_head, owner, next_owner = owners.find(trace) if config.engine == la.VLLM else (np.empty(0, np.int32),) * 3
+    by_vllm = config.engine == la.VLLM or config.role == fl.DECODE
+    owner_head, owner, next_owner = owners.find(trace) if by_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
     return la.Sim(
         config=settings,
@@ -189,7 +198,8 @@ def allocate(
         trace=trace_of(trace),
         seconds=costs_of(plan.costs.seconds),
         joules=costs_of(plan.costs.joules),
-        requests=requests,
+        requests=request_records(count),
+        blank=request_records(1),
         workers=records(workers, la.WORKER),
         trees=records(trees, la.TREE),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),

@@ -21,6 +21,8 @@ class Outcome(enum.IntEnum):
     FINISHED = 1
     TOO_LARGE = 2  #: rejected: prompt and output exceed the model's window, or a worker's whole KV memory
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
+    SHED = 4  #: rejected: the router did not let it in
+    LOST = 5  #: rejected: its worker died, or none was up, once too often
 
 
 #: Index of the nearest storage tier, behind HBM and the host tier.
@@ -34,7 +36,8 @@ class RequestTable:
     arrival_s: when it reached the router (for follow-ups: predecessor's finish + think time).
     scheduled_s: when it was first put into a batch.
     first_token_s, finish_s: end of the step that made its first, its last token.
-    worker: index of the worker that served it.
+    worker: index of the worker that served it; prefill_worker: of the one that computed its prompt, the same unless
+        prompts and outputs are made apart.
     hit_tokens: prompt tokens found in HBM at first admission; host_hit_tokens: loaded back from the host tier;
         storage_hit_tokens: likewise, having been fetched into it for the request from a tier behind it.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
@@ -46,6 +49,7 @@ class RequestTable:
     first_token_s: F8
     finish_s: F8
     worker: I4
+    prefill_worker: I4
     hit_tokens: I8
     host_hit_tokens: I8
     storage_hit_tokens: I8

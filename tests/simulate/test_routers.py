@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate import simulate
-from hisearch.simulate.engine import _ROUTERS
+from hisearch.simulate.fleet_arrays import ROUTERS
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.routing import RouterName, RouterSpec
 from tests.kernels.systems import (
@@ -36,8 +36,8 @@ def spec(policy: str, **parameters: float) -> RouterSpec:
 
 
 def test_every_policy_that_a_spec_may_name_exists() -> None:
-    assert set(_ROUTERS) == set(get_args(RouterName)) == set(POLICIES)
-    assert sorted(_ROUTERS.values()) == list(range(len(_ROUTERS)))
+    assert set(ROUTERS) == set(get_args(RouterName)) == set(POLICIES)
+    assert sorted(ROUTERS.values()) == list(range(len(ROUTERS)))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
