@@ -13,13 +13,16 @@ import numpy as np
 
 from hisearch.api.tiers import tier_rows
 from hisearch.api.workload import load_trace
-from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.hardware.prices import CostBreakdown, deployment_cost, sum_of_costs
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
-from hisearch.simulate.engine import simulate
+from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.fleet import FleetPlan
+from hisearch.simulate.fleet_plan import plan_fleet
 from hisearch.simulate.plan import WorkerPlan, plan_worker
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
@@ -36,6 +39,10 @@ _NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0)
 _SLO_FIGURES = ("goodput_rps", "attainment")
 
 
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
 @dataclass(frozen=True)
 class SimulatedDeployment:
     """A deployment, what it was simulated on, and what came of it.
@@ -47,12 +54,17 @@ class SimulatedDeployment:
     resolved: ResolvedDeployment
     trace: CompiledTrace
     slo: SloSpec | None
-    plan: WorkerPlan
+    fleet: FleetPlan
     result: Result
     cost: CostBreakdown
     load: float
     seed: int
     horizon_s: float
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """A worker of the first pool."""
+        return self.fleet.pools[0].plan
 
     @cached_property
     def score(self) -> Score:
@@ -99,13 +111,17 @@ class SimulatedDeployment:
         """One row per worker; see docs/cli.md for the keys."""
         requests, workers = self.result.requests, self.result.workers
         count, span_s = len(workers.steps), self.result.makespan_s
-        routed = requests.worker >= 0
-        owner = requests.worker[routed]
+        in_order = sorted(self.result.pools, key=lambda pool: pool.first_worker)
+        pool_of = [pool for pool in in_order for _ in range(pool.workers)]
+        hand_overs = self._hand_overs()
+        routed = requests.prefill_worker >= 0
+        owner = requests.prefill_worker[routed]
         hits = np.bincount(owner, weights=requests.hit_tokens[routed], minlength=count)
         per_s = 1.0 / span_s if span_s > 0 else 0.0
         return [
             {
                 "worker": worker,
+                "pool": pool_of[worker].name,
                 "requests": int(workers.requests[worker]),
                 "steps": int(workers.steps[worker]),
                 "utilisation": float(workers.busy_s[worker] * per_s),
@@ -116,11 +132,52 @@ class SimulatedDeployment:
                 "evicted_tokens": int(workers.evicted_tokens[worker]),
                 "preemptions": int(workers.preemptions[worker]),
                 "peak_kv_tokens": int(workers.peak_kv_tokens[worker]),
-                "kv_capacity_tokens": self.result.kv_capacity_tokens,
-                "mean_w": float(self.result.idle_w + workers.energy_j[worker] * per_s),
+                "kv_capacity_tokens": pool_of[worker].kv_capacity_tokens,
+                "mean_w": float(pool_of[worker].idle_w + workers.energy_j[worker] * per_s),
+                "begun_s": _or_none(workers.begun_s[worker]),
+                "gone_s": _or_none(workers.gone_s[worker]),
+                **hand_overs.get(worker, {}),
             }
             for worker in range(count)
         ]
+
+    def _hand_overs(self) -> dict[int, dict[str, Any]]:
+        """What each worker sent or received, where prompts and outputs are made apart."""
+        span_s = self.result.makespan_s
+        return {
+            use.worker: {
+                "handed_over": use.transfers,
+                "handed_over_tokens": use.tokens,
+                "network_utilisation": use.busy_s / span_s if span_s > 0 else 0.0,
+            }
+            for use in self.result.hand_overs
+        }
+
+    def pools(self) -> list[dict[str, Any]]:
+        """One row per pool; see docs/cli.md for the keys."""
+        workers = self.workers()
+        rows = []
+        for pool, mean in zip(self.result.pools, self.result.mean_workers, strict=True):
+            mine = workers[pool.first_worker : pool.first_worker + pool.workers]
+            there = max(mean, 1e-9)
+            rows.append(
+                {
+                    "pool": pool.name,
+                    "role": pool.role,
+                    "workers": pool.workers,
+                    "mean_workers": mean,
+                    "requests": sum(row["requests"] for row in mine),
+                    "utilisation": sum(row["utilisation"] for row in mine) / there,
+                    "prefill_tokens": sum(row["prefill_tokens"] for row in mine),
+                    "decode_tokens": sum(row["decode_tokens"] for row in mine),
+                    "hit_tokens": sum(row["hit_tokens"] for row in mine),
+                    "preemptions": sum(row["preemptions"] for row in mine),
+                    "kv_capacity_tokens": pool.kv_capacity_tokens,
+                    "mean_w": pool.idle_w * mean + sum(row["mean_w"] - pool.idle_w for row in mine),
+                    "network_utilisation": max((row.get("network_utilisation", 0.0) for row in mine), default=0.0),
+                }
+            )
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
         """All but the single requests, as plain values; see docs/cli.md."""
@@ -149,6 +206,7 @@ class SimulatedDeployment:
             "slo": slo,
             "cost": {**asdict(self.cost), "usd_per_hour": self.cost.total},
             "memory": {**asdict(memory), "host_capacity_tokens": self.plan.host_capacity_tokens},
+            "pools": self.pools(),
             "workers": self.workers(),
             "tiers": tier_rows(self),
             "profile": {
@@ -204,31 +262,49 @@ def simulate_deployment(
     else:
         resolved = load_deployment(deployment, settings, catalogue)
     promise: SloSpec | None = catalogue.get("SLO", str(slo)).spec if isinstance(slo, str | Path) else slo
-    plan = plan_deployment(resolved)
+    fleet = plan_deployment(resolved)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
-    spec = resolved.deployment
-    result = simulate(
-        plan,
+    result = simulate_fleet(
+        fleet,
         compiled,
-        replicas=spec.pool.replicas,
-        router=spec.router,
         seed=seed,
         horizon_s=horizon_s,
         load=load,
         log=log,
     )
-    cost = deployment_cost(
+    shares = [mean / pool.replicas for pool, mean in zip(resolved.deployment.pools, result.mean_workers, strict=True)]
+    cost = sum_of_costs(_pool_costs(resolved), shares)
+    return SimulatedDeployment(resolved, compiled, promise, fleet, result, cost, load, seed, horizon_s)
+
+
+def _pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
+    """What each pool costs with the replicas that it has at first."""
+    return [
+        deployment_cost(
+            resolved.deployment.model_copy(update={"pools": [pool]}),
+            {name: document.spec for name, document in resolved.accelerators.items()},
+            {name: document.spec for name, document in resolved.hosts.items()},
+            {name: document.spec for name, document in resolved.media.items()},
+        )
+        for pool in resolved.deployment.pools
+    ]
+
+
+def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
+    """The deployment's pools, compiled; errors as of ``simulate_deployment``."""
+    spec = resolved.deployment
+    fabric = spec.transfer.fabric
+    return plan_fleet(
         spec,
-        {name: document.spec for name, document in resolved.accelerators.items()},
-        {name: document.spec for name, document in resolved.hosts.items()},
-        {name: document.spec for name, document in resolved.media.items()},
+        [plan_pool(resolved, pool) for pool in spec.pools],
+        model=resolved.model.spec,
+        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(_pool_costs(resolved), spec.pools, strict=True)],
+        fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
     )
-    return SimulatedDeployment(resolved, compiled, promise, plan, result, cost, load, seed, horizon_s)
 
 
-def plan_deployment(resolved: ResolvedDeployment) -> WorkerPlan:
-    """One worker of the deployment, compiled; errors as of ``simulate_deployment``."""
-    pool = resolved.deployment.pool
+def plan_pool(resolved: ResolvedDeployment, pool: PoolSpec) -> WorkerPlan:
+    """One worker of a pool, compiled."""
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
     return plan_worker(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.simulate.engine import simulate
+from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.result import LinkUse, Result, StoreUse
 from hisearch.simulate.tier_plan import TierPlan
 
@@ -114,12 +114,10 @@ def _tier_value(simulated: SimulatedDeployment, index: int) -> TierValue:
     pages = tier.capacity_tokens // tier.page_tokens
     more = replace(tier, capacity_tokens=(pages + max(int(pages * VALUE_STEP), 1)) * tier.page_tokens)
     tiers = (*plan.tiers[:index], more, *plan.tiers[index + 1 :])
-    spec = simulated.resolved.deployment
-    enlarged = simulate(
-        replace(plan, tiers=tiers),
+    first, *others = simulated.fleet.pools
+    enlarged = simulate_fleet(
+        replace(simulated.fleet, pools=(replace(first, plan=replace(plan, tiers=tiers)), *others)),
         simulated.trace,
-        replicas=spec.pool.replicas,
-        router=spec.router,
         seed=simulated.seed,
         horizon_s=simulated.horizon_s,
         load=simulated.load,

@@ -38,6 +38,9 @@ def show(simulated: SimulatedDeployment) -> None:
     if simulated.plan.tiers:
         output.heading("Cache tiers")
         _show_tiers(simulated)
+    if len(simulated.fleet.pools) > 1 or simulated.fleet.may_lack_workers:
+        output.heading("Pools")
+        _show_pools(simulated)
     output.heading("Workers")
     _show_workers(simulated)
     costs = simulated.plan.costs
@@ -119,10 +122,31 @@ def show_tier_values(values: Sequence[TierValue]) -> None:
     output.say("Saved: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
 
 
+def _show_pools(simulated: SimulatedDeployment) -> None:
+    handed = simulated.fleet.hands_over
+    columns = ["pool", "role", "workers", "requests", "utilisation", "prompt tokens", "output tokens", "watts"]
+    rows = [
+        [
+            row["pool"],
+            row["role"],
+            significant(row["mean_workers"]),
+            f"{row['requests']:,}",
+            percent(row["utilisation"]),
+            f"{row['prefill_tokens']:,}",
+            f"{row['decode_tokens']:,}",
+            significant(row["mean_w"]),
+            *([percent(row["network_utilisation"])] * handed),
+        ]
+        for row in simulated.pools()
+    ]
+    output.table((*columns, *(["busiest network"] * handed)), rows, numbers=range(2, len(columns) + handed))
+
+
 def _show_workers(simulated: SimulatedDeployment) -> None:
     workers = simulated.workers()
     columns = (
         "worker",
+        "pool",
         "requests",
         "steps",
         "utilisation",
@@ -135,6 +159,7 @@ def _show_workers(simulated: SimulatedDeployment) -> None:
     rows = [
         (
             row["worker"],
+            row["pool"],
             f"{row['requests']:,}",
             f"{row['steps']:,}",
             percent(row["utilisation"]),
@@ -146,6 +171,6 @@ def _show_workers(simulated: SimulatedDeployment) -> None:
         )
         for row in workers[:WORKER_ROWS]
     ]
-    output.table(columns, rows, numbers=range(9))
+    output.table(columns, rows, numbers=(0, *range(2, 10)))
     if len(workers) > WORKER_ROWS:
         output.say(f"and {len(workers) - WORKER_ROWS} more (--json lists all)")

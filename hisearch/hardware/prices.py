@@ -11,8 +11,8 @@ Conventions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -48,6 +48,20 @@ class CostBreakdown:
     def total(self) -> float:
         """Dollars per hour of the whole deployment."""
         return self.accelerator_usd_per_hour + self.host_usd_per_hour + sum(tier.usd_per_hour for tier in self.tiers)
+
+
+def sum_of_costs(parts: Sequence[CostBreakdown], shares: Sequence[float]) -> CostBreakdown:
+    """Pools of which on average a share of the workers is there, together; accelerators are those that all have."""
+    return CostBreakdown(
+        sum(part.accelerator_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
+        sum(part.host_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
+        sum(part.accelerators for part in parts),
+        tuple(
+            replace(tier, usd_per_hour=tier.usd_per_hour * share)
+            for part, share in zip(parts, shares, strict=True)
+            for tier in part.tiers
+        ),
+    )
 
 
 def deployment_cost(

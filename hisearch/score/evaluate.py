@@ -11,9 +11,11 @@ import numpy as np
 from hisearch.score.energy import joules_total
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.terms import (
+    LOST,
     OVER_KV_MEMORY,
     OVER_WINDOW,
     REJECTED,
+    SHED,
     TOO_LARGE,
     Check,
     RejectionCheck,
@@ -23,6 +25,11 @@ from hisearch.score.terms import (
 from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.simulate.result import Outcome, RequestTable, Result
 from hisearch.specs.slo import SloSpec, SloTerm
+
+#: Requests that were turned away though a worker could have served them, by why.
+TURNED_AWAY = {Outcome.SHED: SHED, Outcome.LOST: LOST}
+#: How requests end that are not served.
+REJECTIONS = (Outcome.TOO_LARGE, *TURNED_AWAY)
 
 #: Percentiles that every score carries, whatever the SLO asks for.
 PERCENTILES = (50, 90, 95, 99)
@@ -71,7 +78,7 @@ def evaluate(
     requests = result.requests
     counts = np.bincount(requests.outcome, minlength=len(Outcome))
     unfinished = int(counts[Outcome.IN_FLIGHT])
-    rejected = int(counts[Outcome.TOO_LARGE])
+    rejected = int(sum(counts[outcome] for outcome in REJECTIONS))
     arrived = int(counts[Outcome.FINISHED]) + unfinished + rejected
 
     values = _latency_values(requests)
@@ -79,6 +86,7 @@ def evaluate(
     good = int(_good_requests(requests, values, slo).sum())
 
     reasons = _rejection_reasons(requests.outcome == Outcome.TOO_LARGE, over_window)
+    reasons |= {text: int(counts[outcome]) for outcome, text in TURNED_AWAY.items() if counts[outcome]}
     rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons)
 
     metrics = _latency_metrics(latencies)

@@ -7,15 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Why requests are rejected: keys of ``RejectionCheck.reasons``. The last is either of the first two.
+#: Why requests are rejected: keys of ``RejectionCheck.reasons``. TOO_LARGE is either of the first two.
 OVER_WINDOW = "over_window"
 OVER_KV_MEMORY = "over_kv_memory"
 TOO_LARGE = "too_large"
+SHED = "shed"
+LOST = "lost"
 
 REASONS_IN_WORDS = {
     OVER_WINDOW: "with more tokens, prompt and declared output together, than the model's window",
     OVER_KV_MEMORY: "with more tokens than a worker's whole KV memory",
     TOO_LARGE: "with more tokens than the model's window or a worker's whole KV memory",
+    SHED: "not let in by the router",
+    LOST: "given up after their worker had died, or where none was up",
 }
 
 #: Label of every ``RejectionCheck``, which is also the key of its value among the metrics.

@@ -13,7 +13,7 @@ from hisearch.kernels import layout as la
 from hisearch.simulate import fleet_arrays, offload_arrays, pool_arrays, tier_arrays, tier_use
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import PoolUse, RequestTable, Result, StepLog, WorkerTable
+from hisearch.simulate.result import HandOverUse, PoolUse, RequestTable, Result, StepLog, StoreUse, WorkerTable
 from hisearch.specs.base import EngineName
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MoverName
@@ -269,21 +269,40 @@ def _result(
     plans = [pool.plan for pool in plan.pools]
     return Result(
         requests=table,
-        workers=_worker_table(plan, sims),
+        workers=_worker_table(plan, fleet, sims),
         makespan_s=max(end_s - first, 0.0),
         kv_capacity_tokens=plans[0].kv_capacity_tokens,
         idle_w=plans[0].costs.idle_w,
         horizon_reached=horizon_reached,
         warnings=tuple(dict.fromkeys(warning for each in plans for warning in each.costs.warnings)),
         events=int(fleet.counters[fl.EVENTS]),
-        gap_counts=np.asarray(sum(sim.gaps for sim in sims)),
+        gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
         log=_logs(pools, sims) if sims[0].config.log else None,
         far_hit_tokens=sum(int(sim.workers["far_hit_tokens"].sum()) for sim in sims),
-        stores=tuple(use for p, sim in enumerate(sims) for use in tier_use.store_uses(plans[p], sim)),
-        links=tuple(use for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim)),
+        stores=_stores(pools, plans, sims),
+        links=tuple(replace(use, pool=p) for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim)),
+        hand_overs=_hand_overs(plan, fleet),
         fetches_ahead=any(tier_arrays.storage_of(each) for each in plans),
         pools=pools,
     )
+
+
+def _stores(pools: Sequence[PoolUse], plans: Sequence[WorkerPlan], sims: Sequence[la.Sim]) -> tuple[StoreUse, ...]:
+    return tuple(
+        replace(use, pool=p, first_worker=pools[p].first_worker + use.first_worker)
+        for p, sim in enumerate(sims)
+        for use in tier_use.store_uses(plans[p], sim)
+    )
+
+
+def _hand_overs(plan: FleetPlan, fleet: fl.Fleet) -> tuple[HandOverUse, ...]:
+    if not plan.hands_over:
+        return ()
+    rows = []
+    for m, member in enumerate(fleet.members):
+        nic = fleet.nics[2 * m + (1 if member.route == fl.BACK else 0)]
+        rows.append(HandOverUse(m, float(nic.busy_s), int(nic.tokens), int(nic.transfers)))
+    return tuple(rows)
 
 
 def _pool_uses(plan: FleetPlan) -> tuple[PoolUse, ...]:
@@ -350,7 +369,7 @@ def _with_handed(
     return columns
 
 
-def _worker_table(plan: FleetPlan, sims: Sequence[la.Sim]) -> WorkerTable:
+def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim]) -> WorkerTable:
     """The workers of all pools, in the order of the fleet's members."""
     order = [p for p, _ in fleet_arrays.in_order(plan)]
     columns = {
@@ -361,6 +380,8 @@ def _worker_table(plan: FleetPlan, sims: Sequence[la.Sim]) -> WorkerTable:
         )
     }  # fmt: skip
     return WorkerTable(
+        begun_s=fleet.members["begun_s"].copy(),
+        gone_s=fleet.members["gone_s"].copy(),
         peak_kv_tokens=np.concatenate([sims[p].workers["peak_pages"] * sims[p].config.page_tokens for p in order]),
         evicted_tokens=np.concatenate(
             [sims[p].trees["evicted_tokens"][: sims[p].config.workers] for p in order],

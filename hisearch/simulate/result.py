@@ -94,6 +94,7 @@ class WorkerTable:
     steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle.
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
+    begun_s, gone_s: when it was started, and had gone; NaN where it never was, or was there to the end.
     """
 
     steps: I8
@@ -106,6 +107,8 @@ class WorkerTable:
     peak_kv_tokens: I8
     evicted_tokens: I8
     host_hit_tokens: I8
+    begun_s: F8
+    gone_s: F8
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class StoreUse:
         evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
         demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
         hit_tokens: of LMCache's, those that requests found in it when they were first admitted.
+        pool: whose tier it is.
     """
 
     tier: int
@@ -163,6 +167,7 @@ class StoreUse:
     expired_tokens: int
     demoted_tokens: int = 0
     hit_tokens: int = 0
+    pool: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,13 +179,28 @@ class LinkUse:
             worker's link to host memory where that is the worker's own; "host" for a worker's link to host memory that
             others share; "network" for a node's network, which leads to all tiers of the cluster.
         index: of the worker, store or node. write: towards the tier.
-        busy_s: seconds in use. tokens, transfers: moved in all.
+        busy_s: seconds in use. tokens, transfers: moved in all. pool: whose it is.
     """
 
     tier: int
     path: str
     index: int
     write: bool
+    busy_s: float
+    tokens: int
+    transfers: int
+    pool: int = 0
+
+
+@dataclass(frozen=True)
+class HandOverUse:
+    """What a worker sent to decode workers, or received as one of them.
+
+    Attributes:
+        worker: its number. busy_s: seconds in which its network was in use. tokens, transfers: moved in all.
+    """
+
+    worker: int
     busy_s: float
     tokens: int
     transfers: int
@@ -204,11 +224,22 @@ class PoolUse:
     idle_w: float
 
 
+def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> float:
+    """Workers that are there on average between two times; NaN: never begun, or not gone; no time: those begun then."""
+    begun = ~np.isnan(begun_s)
+    if end_s <= start_s or (np.isnan(gone_s) & (begun_s <= start_s))[begun].all():
+        return float((begun_s[begun] <= start_s).sum())
+    until = np.fmin(np.where(np.isnan(gone_s), end_s, gone_s), end_s)
+    spans = np.maximum(until - np.maximum(begun_s, start_s), 0.0)
+    return float(spans[begun].sum() / (end_s - start_s))
+
+
 @dataclass(frozen=True)
 class Result:
     """A finished simulation.
 
-    kv_capacity_tokens, idle_w: of a worker of the first pool; all pools': ``pools``.
+    kv_capacity_tokens, idle_w: of a worker of the first pool; all pools': ``pools``. hand_overs: of each worker, where
+        prompts and outputs are made apart.
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
@@ -232,6 +263,7 @@ class Result:
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
     pools: tuple[PoolUse, ...] = ()
+    hand_overs: tuple[HandOverUse, ...] = ()
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
@@ -248,6 +280,19 @@ class Result:
         rank = max(math.ceil(quantile * total), 1)
         k = int(np.searchsorted(np.cumsum(self.gap_counts), rank))
         return bin_middle_s(k)
+
+    @property
+    def mean_workers(self) -> tuple[float, ...]:
+        """Workers of each pool that are paid for, on average over the makespan."""
+        if not np.isfinite(self.requests.arrival_s).any():
+            return tuple(float(pool.workers) for pool in self.pools)
+        start_s = float(np.nanmin(self.requests.arrival_s))
+        means = []
+        for pool in self.pools:
+            mine = slice(pool.first_worker, pool.first_worker + pool.workers)
+            begun, gone = self.workers.begun_s[mine], self.workers.gone_s[mine]
+            means.append(_mean_workers(begun, gone, start_s, start_s + self.makespan_s))
+        return tuple(means)
 
     @property
     def prompt_tokens(self) -> int:

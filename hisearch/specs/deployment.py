@@ -16,12 +16,13 @@ from hisearch.specs.base import (
     Positive,
     Strict,
 )
+from hisearch.specs.cluster import AutoscaleSpec, IncidentSpec, ReplicasSpec, RetrySpec, RoleName, TransferSpec
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism, engine_problem
 from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.specs.routing import PROMPT_POLICIES, AdmissionSpec, RouterSpec
 from hisearch.specs.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
 
 EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
@@ -135,7 +136,11 @@ class PoolSpec(Strict):
     replaced: ClassVar[dict[str, str]] = {"host_tier": "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]"}
 
     name: str = Field("main", description="How messages call the pool.")
-    role: Literal["unified"] = Field("unified", description="unified: each worker prefills and decodes.")
+    role: RoleName = Field(
+        "unified",
+        description="unified: each worker prefills and decodes; prefill: it computes prompts, and hands over to the "
+        "workers of decode pools; decode: it goes on from there.",
+    )
     accelerator: str = Field(description="Name or path of an Accelerator.")
     host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
     engine: EngineSpec = Field(description="The serving engine and its settings.")
@@ -168,6 +173,10 @@ class PoolSpec(Strict):
         default_factory=list, max_length=3, description="KV cache below device memory, nearest first; none by default."
     )
     movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+    schedule: list[ReplicasSpec] = Field(
+        default_factory=list, description="Replicas over time, by time; ``replicas`` holds until the first."
+    )
+    autoscale: AutoscaleSpec | None = Field(None, description="Replicas by load; ``replicas`` are there at first.")
 
     @property
     def parallelism(self) -> Parallelism:
@@ -194,6 +203,13 @@ class PoolSpec(Strict):
         problem = engine_problem(self.engine.name, self.parallelism)
         if problem is not None:
             raise KeyedError((problem.key,), problem.message)
+        if self.role == "decode" and self.tiers:
+            raise KeyedError(("tiers",), "decode workers keep no KV below HBM; give the tiers to the prefill pool")
+        if self.schedule and self.autoscale is not None:
+            raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
+        times = [step.at_s for step in self.schedule]
+        if times != sorted(set(times)):
+            raise KeyedError(("schedule",), "its times must ascend")
         check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
         return self
 
@@ -206,6 +222,7 @@ class DefinitionsSpec(Strict):
     hosts: dict[str, HostSpec] = Field(default_factory=dict, description="Hosts.")
     media: dict[str, MediumSpec] = Field(default_factory=dict, description="Media.")
     profiles: dict[str, LatencyProfileSpec] = Field(default_factory=dict, description="Latency profiles.")
+    fabrics: dict[str, FabricSpec] = Field(default_factory=dict, description="Fabrics.")
 
 
 #: Kind -> the section of ``DefinitionsSpec`` that holds it.
@@ -215,6 +232,7 @@ DEFINITIONS: dict[str, str] = {
     "Host": "hosts",
     "Medium": "media",
     "LatencyProfile": "profiles",
+    "Fabric": "fabrics",
 }
 
 
@@ -222,8 +240,17 @@ class DeploymentSpec(Strict):
     """What is bought and how it is set."""
 
     model: str = Field(description="Name or path of a Model, or the path of a Hugging Face config.json.")
-    pools: list[PoolSpec] = Field(min_length=1, max_length=1, description="Exactly one so far.")
-    router: RouterSpec = Field(RouterSpec(), description="In front of the pool; of no effect with one replica.")
+    pools: list[PoolSpec] = Field(
+        min_length=1, max_length=16, description="Unified ones, or prefill and decode ones; their names differ."
+    )
+    router: RouterSpec = Field(
+        RouterSpec(), description="In front of unified or prefill workers; of no effect where there is one alone."
+    )
+    decode_router: RouterSpec = Field(RouterSpec(), description="In front of decode workers.")
+    admission: AdmissionSpec = Field(AdmissionSpec(), description="Which arriving requests are let in.")
+    transfer: TransferSpec = Field(TransferSpec(), description="From prefill to decode workers.")
+    incidents: list[IncidentSpec] = Field(default_factory=list, description="What befalls workers of unified pools.")
+    retry: RetrySpec = Field(RetrySpec(), description="Of requests whose worker has died, or that find none.")
     profile: str = Field(
         "auto",
         description="Name or path of the LatencyProfile that prices its steps; auto takes that of accelerator and "
@@ -244,5 +271,64 @@ class DeploymentSpec(Strict):
 
     @property
     def pool(self) -> PoolSpec:
-        """The only pool."""
+        """The first pool."""
         return self.pools[0]
+
+    @model_validator(mode="after")
+    def _check(self) -> DeploymentSpec:
+        check_pools(self)
+        return self
+
+
+def check_pools(deployment: DeploymentSpec) -> None:
+    """Refuse pools that cannot work together.
+
+    Raises:
+        KeyedError: with the key.
+    """
+    pools = deployment.pools
+    names = [pool.name for pool in pools]
+    for index, pool in enumerate(pools):
+        if pool.name in names[:index]:
+            raise KeyedError(("pools", index, "name"), f"another pool is named '{pool.name}' too")
+    roles = {pool.role for pool in pools}
+    if len(roles) > 1 and "unified" in roles:
+        raise KeyedError(("pools",), "unified pools do not go with prefill and decode ones behind one router")
+    if len(roles) == 1 and roles != {"unified"}:
+        missing = "decode" if "prefill" in roles else "prefill"
+        raise KeyedError(("pools",), f"a pool of role {missing} is needed beside those of role {roles.pop()}")
+    if "decode" in roles:
+        _check_hand_over(deployment)
+    for index, incident in enumerate(deployment.incidents):
+        _check_incident(deployment, index, incident)
+
+
+def _check_hand_over(deployment: DeploymentSpec) -> None:
+    pools = deployment.pools
+    if deployment.transfer.fabric is None:
+        raise KeyedError(("transfer", "fabric"), "needed: KV goes from prefill to decode workers over it")
+    if deployment.decode_router.policy in PROMPT_POLICIES:
+        raise KeyedError(
+            ("decode_router", "policy"), "looks at prompts, which decode workers do not compute; name another policy"
+        )
+    for index, pool in enumerate(pools):
+        if pool.kv_dtype != pools[0].kv_dtype:
+            raise KeyedError(
+                ("pools", index, "kv_dtype"),
+                f"{pool.kv_dtype}, but pool {pools[0].name} has {pools[0].kv_dtype}: KV is handed over as it is",
+            )
+
+
+def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSpec) -> None:
+    found = [pool for pool in deployment.pools if pool.name == incident.pool]
+    if not found:
+        known = ", ".join(pool.name for pool in deployment.pools)
+        raise KeyedError(("incidents", index, "pool"), f"no pool is named '{incident.pool}'; there are {known}")
+    pool = found[0]
+    if pool.role != "unified" or pool.tiers:
+        what = f"of role {pool.role}" if pool.role != "unified" else "with cache tiers"
+        raise KeyedError(("incidents", index, "pool"), f"incidents in pools {what} are not simulated yet")
+    if pool.schedule or pool.autoscale is not None:
+        raise KeyedError(("incidents", index, "pool"), "its replicas change already; incidents are for fixed ones")
+    if incident.worker >= pool.replicas:
+        raise KeyedError(("incidents", index, "worker"), f"pool {pool.name} has workers 0 to {pool.replicas - 1}")

@@ -84,7 +84,7 @@ class HostSpec(Strict):
 
 
 class FabricSpec(Strict):
-    """Links between hosts. A worker stays within one host so far, so that the simulator uses no fabric yet."""
+    """Links between hosts: what KV goes over from prefill to decode workers. A worker stays within one host so far."""
 
     topology: Literal["switch", "ring", "fully_connected"] = Field("switch", description="How hosts are connected.")
     link: LinkSpec = Field(description="Of one port.")

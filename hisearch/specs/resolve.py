@@ -56,6 +56,8 @@ def load_deployment(
             resolver.host(hardware, document, f"{at}.host", pool.host)
         for number, tier in enumerate(pool.tiers):
             resolver.medium(hardware, document, f"{at}.tiers.{number}.medium", tier.medium)
+    if (fabric := document.spec.transfer.fabric) is not None:
+        hardware.fabrics[fabric] = resolver.refer(document, "Fabric", "spec.transfer.fabric", fabric)
     _check_tiers(document, hardware)
     return ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings)
 

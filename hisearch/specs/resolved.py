@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from hisearch.specs.base import API_VERSION, Strict
 from hisearch.specs.catalogue import shipped_root
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.document import Document
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.kinds import FOLDERS
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
@@ -33,11 +33,12 @@ class Hardware:
     accelerators: dict[str, Document[AcceleratorSpec]]
     hosts: dict[str, Document[HostSpec]]
     media: dict[str, Document[MediumSpec]]
+    fabrics: dict[str, Document[FabricSpec]] = field(default_factory=dict)
 
     @property
     def documents(self) -> list[Document[Any]]:
         """All of them."""
-        return [*self.accelerators.values(), *self.hosts.values(), *self.media.values()]
+        return [*self.accelerators.values(), *self.hosts.values(), *self.media.values(), *self.fabrics.values()]
 
 
 @dataclass(frozen=True)

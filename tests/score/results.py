@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.simulate.result import Outcome, RequestTable, Result, WorkerTable
+from hisearch.simulate.result import Outcome, PoolUse, RequestTable, Result, WorkerTable
 
 
 def random_result(
@@ -29,7 +29,8 @@ def random_result(
         scheduled_s=scheduled,
         first_token_s=first,
         finish_s=finish,
-        worker=rng.integers(0, workers, count).astype(np.int32),
+        worker=np.zeros(count, np.int32),
+        prefill_worker=np.zeros(count, np.int32),
         hit_tokens=np.where(open_ended, 0, rng.integers(0, 10, count)),
         host_hit_tokens=np.where(open_ended, 0, rng.integers(0, 5, count)),
         storage_hit_tokens=np.where(open_ended, 0, rng.integers(0, 4, count)),
@@ -50,5 +51,8 @@ def random_result(
         peak_kv_tokens=zeros,
         evicted_tokens=zeros,
         host_hit_tokens=zeros,
+        begun_s=np.zeros(workers),
+        gone_s=np.full(workers, np.nan),
     )
-    return Result(requests, table, makespan_s=120.0, kv_capacity_tokens=1000, idle_w=70.0)
+    pools = (PoolUse("main", "unified", 0, workers, 1000, 70.0),)
+    return Result(requests, table, makespan_s=120.0, kv_capacity_tokens=1000, idle_w=70.0, pools=pools)

@@ -61,7 +61,7 @@ def logged_result(
         "arrival_s": np.zeros(count),
         **{name: np.full(count, np.nan) for name in ("scheduled_s", "first_token_s", "finish_s")},
         **{name: np.zeros(count, np.int64) for name in ("hit_tokens", "host_hit_tokens", "storage_hit_tokens")},
-        **{name: np.zeros(count, np.int32) for name in ("worker", "preemptions")},
+        **{name: np.zeros(count, np.int32) for name in ("worker", "prefill_worker", "preemptions")},
         "outcome": np.full(count, Outcome.FINISHED, np.int32),
         "input_tokens": np.asarray(input_tokens, np.int64),
         "output_tokens": np.asarray(output_tokens, np.int64),

@@ -1,0 +1,151 @@
+"""From a deployment's pools to what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.specs.cluster import TransferSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.hardware import FabricSpec
+from hisearch.specs.model import ModelSpec
+
+
+def plan_fleet(
+    deployment: DeploymentSpec,
+    workers: Sequence[WorkerPlan],
+    *,
+    model: ModelSpec,
+    usd_per_hour: Sequence[float],
+    fabric: FabricSpec | None = None,
+) -> FleetPlan:
+    """All pools of a deployment and what happens between them.
+
+    Args:
+        deployment: its spec.
+        workers: a compiled worker of each pool.
+        model: architecture, which says what KV a token has.
+        usd_per_hour: of one worker of each pool.
+        fabric: what KV is handed over on; None where there are no decode workers.
+    """
+    back = _spares_back(deployment)
+    pools = tuple(
+        PoolPlan(
+            plan,
+            pool.replicas,
+            pool.name,
+            pool.role,
+            usd,
+            spare=_spare(pool) + len(back.get(pool.name, ())),
+            scaler=_scaler(pool),
+        )
+        for pool, plan, usd in zip(deployment.pools, workers, usd_per_hour, strict=True)
+    )
+    return FleetPlan(
+        pools,
+        router=deployment.router,
+        decode_router=deployment.decode_router,
+        admission=deployment.admission,
+        transfer=_transfer(deployment, workers, model, fabric) if fabric is not None else TransferPlan(),
+        incidents=tuple(_incidents(deployment)),
+        retry_s=deployment.retry.after_s,
+        retries=deployment.retry.retries,
+    )
+
+
+def _scaler(pool: PoolSpec) -> ScalerPlan | None:
+    scale = pool.autoscale
+    if scale is None:
+        return None
+    return ScalerPlan(
+        scale.metric,
+        scale.target,
+        scale.min_replicas,
+        scale.max_replicas,
+        scale.period_s,
+        scale.startup_s,
+        scale.calm_s,
+    )
+
+
+def _changes(pool: PoolSpec) -> list[tuple[float, int]]:
+    """(time, workers more or less) of a pool's schedule."""
+    counts = [pool.replicas, *(step.replicas for step in pool.schedule)]
+    return [(step.at_s, after - before) for step, before, after in zip(pool.schedule, counts, counts[1:], strict=False)]
+
+
+def _spare(pool: PoolSpec) -> int:
+    """Workers that come up later: an autoscaler's at least to its limit, and more as they are needed."""
+    if pool.autoscale is not None:
+        return pool.autoscale.max_replicas
+    return sum(max(change, 0) for _, change in _changes(pool))
+
+
+def _spares_back(deployment: DeploymentSpec) -> dict[str, list[int]]:
+    """Of each pool, the incidents whose worker comes back."""
+    found: dict[str, list[int]] = {}
+    for index, incident in enumerate(deployment.incidents):
+        if incident.back_after_s is not None:
+            found.setdefault(incident.pool, []).append(index)
+    return found
+
+
+def _incidents(deployment: DeploymentSpec) -> list[Incident]:
+    names = [pool.name for pool in deployment.pools]
+    found = [event for p, pool in enumerate(deployment.pools) for event in _scheduled(p, pool)]
+    back = _spares_back(deployment)
+    for index, incident in enumerate(deployment.incidents):
+        p = names.index(incident.pool)
+        found.append(Incident(incident.at_s, p, incident.worker, incident.kind))
+        if incident.back_after_s is not None:
+            slot = deployment.pools[p].replicas + back[incident.pool].index(index)
+            found.append(Incident(incident.at_s + incident.back_after_s, p, slot, "up"))
+    return found
+
+
+def _scheduled(p: int, pool: PoolSpec) -> list[Incident]:
+    """Workers come up behind all that there ever were; the newest go first."""
+    there = list(range(pool.replicas))
+    next_slot = pool.replicas
+    events = []
+    for at_s, change in _changes(pool):
+        for _ in range(change):
+            there.append(next_slot)
+            events.append(Incident(at_s, p, next_slot, "up"))
+            next_slot += 1
+        events += [Incident(at_s, p, there.pop(), "drain") for _ in range(-change)]
+    return events
+
+
+def _transfer(
+    deployment: DeploymentSpec, workers: Sequence[WorkerPlan], model: ModelSpec, fabric: FabricSpec
+) -> TransferPlan:
+    spec = deployment.transfer
+    sender = next(p for p, pool in enumerate(deployment.pools) if pool.role == "prefill")
+    engine = next(pool.engine.name for pool in deployment.pools if pool.role == "decode")
+    reserve_first = spec.order == "reserve_first" or (spec.order == "auto" and engine == "sglang")
+    granularity = _granularity(spec, reserve_first)
+    return TransferPlan(
+        reserve_first=reserve_first,
+        pipelined=granularity != "whole",
+        layer_share=1.0 / model.layers if granularity == "layer" else 1.0,
+        base_s=fabric.link.latency_s,
+        bytes_per_token=kv_bytes_per_token(deployment.pools[sender], workers[sender], model),
+        bytes_per_s=fabric.link.bandwidth_bytes_per_s * spec.efficiency,
+        forward_s=spec.forward_s,
+        local_tokens=spec.local_prefill_tokens,
+        reserved_tokens=spec.reserved_decode_tokens,
+    )
+
+
+def _granularity(spec: TransferSpec, reserve_first: bool) -> str:
+    if spec.granularity != "auto":
+        return spec.granularity if reserve_first else "whole"
+    return "chunk" if reserve_first else "whole"
+
+
+def kv_bytes_per_token(pool: PoolSpec, plan: WorkerPlan, model: ModelSpec) -> float:
+    """Bytes of a token's KV, in all layers, each of which is sent once: ranks may have copies of the same."""
+    heads = 1 if model.mla is not None else min(pool.tensor_parallel, model.kv_heads)
+    return plan.memory.kv_bytes_per_token_per_rank * heads * pool.pipeline_parallel
