@@ -165,7 +165,7 @@ class Cluster:
             self._plan_follow_ups(index, now)
             return
         prompt_runs = tree_path(self.trace, int(self.trace.prompt_node[index]))
-        outcome.worker = self.router.dispatch(index, prompt_runs)
+        outcome.worker = self.router.dispatch(index, prompt_runs, now, int(self.trace.session[index]))
         self.engines[outcome.worker].receive(request)
         self.tallies[outcome.worker].requests += 1
         self._wake(outcome.worker, now)

@@ -1,4 +1,4 @@
-"""The router in front of identical workers: random, round_robin, power_of_two, cache_aware.
+"""The router in front of identical workers; ``kv_aware``, which looks into them, is not among its policies.
 
 It knows what it dispatched and what has finished, and nothing of the workers' insides.
 """
@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from hisearch.validate.restatement.splitmix import SplitMix64
 
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """Policy and parameters; the last three are cache_aware's, the seed random's and power_of_two's."""
+    """Policy and parameters, as in ``specs.routing``."""
 
-    policy: Literal["random", "round_robin", "power_of_two", "cache_aware"] = "round_robin"
+    policy: str = "round_robin"
     seed: int = 0
     cache_threshold: float = 0.3
     balance_abs_threshold: int = 64
     balance_rel_threshold: float = 1.5
+    max_tree_tokens: int | None = None
+    eviction_interval_s: float = 120.0
+    bucket_window_s: float = 5.0
+    load_factor: float = 1.25
+    fill_requests: int = 8
+    prefix_tokens: int = 256
+    by_prefix: bool = False
 
 
 @dataclass
@@ -46,18 +52,26 @@ class Router:
         self.in_flight_tokens = [0] * workers
         self.believed: list[dict[int, int]] = [{} for _ in range(workers)]
         self._unfinished: dict[int, _Dispatched] = {}
+        self._used: list[dict[int, float]] = [{} for _ in range(workers)]
+        self._trim_s = config.eviction_interval_s
+        self._draw_s = config.bucket_window_s
+        self._window: list[tuple[float, int, int]] = []
+        self._bucket_tokens = 0
+        self._bounds = [(k + 1) * (4096 // workers) - 1 for k in range(workers - 1)]
 
-    def dispatch(self, request: int, prompt: Sequence[tuple[int, int, int]]) -> int:
+    def dispatch(self, request: int, prompt: Sequence[tuple[int, int, int]], now: float = 0.0, session: int = 0) -> int:
         """Choose the worker of a request and count it as in flight.
 
         Args:
             request: its index.
             prompt: runs ``(node, start_token, end_token)`` of the prompt, from the root.
+            now: seconds.
+            session: that the request belongs to.
 
         Returns:
             The worker's index.
         """
-        worker = self._choose(prompt)
+        worker = self._choose(prompt, now, session)
         tokens = prompt[-1][2]
         self.dispatched += 1
         self.in_flight_requests[worker] += 1
@@ -71,16 +85,101 @@ class Router:
         self.in_flight_requests[done.worker] -= 1
         self.in_flight_tokens[done.worker] -= done.tokens
 
-    def _choose(self, prompt: Sequence[tuple[int, int, int]]) -> int:
+    def _choose(self, prompt: Sequence[tuple[int, int, int]], now: float, session: int) -> int:
+        if self.workers == 1:
+            return 0
+        if self.config.policy == "bucket":
+            return self._bucket(prompt[-1][2], now)
+        if self.config.policy == "consistent_hash":
+            return self._hashed(prompt, session)
+        if self.config.policy == "least_outstanding_tokens":
+            return min(range(self.workers), key=lambda w: (self.in_flight_tokens[w], w))
+        if self.config.policy == "weighted":
+            return self.dispatched % self.workers
+        if self.config.policy == "cost_aware":
+            return self._cheapest()
         if self.config.policy == "random":
             return self.random.next() % self.workers
         if self.config.policy == "round_robin":
             return self.dispatched % self.workers
         if self.config.policy == "power_of_two":
             return self._power_of_two()
+        self._trim_where_due(now)
         worker = self._cache_aware(prompt)
         self.believed[worker].update((node, end - start) for node, start, end in prompt)
+        self._used[worker].update((node, now) for node, _, _ in prompt)
         return worker
+
+    def _trim_where_due(self, now: float) -> None:
+        """Least recently asked for first, of equals the deeper, whose number is greater, until the rest is allowed."""
+        if self.config.max_tree_tokens is None or now < self._trim_s:
+            return
+        while self._trim_s <= now:
+            self._trim_s += self.config.eviction_interval_s
+        for worker in range(self.workers):
+            held = self.believed[worker]
+            for node in sorted(held, key=lambda node: (self._used[worker][node], -node)):
+                if sum(held.values()) <= self.config.max_tree_tokens:
+                    break
+                del held[node]
+
+    def _cheapest(self) -> int:
+        """All cost the same: the first with room, else the one with the fewest requests."""
+        for worker in range(self.workers):
+            if self.in_flight_requests[worker] < self.config.fill_requests:
+                return worker
+        return min(range(self.workers), key=lambda w: (self.in_flight_requests[w], w))
+
+    def _hashed(self, prompt: Sequence[tuple[int, int, int]], session: int) -> int:
+        key = session
+        if self.config.by_prefix:
+            key = next(node for node, _, end in prompt if end >= min(self.config.prefix_tokens, prompt[-1][2]))
+        points = sorted(
+            (_mixed(point + (worker + 1) * 2**32), worker) for worker in range(self.workers) for point in range(64)
+        )
+        place = _mixed(key)
+        around = [w for at, w in points if at >= place] + [w for at, w in points if at < place]
+        limit = self.config.load_factor * (sum(self.in_flight_requests) + 1) / self.workers
+        return next((w for w in around if self.in_flight_requests[w] + 1 <= limit), around[0])
+
+    def _bucket(self, tokens: int, now: float) -> int:
+        if now >= self._draw_s:
+            self._draw()
+            while self._draw_s <= now:
+                self._draw_s += self.config.bucket_window_s
+        loads = self._window_loads()
+        least = loads.index(min(loads))
+        unbalanced = max(loads) - min(loads) > self.config.balance_abs_threshold and max(
+            loads
+        ) > self.config.balance_rel_threshold * min(loads)
+        worker = least if unbalanced else sum(bound < tokens for bound in self._bounds)
+        self._window = [sent for sent in self._window if now - sent[0] <= self.config.bucket_window_s]
+        self._window.append((now, worker, tokens))
+        return worker
+
+    def _window_loads(self) -> list[int]:
+        return [sum(tokens for _, w, tokens in self._window if w == worker) for worker in range(self.workers)]
+
+    def _draw(self) -> None:
+        """Bounds so that prompts of the window, by length, fill each bucket but the last up to an even share."""
+        if not self._window:
+            return
+        share = sum(self._window_loads()) // self.workers
+        if self._bucket_tokens and share <= 2 * self._bucket_tokens and self._bucket_tokens <= 2 * share:
+            return
+        self._bucket_tokens = share
+        lengths = sorted(tokens for _, _, tokens in self._window)
+        lowest, self._bounds = 0, []
+        for _ in range(self.workers - 1):
+            load, bound = 0, lowest + share
+            while lengths:
+                length = lengths.pop(0)
+                load += length
+                if load >= share:
+                    bound = length if length > lowest else bound
+                    break
+            self._bounds.append(bound)
+            lowest = bound + 1
 
     def _power_of_two(self) -> int:
         """Two distinct workers by two outputs of the generator (none is drawn where there is one worker only)."""
@@ -113,3 +212,8 @@ class Router:
                 break
             matched = end
         return matched
+
+
+def _mixed(key: int) -> int:
+    """64 bits in which every bit of ``key`` counts."""
+    return SplitMix64(key).next()

@@ -1,0 +1,144 @@
+"""Prefill and decode workers apart, against closed forms and laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.latency.step_cost import decode_step_seconds, step_seconds
+from hisearch.simulate.engine import simulate, simulate_fleet
+from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
+from hisearch.simulate.result import Outcome
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.routing import RouterSpec
+from tests.kernels.systems import compiled, examples, plan
+from tests.reference.random_traces import TraceShape, random_trace
+
+ENGINES = ("vllm", "sglang", "trtllm")
+AMPLE = 1 << 20
+#: A link on which transfers take a while at this size: 1,000 bytes a token, 1 MB/s.
+LINK = TransferPlan(base_s=0.001, bytes_per_token=1000.0, bytes_per_s=1e6)
+INSTANT = TransferPlan(bytes_per_token=1000.0)
+
+
+def engine(name: str, **settings: object) -> EngineSpec:
+    page = {"vllm": 16, "sglang": 1, "trtllm": 32}[name]
+    return EngineSpec.model_validate({"name": name, "page_tokens": page, "max_running_requests": 64} | settings)
+
+
+def fleet(name: str, transfer: TransferPlan, *, prefill: int = 1, decode: int = 1, tokens: int = AMPLE) -> FleetPlan:
+    worker = plan(engine(name), tokens)
+    pools = (PoolPlan(worker, prefill, "prefill", "prefill"), PoolPlan(worker, decode, "decode", "decode"))
+    return FleetPlan(pools, transfer=transfer)
+
+
+def lone(requests: int = 12) -> TraceShape:
+    """Requests so far apart that each is alone, with nothing in common."""
+    return TraceShape(requests=requests, rate_rps=0.001, follow_up=0.0, shared_prefixes=0, repeat=0.0, same_time=0.0)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("reserve_first", [False, True])
+def test_a_lone_request_takes_prefill_transfer_and_decode(name: str, reserve_first: bool) -> None:
+    """Its prompt, its KV on the link, its decodes; under vLLM the last prompt token is computed again."""
+    arrays = random_trace(3, lone())
+    transfer = replace(LINK, reserve_first=reserve_first, forward_s=0.25)
+    result = simulate_fleet(fleet(name, transfer), compiled(arrays))
+    costs = plan(engine(name), AMPLE).costs.seconds
+    for r, (prompt, output) in enumerate(zip(arrays.input_tokens, arrays.output_tokens, strict=True)):
+        arrived = result.requests.arrival_s[r]
+        prefill_s = step_seconds(costs, [(int(prompt), 0)], [])
+        if output == 1:
+            assert result.requests.finish_s[r] == pytest.approx(arrived + prefill_s)
+            continue
+        handed = arrived + prefill_s + (0.0 if reserve_first else 0.25) + 0.001 + 1e-3 * prompt
+        first = handed + (step_seconds(costs, [(1, int(prompt) - 1)], []) if name == "vllm" else 0.0)
+        assert result.requests.first_token_s[r] == pytest.approx(first)
+        decodes = sum(decode_step_seconds(costs, 1, int(prompt) + k) for k in range(1, int(output)))
+        assert result.requests.finish_s[r] == pytest.approx(first + decodes)
+
+
+@pytest.mark.parametrize("name", ["sglang", "trtllm"])
+def test_an_instant_link_between_lone_workers_changes_nothing_for_a_lone_request(name: str) -> None:
+    trace = compiled(random_trace(5, lone()))
+    apart = simulate_fleet(fleet(name, INSTANT), trace).requests
+    together = simulate(plan(engine(name), AMPLE), trace).requests
+    np.testing.assert_allclose(apart.first_token_s, together.first_token_s)
+    np.testing.assert_allclose(apart.finish_s, together.finish_s)
+
+
+@examples(30)
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(ENGINES),
+    reserve_first=st.booleans(),
+    pipelined=st.booleans(),
+    workers=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    tokens=st.sampled_from([2000, AMPLE]),
+)
+def test_every_request_ends_once_and_nothing_moves_faster_than_its_link(
+    seed: int, name: str, reserve_first: bool, pipelined: bool, workers: tuple[int, int], tokens: int
+) -> None:
+    """L1, L2 and L4, whoever waits for whom."""
+    arrays = random_trace(seed, TraceShape(requests=40, rate_rps=8.0))
+    transfer = replace(
+        LINK, reserve_first=reserve_first, pipelined=reserve_first and pipelined, layer_share=0.25, reserved_tokens=8
+    )
+    deployment = fleet(name, transfer, prefill=workers[0], decode=workers[1], tokens=tokens)
+    deployment = replace(deployment, router=RouterSpec(policy="cache_aware"), decode_router=RouterSpec(policy="random"))
+    result = simulate_fleet(deployment, compiled(arrays), seed=seed)
+    table = result.requests
+    assert (table.outcome == Outcome.FINISHED).all()
+    assert (table.prefill_worker < workers[0]).all()
+    handed = arrays.output_tokens > 1
+    assert (table.worker[handed] >= workers[0]).all()
+    assert (table.worker[~handed] == table.prefill_worker[~handed]).all()
+    assert (table.scheduled_s >= table.arrival_s).all()
+    assert (table.first_token_s > table.scheduled_s).all()
+    assert (table.finish_s >= table.first_token_s).all()
+    assert result.workers.requests[: workers[0]].sum() == 40
+    assert result.workers.requests[workers[0] :].sum() == handed.sum()
+    # Prompts are computed once, but for hits; vLLM computes the last token of what it takes over again.
+    computed = result.workers.prefill_tokens[: workers[0]].sum()
+    assert computed == arrays.input_tokens.sum() - table.hit_tokens.sum()
+    sent = sum(use.tokens for use in result.hand_overs[: workers[0]])
+    received = sum(use.tokens for use in result.hand_overs[workers[0] :])
+    assert sent == received <= arrays.input_tokens[handed].sum()
+    if name != "vllm":
+        assert sent == arrays.input_tokens[handed].sum()
+    for use in result.hand_overs:
+        assert use.busy_s == pytest.approx(0.001 * use.transfers + 1e-3 * use.tokens)
+        assert use.busy_s <= result.makespan_s + 1e-9
+
+
+def test_a_prefix_that_the_decode_worker_has_is_not_sent() -> None:
+    """Follow-ups repeat what vLLM's decode worker has kept of the turns before."""
+    shape = TraceShape(requests=30, follow_up=1.0, fork=0.0, repeat=0.0, shared_prefixes=0, rate_rps=1.0)
+    arrays = random_trace(9, shape)
+    result = simulate_fleet(fleet("vllm", LINK), compiled(arrays))
+    assert sum(use.tokens for use in result.hand_overs[1:]) < 0.8 * arrays.input_tokens.sum()
+
+
+def test_short_prompts_stay_on_the_decode_worker() -> None:
+    arrays = random_trace(3, TraceShape(requests=30, follow_up=0.0))
+    limit = int(np.median(arrays.input_tokens))
+    result = simulate_fleet(fleet("vllm", replace(LINK, local_tokens=limit)), compiled(arrays))
+    stayed = result.requests.prefill_worker == 1
+    assert stayed[arrays.input_tokens < limit].all()
+    assert (result.requests.outcome == Outcome.FINISHED).all()
+    assert 0 < stayed.sum() < 30
+
+
+def test_kv_is_held_until_it_has_been_sent() -> None:
+    """Prefill workers with little memory wait for a slow link: less is computed at a time."""
+    arrays = random_trace(3, TraceShape(requests=30, follow_up=0.0, same_time=1.0, repeat=0.0, shared_prefixes=0))
+    tokens = int(arrays.input_tokens.max() + arrays.output_tokens.max()) + 64
+    slow = replace(LINK, bytes_per_s=2e5)
+    tight = simulate_fleet(fleet("vllm", slow, decode=4, tokens=tokens), compiled(arrays))
+    room = simulate_fleet(fleet("vllm", slow, decode=4), compiled(arrays))
+    assert (tight.requests.outcome == Outcome.FINISHED).all()
+    assert tight.requests.scheduled_s.max() > 1.5 * room.requests.scheduled_s.max()
