@@ -10,12 +10,10 @@ from typing import Any
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import LatencyEstimator, build_estimator, register
 from hisearch.latency.estimators.roofline import RooflineEstimator
-from hisearch.latency.sharding import Parallelism
-from hisearch.specs.base import DType, EngineName
+from hisearch.latency.priced import PricedWorker
+from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 
@@ -35,42 +33,18 @@ class AutoEstimator:
                 return choice.profile
         return None
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        name = self.chosen(accelerator, engine.name)
+        name = self.chosen(priced.accelerator, priced.engine.name)
         estimator: LatencyEstimator
         if name is None:
             estimator = RooflineEstimator(self.profile_name, self.profile)
         else:
             estimator = build_estimator(name, _spec(Path.cwd(), "LatencyProfile", name))
-        costs = estimator.compile(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
-            engine=engine,
-            max_tokens=max_tokens,
-            max_sequences=max_sequences,
-            max_context_tokens=max_context_tokens,
-        )
+        costs = estimator.compile(priced)
         if name is not None:
             return costs
-        warning = f"no profile of {engine.name} on this accelerator: the roofline prices its steps"
+        warning = f"no profile of {priced.engine.name} on this accelerator: the roofline prices its steps"
         return replace(costs, warnings=(*costs.warnings, warning))
 
 

@@ -37,10 +37,8 @@ from hisearch.latency.operator_tables import (
     table_meta,
 )
 from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
-from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, parallelism_of, shard
-from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import CollectiveTerms, EngineOverhead, LatencyProfileSpec
 
@@ -150,15 +148,14 @@ class TablesEstimator:
         self.profile = profile
         self.folder = Path(profile.operators)
 
-    def worker(
-        self, model: ModelSpec, accelerator: AcceleratorSpec, split: Parallelism, engine: EngineSpec
-    ) -> TablesWorker:
+    def worker(self, priced: PricedWorker) -> TablesWorker:
         """The worker's operators, not yet tabulated.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
             ValueError: pipelines, or experts split in width, which no table measures; or a table is missing.
         """
+        model, split, engine = priced.model, priced.split, priced.engine
         part = shard(model, split)
         if split.pipeline > 1:
             raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
@@ -179,35 +176,20 @@ class TablesEstimator:
             self.profile.engines[engine.name],
             self.profile.all_reduce,
             self.profile.gather or self.profile.all_reduce,
-            accelerator.peer_link.bandwidth_bytes_per_s,
+            priced.accelerator.peer_link.bandwidth_bytes_per_s,
         )
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        split = parallelism_of(tensor_parallel, parallelism)
-        worker = self.worker(model, accelerator, split, engine)
-        limits = (max_tokens, max_sequences, max_context_tokens)
+        worker = self.worker(priced)
         return CompiledCosts(
-            seconds=worker.tabulate(*limits),
-            joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
-            idle_w=worker_idle_w(accelerator, split.group_ranks),
+            seconds=worker.tabulate(*priced.limits),
+            joules=energy_costs(priced),
+            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=_warnings(worker, max_tokens, max_sequences),
+            warnings=_warnings(worker, priced.max_tokens, priced.max_sequences),
         )
 
 

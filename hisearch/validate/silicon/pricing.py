@@ -20,6 +20,7 @@ import numpy as np
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.engine import EngineOutOfMemory, simulate
 from hisearch.simulate.plan import WorkerPlan
@@ -181,18 +182,18 @@ class Pricer:
                 engine=engine,
                 parallelism=split,
             )
-            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(
+            priced = PricedWorker(
                 model,
                 accelerator,
-                tensor_parallel=split.tensor,
-                weight_dtype=dtype,
-                kv_dtype=conditions.kv_dtype,
-                engine=engine,
+                split,
+                dtype,
+                conditions.kv_dtype,
+                engine,
                 max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
                 max_sequences=engine.max_running_requests,
                 max_context_tokens=engine.max_running_requests * row.tokens,
-                parallelism=split,
             )
+            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(priced)
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:
