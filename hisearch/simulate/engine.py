@@ -161,6 +161,7 @@ def _costs(costs: StepCosts) -> la.Costs:
         chunk_rate=costs.chunk_rate,
         decode_s=costs.decode_s,
         beside_s=np.ascontiguousarray(beside).ravel(),
+        prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=even if costs.late is None else costs.late,
     )

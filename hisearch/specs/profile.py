@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Provenance, Strict
 from hisearch.specs.laws import LawsSpec
+from hisearch.specs.regression import StepRegression
 
 
 class Efficiency(Strict):
@@ -24,7 +25,9 @@ class HostTimes(Strict):
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
     prompt_layer_s: NonNegative = Field(
-        0.0, description="Per prompt chunk in the batch and layer: kernels launched outside CUDA graphs, metadata."
+        0.0,
+        description="Per layer of a step with prompt chunks, which no CUDA graph holds: the host launches its kernels. "
+        "The device's own work, where it takes longer, hides it.",
     )
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."
@@ -90,7 +93,7 @@ class LatencyProfileSpec(Strict):
     With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
     """
 
-    estimator: Literal["roofline", "scaled", "tables", "auto"] = Field(
+    estimator: Literal["roofline", "scaled", "tables", "regression", "auto"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -107,6 +110,9 @@ class LatencyProfileSpec(Strict):
     )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
+    regressions: list[StepRegression] = Field(
+        default_factory=list, description="Laws of whole steps, of one worker each; with estimator regression."
+    )
     choices: list[ProfileChoice] = Field(
         default_factory=list, description="Profiles of accelerators under engines; with estimator auto."
     )
@@ -117,6 +123,8 @@ class LatencyProfileSpec(Strict):
     def _check(self) -> LatencyProfileSpec:
         if (self.estimator == "scaled") != (self.laws is not None):
             raise ValueError("estimator: scaled needs a laws section, and only then")
+        if (self.estimator == "regression") != bool(self.regressions):
+            raise ValueError("estimator: regression needs regressions, and only then")
         if (self.estimator == "auto") != bool(self.choices):
             raise ValueError("estimator: auto needs choices, and only then")
         return self

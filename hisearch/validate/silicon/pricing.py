@@ -103,6 +103,7 @@ class Pricer:
         self._engines = engines or {}
         self._shipped = frozenset(self.catalogue.names("LatencyProfile"))
         self._plans: dict[tuple[object, ...], WorkerPlan] = {}
+        self._spec = functools.cache(lambda kind, name: self.catalogue.get(kind, name).spec)
         self._models = {_plain(name): name for name in self.catalogue.names("Model")}
 
     def price(self, row: SiliconRow) -> Price:
@@ -156,7 +157,7 @@ class Pricer:
         """The profile asked for, else that of the row's engine and GPU, else the fallback."""
         own = f"{row.backend}-{SYSTEMS.get(row.system, '')}"
         name = self._profile or (own if own in self._shipped else FALLBACK_PROFILE)
-        spec: LatencyProfileSpec = self.catalogue.get("LatencyProfile", name).spec
+        spec: LatencyProfileSpec = self._spec("LatencyProfile", name)
         return name, spec
 
     def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
@@ -206,13 +207,13 @@ class Pricer:
         name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
         if name is None:
             raise NotPriced(f"model {row.model} is not in the catalogue")
-        spec: ModelSpec = self.catalogue.get("Model", name).spec
+        spec: ModelSpec = self._spec("Model", name)
         return spec
 
     def _accelerator(self, row: SiliconRow) -> AcceleratorSpec:
         if row.system not in SYSTEMS:
             raise NotPriced(f"GPU {row.system} is not in the catalogue")
-        spec: AcceleratorSpec = self.catalogue.get("Accelerator", SYSTEMS[row.system]).spec
+        spec: AcceleratorSpec = self._spec("Accelerator", SYSTEMS[row.system])
         return spec
 
 
