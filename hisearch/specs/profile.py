@@ -87,13 +87,27 @@ class ProfileChoice(Strict):
     profile: str = Field(min_length=1, description="Name of the LatencyProfile.")
 
 
+class AicNames(Strict):
+    """What aiconfigurator-core calls things."""
+
+    systems: dict[str, str] = Field(
+        min_length=1, description="Its systems by Accelerator; another accelerator with the same sheet is it too."
+    )
+    models: dict[str, str] = Field(
+        default_factory=dict, description="Its models by huggingface_id, where it has another name for them."
+    )
+    versions: dict[EngineName, str] = Field(
+        default_factory=dict, description="Of its tables, by engine; those that it calls current where absent."
+    )
+
+
 class LatencyProfileSpec(Strict):
     """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for.
 
     With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
     """
 
-    estimator: Literal["roofline", "scaled", "tables", "regression", "auto"] = Field(
+    estimator: Literal["roofline", "scaled", "tables", "regression", "aic", "auto"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -113,6 +127,7 @@ class LatencyProfileSpec(Strict):
     regressions: list[StepRegression] = Field(
         default_factory=list, description="Laws of whole steps, of one worker each; with estimator regression."
     )
+    aic: AicNames | None = Field(None, description="Names, with estimator aic (aiconfigurator-core, extra aic).")
     choices: list[ProfileChoice] = Field(
         default_factory=list, description="Profiles of accelerators under engines; with estimator auto."
     )
@@ -125,6 +140,8 @@ class LatencyProfileSpec(Strict):
             raise ValueError("estimator: scaled needs a laws section, and only then")
         if (self.estimator == "regression") != bool(self.regressions):
             raise ValueError("estimator: regression needs regressions, and only then")
+        if (self.estimator == "aic") != (self.aic is not None):
+            raise ValueError("estimator: aic needs an aic section, and only then")
         if (self.estimator == "auto") != bool(self.choices):
             raise ValueError("estimator: auto needs choices, and only then")
         return self

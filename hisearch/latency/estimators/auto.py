@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import LatencyEstimator, build_estimator, register
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sheets import named_as, of_catalogue
 from hisearch.specs.base import EngineName
-from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
@@ -26,12 +23,9 @@ class AutoEstimator:
 
     def chosen(self, accelerator: AcceleratorSpec, engine: EngineName) -> str | None:
         """Name of the profile for an accelerator with this sheet under this engine; None where none is listed."""
-        for choice in self.profile.choices:
-            if choice.engine == engine and _same_sheet(
-                accelerator, _spec(Path.cwd(), "Accelerator", choice.accelerator)
-            ):
-                return choice.profile
-        return None
+        profiles = {choice.accelerator: choice.profile for choice in self.profile.choices if choice.engine == engine}
+        name = named_as(accelerator, profiles)
+        return None if name is None else profiles[name]
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
@@ -40,7 +34,7 @@ class AutoEstimator:
         if name is None:
             estimator = RooflineEstimator(self.profile_name, self.profile)
         else:
-            estimator = build_estimator(name, _spec(Path.cwd(), "LatencyProfile", name))
+            estimator = build_estimator(name, of_catalogue("LatencyProfile", name))
         costs = estimator.compile(priced)
         if name is not None:
             return costs
@@ -52,14 +46,3 @@ class AutoEstimator:
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
     """The estimator of the profile that fits the question."""
     return AutoEstimator(profile_name, profile)
-
-
-@functools.lru_cache(maxsize=64)
-def _spec(root: Path, kind: str, name: str) -> Any:
-    """A document of the catalogue seen from ``root``, read once."""
-    return Catalogue(root).get(kind, name).spec
-
-
-def _same_sheet(one: AcceleratorSpec, other: AcceleratorSpec) -> bool:
-    """Whether two accelerators are the same but for price, host and power."""
-    return one.memory_bandwidth_bytes_per_s == other.memory_bandwidth_bytes_per_s and one.peak_flops == other.peak_flops
