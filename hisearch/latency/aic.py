@@ -114,7 +114,7 @@ def aic_tables(question: AicQuestion, max_tokens: int, max_sequences: int, max_t
     path = cache_folder().parent / "aic" / version / f"{hashlib.sha256(text.encode()).hexdigest()}.npz"
     kept = _read(path)
     if kept is None:
-        with _quiet():
+        with quiet():
             kept = _asked(_engine(question), question, *axes)
         _write(path, kept)
     return kept
@@ -127,11 +127,11 @@ def _octaves(limit: int) -> F8:
     return np.array(sorted(points), dtype=np.float64)
 
 
-def _engine(question: AicQuestion) -> Any:
-    """The package's handle of a worker.
+def configured(question: AicQuestion) -> dict[str, Any]:
+    """The worker's split and formats by the package's names of them.
 
     Raises:
-        AicError: it knows no such model (it would look for it on the net), or refuses the rest.
+        AicError: it has no such model; it would look for it on the net.
     """
     configs = importlib.resources.files(MODULE) / "model_configs"
     known = sorted(
@@ -141,25 +141,30 @@ def _engine(question: AicQuestion) -> Any:
     )
     if question.model not in known:
         raise AicError(f"{PACKAGE} knows no model {question.model}; known: {', '.join(known)}")
+    return {
+        "tp_size": question.tensor,
+        "pp_size": question.pipeline,
+        "attention_dp_size": question.attention_data,
+        "moe_tp_size": question.expert_tensor,
+        "moe_ep_size": question.expert,
+        "gemm_quant_mode": question.gemm,
+        "moe_quant_mode": question.moe,
+        "kvcache_quant_mode": question.kv,
+        "fmha_quant_mode": ATTENTION_MODE,
+    }
+
+
+def _engine(question: AicQuestion) -> Any:
+    """The package's handle of a worker.
+
+    Raises:
+        AicError: it has no such model, or refuses the rest.
+    """
     from aiconfigurator_core.sdk import EngineHandle
 
-    return _answered(
-        question,
-        lambda: EngineHandle.compile(
-            question.model,
-            question.system,
-            question.backend,
-            backend_version=question.backend_version,
-            tp_size=question.tensor,
-            pp_size=question.pipeline,
-            attention_dp_size=question.attention_data,
-            moe_tp_size=question.expert_tensor,
-            moe_ep_size=question.expert,
-            gemm_quant_mode=question.gemm,
-            moe_quant_mode=question.moe,
-            kvcache_quant_mode=question.kv,
-            fmha_quant_mode=ATTENTION_MODE,
-        ),
+    names, settings = (question.model, question.system, question.backend), configured(question)
+    return answered(
+        question, lambda: EngineHandle.compile(*names, backend_version=question.backend_version, **settings)
     )
 
 
@@ -183,7 +188,7 @@ def _asked(engine: Any, question: AicQuestion, tokens: F8, sequences: F8, each: 
             sequences, each, np.maximum(steps_s - others_s[:, None], 0.0), _calculated(engine),
         )  # fmt: skip
 
-    tables = _answered(question, grid)
+    tables = answered(question, grid)
     for name in ("token_s", "chunk_s", "decode_s"):
         values = getattr(tables, name)
         if not (np.isfinite(values).all() and (values >= 0).all()):
@@ -198,7 +203,7 @@ def _calculated(engine: Any) -> float:
     return sum(milliseconds for milliseconds, source in operators if source != "silicon") / whole if whole else 1.0
 
 
-def _answered(question: AicQuestion, ask: Callable[[], T]) -> T:
+def answered(question: AicQuestion, ask: Callable[[], T]) -> T:
     """What the package answers; what it refuses as an ``AicError``."""
     from aiconfigurator_core.sdk.errors import PerfDataNotAvailableError
 
@@ -214,7 +219,7 @@ def _said(question: AicQuestion) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the package's notes on which of its tables it falls back to."""
     logger = logging.getLogger(MODULE)
     level = logger.level

@@ -26,8 +26,8 @@ class HostTimes(Strict):
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
     prompt_layer_s: NonNegative = Field(
         0.0,
-        description="Per layer of a step with prompt chunks, which no CUDA graph holds: the host launches its kernels. "
-        "The device's own work, where it takes longer, hides it.",
+        description="Per layer of a step with prompt chunks, which no CUDA graph holds: kernels launched one by one, "
+        "metadata.",
     )
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."

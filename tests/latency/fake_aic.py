@@ -56,3 +56,37 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str = "0.12.
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("HISEARCH_CACHE_DIR", str(folder / "cache"))
     return package / "sdk" / "made.txt"
+
+
+AGGREGATED = {
+    "config.py": "from types import SimpleNamespace as RuntimeConfig\n",
+    "config_builders.py": "def build_model_config(**settings):\n    return settings\n",
+    "models.py": "def get_model(name, config, backend):\n    return name, config['tp_size']\n",
+    "perf_database.py": "def get_database(system, backend, version):\n    return system, version\n",
+    "backends/__init__.py": "",
+    "backends/factory.py": '''
+class Result(dict):
+    get_result_dict = dict.copy
+
+
+class Backend:
+    """TTFT of 1 ms a prompt token, TPOT of 0.1 ms a request in flight and rank."""
+
+    def run_agg(self, model, database, wanted, ctx_tokens):
+        assert database[1] == "current"
+        return Result(ttft=float(ctx_tokens), tpot=0.1 * wanted.batch_size * model[1])
+
+
+def get_backend(name):
+    return Backend()
+''',
+}
+
+
+def install_aggregated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``install`` with what the aggregated estimate needs."""
+    install(folder, monkeypatch)
+    for name, text in AGGREGATED.items():
+        path = folder / "aiconfigurator_core" / "sdk" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
