@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,28 @@ def same_sheet(one: AcceleratorSpec, other: AcceleratorSpec) -> bool:
     return one.memory_bandwidth_bytes_per_s == other.memory_bandwidth_bytes_per_s and one.peak_flops == other.peak_flops
 
 
+def accelerators() -> list[str]:
+    """Names of all accelerators of the catalogue seen from the working folder."""
+    return Catalogue(Path.cwd()).names("Accelerator")
+
+
 def named_as(accelerator: AcceleratorSpec, names: Iterable[str]) -> str | None:
     """The first of ``names`` whose sheet is that of ``accelerator``; None where none is."""
     return next((name for name in names if same_sheet(accelerator, of_catalogue("Accelerator", name))), None)
+
+
+def called(hardware: str, names: Iterable[str]) -> str | None:
+    """The accelerator that a profiler calls ``hardware``: the same name but for case, signs and what follows."""
+    wanted = _plain(hardware)
+    for name in sorted(names, key=len):
+        plain = _plain(name)
+        if wanted and (plain.startswith(wanted) or wanted.startswith(plain)):
+            return name
+    return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 @functools.lru_cache(maxsize=64)

@@ -104,6 +104,11 @@ def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> 
     accelerator = catalogue.get("Accelerator", case.accelerator).spec
     name = profile or _profile_name(case, catalogue)
     constants: LatencyProfileSpec = catalogue.get("LatencyProfile", name).spec
+    if constants.estimator != "tables":
+        raise ValueError(
+            f"profile {name}: expected estimator tables, whose constants go with a case's operator tables, not "
+            f"{constants.estimator}"
+        )
     constants = constants.model_copy(update={"estimator": "tables", "operators": str(case.operators)})
     estimator = TablesEstimator(name, constants)
     predicted = _predicted_tokens(case, accelerator)
@@ -255,7 +260,7 @@ def _row(
         engine_version=case.engine_version,
         accelerator=case.accelerator,
         profile=costs.profile,
-        warnings=costs.warnings,
+        warnings=(*case.warnings, *costs.warnings),
     )
 
 

@@ -160,3 +160,21 @@ def test_another_split_names_what_there_is(tmp_path: Path) -> None:
 def test_a_profile_needs_its_folder() -> None:
     with pytest.raises(ValueError, match="needs operators"):
         TablesEstimator("test", PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        ("RTXPRO6000", []),
+        ("H100 SXM", ["operator tables of h100-sxm, used for another accelerator"]),
+        (
+            "Abacus",
+            ["operator tables of 'Abacus', which is no accelerator of the catalogue: not held against this one"],
+        ),
+    ],
+)
+def test_tables_are_held_against_the_accelerator(tmp_path: Path, hardware: str, expected: list[str]) -> None:
+    constants = profile(write_tables(tmp_path))
+    (tmp_path / "meta.yaml").write_text(f"hardware: {hardware}\n")
+    warnings = TablesEstimator("test", constants).compile(priced()).warnings
+    assert [warning for warning in warnings if "operator tables of" in warning] == expected

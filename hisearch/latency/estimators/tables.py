@@ -34,11 +34,14 @@ from hisearch.latency.operator_tables import (
     OperatorTables,
     by_sequences,
     read_tables,
+    table_hardware,
     table_meta,
 )
 from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard
+from hisearch.latency.sheets import accelerators, called, of_catalogue, same_sheet
+from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import CollectiveTerms, EngineOverhead, LatencyProfileSpec
 
@@ -189,17 +192,32 @@ class TablesEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=_warnings(worker, priced.max_tokens, priced.max_sequences),
+            warnings=_warnings(worker, priced.accelerator, priced.max_tokens, priced.max_sequences),
         )
 
 
-def _warnings(worker: TablesWorker, max_tokens: int, max_sequences: int) -> tuple[str, ...]:
+def _of_another(hardware: str, accelerator: AcceleratorSpec) -> list[str]:
+    """What to know where tables are not of ``accelerator``, or may not be."""
+    if not hardware:
+        return []
+    name = called(hardware, accelerators())
+    if name is None:
+        return [f"operator tables of '{hardware}', which is no accelerator of the catalogue: not held against this one"]
+    if same_sheet(of_catalogue("Accelerator", name), accelerator):
+        return []
+    return [f"operator tables of {name}, used for another accelerator"]
+
+
+def _warnings(
+    worker: TablesWorker, accelerator: AcceleratorSpec, max_tokens: int, max_sequences: int
+) -> tuple[str, ...]:
     """What the tables do not reach, or were not measured with (law L8)."""
     tables, found = worker.tables, []
     measured = str(table_meta(tables.folder).get("model") or worker.model.huggingface_id)
     # Variants of a model have its name and more; their operators are the same.
     if not worker.model.huggingface_id.lower().startswith(measured.lower()):
         found.append(f"operator tables of {measured}, used for {worker.model.huggingface_id}")
+    found += _of_another(table_hardware(table_meta(tables.folder)), accelerator)
     tokens = min(curve.x[-1] for curve in tables.dense.values())
     if max_tokens > tokens:
         found.append(f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope")
