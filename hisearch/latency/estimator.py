@@ -120,6 +120,11 @@ def compile_costs(
     return _answer(_Question(key, lambda: build_estimator(profile_name, profile).compile(priced)))
 
 
+def forget() -> None:
+    """Compile anew whatever is asked next."""
+    _answer.cache_clear()
+
+
 @dataclass(frozen=True)
 class _Question:
     """A compilation, equal to another when everything it depends on is."""

@@ -140,7 +140,8 @@ def _host_pages(plan: WorkerPlan) -> int:
     return plan.host_capacity_tokens // plan.engine.page_size
 
 
-def _costs(costs: StepCosts) -> la.Costs:
+def kernel_costs(costs: StepCosts) -> la.Costs:
+    """``costs`` as kernels read them."""
     skewed = costs.skew_s is not None or costs.late is not None
     even = np.zeros(1)
     beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
@@ -215,8 +216,8 @@ def _allocate(
     return la.Sim(
         config=settings,
         trace=la.Trace(**{name: getattr(trace, name) for name in la.Trace.FIELDS}),
-        seconds=_costs(plan.costs.seconds),
-        joules=_costs(plan.costs.joules),
+        seconds=kernel_costs(plan.costs.seconds),
+        joules=kernel_costs(plan.costs.joules),
         requests=_requests(trace, load),
         workers=_records(workers, la.WORKER),
         trees=_records(trees, la.TREE),
