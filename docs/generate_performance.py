@@ -25,7 +25,7 @@ TARGET = Path(__file__).resolve().parent / "performance.md"
 #: What the page asks of a benchmark: most seconds (median), most bytes.
 GOALS_S = {
     "coder-6h": 0.10, "coder-6h-vllm": 0.10, "coder-6h-tiers": 0.25, "million": 5.0, "million-vllm": 5.0, "import": 0.3,
-    "compile": 60.0,
+    "compile": 60.0, "stage1-screen": 10.0,
 }  # fmt: skip
 GOALS_MIB = {"coder-6h": 300, "coder-6h-vllm": 300, "million": 2048, "million-vllm": 2048}
 
@@ -52,6 +52,7 @@ def page(text: str, results: dict[str, Any]) -> str:
         "machine": _machine(results["machine"], rows),
         "simulations": _simulations(rows),
         "comparisons": _comparisons(rows),
+        "steps": _steps(rows),
         "others": _others(rows),
     }
     marked = re.findall(r"^<!-- measured: (\S+) -->$", text, flags=re.MULTILINE)
@@ -120,6 +121,27 @@ def _comparisons(rows: dict[str, Row]) -> str:
             verdict = f"{bound} {compared['goal']:g}{'' if compared['met'] else ', missed'}"
             lines.append((f"`{name}`", compared["quantity"], f"{compared['ratio']:.2f}", verdict, points))
     return _table(("benchmark", "what is compared", "ratio", "goal", "time per request (min to max)"), lines)
+
+
+def _steps(rows: dict[str, Row]) -> str:
+    lines = []
+    if bench.STEP_COST in rows:
+        compared = rows[bench.STEP_COST]["comparison"]
+        lines = [
+            (
+                f"`{bench.STEP_COST}`", point["label"], f"{1e3 * point['us_per_request']:.0f} ns",
+                " to ".join(f"{1e9 * point['wall_s'][key] / point['requests']:.0f}" for key in ("min", "max")),
+                f"{compared['goal']:g} ns" + ("" if 1e3 * point["us_per_request"] <= compared["goal"] else ", missed"),
+            )
+            for point in compared["points"]
+        ]  # fmt: skip
+    if bench.SCREEN in rows:
+        row = rows[bench.SCREEN]
+        goal = GOALS_S[bench.SCREEN] * row["requests"] / 1000
+        median, spread = _seconds(row["wall_s"])
+        verdict = f"{goal:.1f} s" + ("" if row["wall_s"]["median"] <= goal else ", missed")
+        lines.append((f"`{bench.SCREEN}`", f"{row['requests']:,} combinations", f"{median} s", spread, verdict))
+    return _table(("benchmark", "what", "processor time", "min to max", "goal"), lines)
 
 
 def _spread(point: Row) -> tuple[str, str]:

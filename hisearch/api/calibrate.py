@@ -12,9 +12,9 @@ from hisearch.calibrate.build import Measured, Target, build_profile
 from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.tables import read_own
 from hisearch.calibrate.writing import profile_yaml
-from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.profile import LatencyProfileSpec, ProfileChoice
+from hisearch.specs.profile import AicNames, LatencyProfileSpec, ProfileChoice
 
 __all__ = ["Calibrated", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped"]
 
@@ -25,6 +25,16 @@ PACKAGE, FITTED_VERSION = "aiconfigurator-core", "0.12.0"
 #: The profile that chooses among them.
 AUTO = "auto"
 AUTO_DESCRIPTION = "The fitted profile of the accelerator and engine at hand; the roofline, with a warning, elsewhere."
+
+
+#: The profile that asks the package itself, and its names of models that it knows under another.
+AIC, AIC_AS_OF = "aic", datetime.date(2026, 11, 21)
+AIC_DESCRIPTION = "Steps as aiconfigurator-core prices them (extra aic), on its own tables and formulas."
+AIC_MODELS = {
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
+    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Meta-Llama-3.1-70B",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mistralai/Mixtral-8x7B-v0.1",
+}
 
 
 class Calibrated(NamedTuple):
@@ -101,9 +111,11 @@ def calibrate_shipped(
             path = into / f"{found.name}.yaml"
             path.write_text(found.yaml, encoding="utf-8")
             written.append(path)
-    path = into / f"{AUTO}.yaml"
-    path.write_text(profile_yaml(AUTO, AUTO_DESCRIPTION, auto_profile()), encoding="utf-8")
-    return [*written, path]
+    for name, description, profile in ((AUTO, AUTO_DESCRIPTION, auto_profile()), (AIC, AIC_DESCRIPTION, aic_profile())):
+        path = into / f"{name}.yaml"
+        path.write_text(profile_yaml(name, description, profile), encoding="utf-8")
+        written.append(path)
+    return written
 
 
 def auto_profile() -> LatencyProfileSpec:
@@ -117,6 +129,26 @@ def auto_profile() -> LatencyProfileSpec:
     source = f"Of the profile that it takes; elsewhere the roofline's: {roofline.provenance.source}"
     provenance = roofline.provenance.model_copy(update={"source": source})
     return roofline.model_copy(update={"estimator": "auto", "choices": choices, "provenance": provenance})
+
+
+def aic_profile() -> LatencyProfileSpec:
+    """The profile that asks aiconfigurator-core for steps; engines' host work is the roofline's, which is assumed."""
+    roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
+    systems = {name: board.system for name, board in BOARDS.items() if not board.of_another}
+    provenance = Provenance(
+        source=f"{PACKAGE} {FITTED_VERSION} (Copyright NVIDIA CORPORATION & AFFILIATES; Apache-2.0), asked at run "
+        "time; nothing of it is shipped",
+        as_of=AIC_AS_OF,
+        notes="relative_error is assumed. Engines' host work is the roofline's, assumed as well: the package has none.",
+    )
+    return roofline.model_copy(
+        update={
+            "estimator": "aic",
+            "evidence": "published",
+            "aic": AicNames(systems=systems, models=AIC_MODELS),
+            "provenance": provenance,
+        }
+    )
 
 
 def _written(name: str, accelerator: str, engine: EngineName, profile: LatencyProfileSpec) -> Calibrated:

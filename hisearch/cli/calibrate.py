@@ -1,16 +1,40 @@
-"""``hisearch calibrate``: measurements of operators to a LatencyProfile."""
+"""``hisearch calibrate``: measurements of operators, or of whole steps, to a LatencyProfile."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from hisearch.cli import options
 
+if TYPE_CHECKING:
+    from hisearch.api.calibrate import Calibrated
 
-def calibrate(
+
+class _OperatorsUnlessNamed(TyperGroup):
+    """``calibrate [FOLDER] …`` is ``calibrate operators [FOLDER] …``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the command that is meant."""
+        own = (*self.commands, *ctx.help_option_names)
+        if not args or args[0] not in own:
+            args = ["operators", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_OperatorsUnlessNamed,
+    help="Make a LatencyProfile of measurements. Without a command: operators.",
+    rich_markup_mode=None,
+)
+
+
+@app.command("operators")
+def operators(
     folder: Annotated[
         Path | None,
         typer.Argument(
@@ -78,10 +102,69 @@ def calibrate(
         )
     else:
         found = api.calibrate_aiconfigurator(accelerator, serving, folder=folder, name=name, said=said)
+    _put(found, output, {"laws": _errors(found.profile)} if as_json else None)
+
+
+@app.command("steps")
+def steps(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Logs of steps, .jsonl or .csv, .gz too (docs/latency.md).")
+    ],
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name or path of the Model that was served.")],
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", metavar="NAME", help="Name or path of the Accelerator that it ran on.")
+    ],
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or trtllm.")],
+    engine_version: Annotated[str, typer.Option("--engine-version", help="Its version.")] = "",
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", min=1, help="Ranks.")] = 1,
+    weight_dtype: Annotated[
+        str | None, typer.Option("--weight-dtype", help="Format of the weights as loaded; the model's own if absent.")
+    ] = None,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="Format of the KV cache.")] = "bf16",
+    source: Annotated[
+        str, typer.Option("--source", help="Where the log comes from, with its licence.")
+    ] = "own measurements",
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR-MODEL-steps where absent.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; standard output where absent.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit whole steps of one deployment to its engine's own log, and write them as a LatencyProfile.
+
+    The profile prices that model on that accelerator, split and format alone. It states its error for steps of prompts,
+    of decodes and of both, each on parts of the log that were left out of the fit. --json prints those instead of it.
+    """
+    from hisearch.api.calibrate_steps import LoggedWorker, calibrate_steps
+    from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
+
+    _known("--engine", engine, ENGINE_TITLES)
+    for option, dtype in (("--weight-dtype", weight_dtype), ("--kv-dtype", kv_dtype)):
+        if dtype is not None:
+            _known(option, dtype, DTYPE_BYTES)
+    worker = LoggedWorker(
+        model, accelerator, engine, engine_version, tensor_parallel,  # type: ignore[arg-type]
+        weight_dtype, kv_dtype,  # type: ignore[arg-type]
+    )  # fmt: skip
+    found = calibrate_steps(files, worker, source=source, name=name)
+    _put(found, output, found.profile.regressions[0].model_dump() if as_json else None)
+
+
+def _known(option: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise typer.BadParameter(f"expected {', '.join(known)}, not {value}", param_hint=option)
+
+
+def _put(found: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
+    """Write the profile, and print ``figures``, or it where there is neither a file nor figures."""
+    from hisearch.cli import output as out
+
     if output is not None:
         output.write_text(found.yaml, encoding="utf-8")
-    if as_json:
-        out.print_json({"name": found.name, "laws": _errors(found.profile)})
+    if figures is not None:
+        out.print_json({"name": found.name} | figures)
     elif output is None:
         typer.echo(found.yaml, nl=False)
 

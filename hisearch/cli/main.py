@@ -52,7 +52,7 @@ app.command("dashboard")(folder.dashboard)
 app.command("doctor")(doctor.doctor)
 app.command("list")(catalogue.list_)
 app.command("schema")(catalogue.schema)
-app.command("calibrate")(calibrate.calibrate)
+app.add_typer(calibrate.app, name="calibrate")
 app.command("bench")(bench.bench)
 
 

@@ -21,13 +21,16 @@ def show(report: SiliconReport) -> None:
         f"{report.file}: {counted(report.rows, 'row')}, {report.priced:,} simulated with the profile {report.profile}",
         bold=True,
     )
-    overall = [report.all, *report.left_out.values(), *report.engines]
+    overall = [report.all, *report.left_out.values(), report.dense, *report.engines]
     if report.start_up.n:
         overall.append(report.start_up)
     output.table(_COLUMNS, map(_row, overall), numbers=range(1, 8))
     if report.start_up.n:
         output.say()
         output.say("TTFT of the start-up rows is in their own line alone; see docs/accuracy.md.")
+    if report.peer is not None:
+        output.heading(f"Beside {report.peer.tool}, rows that both price")
+        output.table(_COLUMNS, map(_row, (report.peer.ours, report.peer.theirs)), numbers=range(1, 8))
     output.heading("By engine, version, GPU, model and mode")
     output.table(_COLUMNS, map(_row, report.groups), numbers=range(1, 8))
     if report.skipped:

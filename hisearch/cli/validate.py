@@ -229,10 +229,11 @@ def silicon(
     """Repeat measured serving runs in the simulator and compare mean TTFT and TPOT.
 
     Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy.md the conditions that
-    are assumed.
+    are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows stands beside.
     """
     from hisearch.cli import output, silicon_view
     from hisearch.validate.silicon.fit import fit_engines, write_engines
+    from hisearch.validate.silicon.peer import PeerPricer, installed
     from hisearch.validate.silicon.pricing import Pricer
     from hisearch.validate.silicon.report import validate_silicon
     from hisearch.validate.silicon.rows import read_rows
@@ -244,7 +245,8 @@ def silicon(
         fitted = fit_engines(read_rows(file, selection)[1], pricer, (lambda _: None) if quiet else output.note)
         write_engines(fit, fitted, file.name)
         pricer, left_out = Pricer(profile, engines=fitted.engines), fitted.left_out
-    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, left_out=left_out)
+    peer = PeerPricer(pricer) if installed() else None
+    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, left_out=left_out, peer=peer)
     if as_json:
         output.print_json(report)
     else:

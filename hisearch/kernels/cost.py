@@ -182,6 +182,8 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest):
             longest = max(longest, request.computed + 1)
             chunks -= 1
     total = token_wise(costs, chunks + decoding, tokens, sampling)
+    if chunks > 0:
+        total += dense(costs.prompt_s, tokens - decoding)
     pairs = 0.0
     for k in range(size):
         request = requests[batch[k]]

@@ -391,6 +391,7 @@ class Costs(Handle):
         "chunk_rate": Array("f8", 2),
         "decode_s": Array("f8", 2),
         "beside_s": Array("f8", 1),
+        "prompt_s": Array("f8", 1),
         "skew_s": Array("f8", 1),
         "late": Array("f8", 1),
     }

@@ -10,6 +10,7 @@ Notation
 
     step_s = host_s + host_per_sequence_s * sequences
            + token_s[T] + sequence_s[S]
+           + prompt_s[P]                                            where P > 0
            + sum over chunks of chunk_s(new, cached, P)
            + skew_s[n] * (m - c / n) + decode_s(n, c)
 
@@ -18,6 +19,9 @@ Notation
 
 The rate of a chunk is that of the tokens that are computed beside it: several prompts of a step fill the accelerator
 as one of their total length does, while each attends to its own context alone.
+
+``prompt_s`` is what a step with prompts takes besides, however many they are: what the host needs to launch its kernels
+one by one, as far as the device does not hide it.
 
 ``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
 one group of threads end with the longest. While the same sequences decode it does not change.
@@ -33,8 +37,8 @@ the tokens before one chunk of P tokens that has as much to attend to. ``beside_
 its knots, which are ``octaves``.
 
 Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so
-that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)`` and the last knots of
-``decode_s`` the last slope continues; ``chunk_rate`` is flat beyond its last knots.
+that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)``, ``len(prompt_s)`` and the
+last knots of ``decode_s`` the last slope continues; ``chunk_rate`` is flat beyond its last knots.
 Energy has the same form, in joules (``EnergyCosts`` is a ``StepCosts`` whose figures are joules above idle).
 """
 
@@ -93,6 +97,7 @@ class StepCosts(NamedTuple):
     skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat beyond the
         end; None: 0.
     late: shape (>= 1,), shares by sequences, flat beyond the end; None: 0. Needs ``beside_s``.
+    prompt_s: shape (>= 2,), seconds by tokens of all prompt chunks; None: 0.
     """
 
     host_s: float
@@ -104,6 +109,7 @@ class StepCosts(NamedTuple):
     beside_s: F8 | None = None
     skew_s: F8 | None = None
     late: F8 | None = None
+    prompt_s: F8 | None = None
 
 
 @dataclass(frozen=True)

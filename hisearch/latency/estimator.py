@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
@@ -33,35 +34,10 @@ CACHE_ENTRIES = 64
 class LatencyEstimator(Protocol):
     """Prices one engine step of one worker."""
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """Tables of a worker's step costs: one pass of one attention group's batch through all stages.
 
         The other groups of a stage are taken to run batches of the same make-up at the same time.
-
-        Args:
-            model: architecture.
-            accelerator: what each rank runs on.
-            tensor_parallel: ranks of an attention group.
-            parallelism: how the model is split where that is more than tensor parallelism; None, where it is not.
-            weight_dtype: format of the weights; None is the model's own.
-            kv_dtype: format of the KV cache.
-            engine: serving engine; its name chooses the host overhead.
-            max_tokens: most tokens in a step.
-            max_sequences: most sequences in a step.
-            max_context_tokens: most tokens of context that the decodes of one step read together.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
@@ -126,30 +102,27 @@ def compile_costs(
     max_sequences: int,
     max_context_tokens: int,
 ) -> CompiledCosts:
-    """Compile, or return what the same question compiled before (see ``LatencyEstimator.compile`` for the arguments).
+    """Compile, or return what the same question compiled before (see ``PricedWorker`` for the arguments).
+
+    ``tensor_parallel`` are the ranks of an attention group; ``parallelism`` says how the model is split where that is
+    more than tensor parallelism.
 
     The arrays are shared between callers: read them only.
     """
-    limits = {"max_tokens": max_tokens, "max_sequences": max_sequences, "max_context_tokens": max_context_tokens}
+    split = parallelism_of(tensor_parallel, parallelism)
+    priced = PricedWorker(
+        model, accelerator, split, weight_dtype, kv_dtype, engine, max_tokens, max_sequences, max_context_tokens
+    )
     key = (
         profile_name, profile.model_dump_json(), model.model_dump_json(), accelerator.model_dump_json(),
-        parallelism_of(tensor_parallel, parallelism), weight_dtype, kv_dtype, engine.model_dump_json(),
-        *limits.values(),
+        split, weight_dtype, kv_dtype, engine.model_dump_json(), *priced.limits,
     )  # fmt: skip
-    question = _Question(
-        key,
-        lambda: build_estimator(profile_name, profile).compile(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
-            engine=engine,
-            **limits,
-        ),
-    )
-    return _answer(question)
+    return _answer(_Question(key, lambda: build_estimator(profile_name, profile).compile(priced)))
+
+
+def forget() -> None:
+    """Compile anew whatever is asked next."""
+    _answer.cache_clear()
 
 
 @dataclass(frozen=True)

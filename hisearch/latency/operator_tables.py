@@ -173,6 +173,11 @@ def table_meta(folder: Path) -> dict[str, Any]:
     return data
 
 
+def table_hardware(meta: dict[str, Any]) -> str:
+    """What ``meta.yaml`` says that was measured, or nothing."""
+    return str(meta.get("hardware") or meta.get("gpu") or "")
+
+
 def _error(path: Path, key: str, what: str) -> SpecError:
     return TableError.at(what, path=path, key=key)
 

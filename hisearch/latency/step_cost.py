@@ -4,11 +4,12 @@ The kernels evaluate the same expressions in the same order, so both give the sa
 
     total = host_s + host_per_sequence_s * sequences
     total += token_s[T];  total += sequence_s[S]
+    total += prompt_s[P]            if there are chunks
     total += work * rate            for each chunk in order
     total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0 and there are no chunks
     total += beside                 if n > 0 and there are
 
-A rate is flat beyond its table; token_s, sequence_s and decode_s continue with their last slope.
+A rate is flat beyond its table; token_s, sequence_s, prompt_s and decode_s continue with their last slope.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def step_seconds(
     total += dense_lookup(costs.token_s, tokens)
     total += dense_lookup(costs.sequence_s, sequences if sampling is None else sampling)
     prompt_tokens = tokens - n
+    if chunks and costs.prompt_s is not None:
+        total += dense_lookup(costs.prompt_s, prompt_tokens)
     pairs = 0.0
     for new, cached in chunks:
         work = new * (cached + (new + 1) / 2.0)

@@ -102,7 +102,7 @@ def _host_pages(plan: WorkerPlan) -> int:
     return plan.host_capacity_tokens // plan.engine.page_size
 
 
-def costs_of(costs: StepCosts) -> la.Costs:
+def kernel_costs(costs: StepCosts) -> la.Costs:
     """The tables of step costs, as kernels take them."""
     skewed = costs.skew_s is not None or costs.late is not None
     even = np.zeros(1)
@@ -124,6 +124,7 @@ def costs_of(costs: StepCosts) -> la.Costs:
         chunk_rate=costs.chunk_rate,
         decode_s=costs.decode_s,
         beside_s=np.ascontiguousarray(beside).ravel(),
+        prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=even if costs.late is None else costs.late,
     )
@@ -196,8 +197,8 @@ def allocate(
         config=settings,
         fleet=fleet,
         trace=trace_of(trace),
-        seconds=costs_of(plan.costs.seconds),
-        joules=costs_of(plan.costs.joules),
+        seconds=kernel_costs(plan.costs.seconds),
+        joules=kernel_costs(plan.costs.joules),
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),

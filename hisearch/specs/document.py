@@ -17,35 +17,11 @@ from hisearch.specs.base import API_VERSION, Strict
 from hisearch.specs.errors import KeyedError, KeyPath, Problem, SpecError, as_keypath
 from hisearch.specs.kinds import KINDS, envelope_model
 from hisearch.specs.source import Source, read_source
+from hisearch.specs.validation_words import in_words
 from hisearch.specs.wording import described, unknown
 from hisearch.specs.yaml_nodes import Positions
 
 T = TypeVar("T", bound=Strict)
-
-#: pydantic error type -> what was expected.
-_EXPECTED = {
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a section",
-    "model_type": "a section",
-    "finite_number": "a finite number",
-    "date_type": "a date such as 2026-11-01",
-    "date_parsing": "a date such as 2026-11-01",
-    "date_from_datetime_parsing": "a date such as 2026-11-01",
-}
-
-#: pydantic error type -> words, filled from the error's context.
-_BOUNDS = {
-    "greater_than": "must be greater than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-}
 
 
 @dataclass(frozen=True)
@@ -188,27 +164,11 @@ def _words(details: ErrorDetails, keypath: KeyPath, container: Any, *, named_or_
     if kind == "extra_forbidden":
         instead = replacement(container, str(keypath[-1]))
         return instead or f"unknown key{unknown(str(keypath[-1]), known_keys(container) or [])}"
-    if kind == "missing":
-        return "required, and missing"
-    if kind == "value_error":
-        cause = context["error"]
-        return cause.message if isinstance(cause, KeyedError) else str(cause)
-    if kind == "literal_error":
-        options = str(context["expected"])
-        return f"expected {options}; got {described(value)}"
+    if kind == "value_error" and isinstance(context["error"], KeyedError):
+        return context["error"].message
     if named_or_inline and kind == "string_type":
         return f"expected a name, a path or a section; got {described(value)}"
-    if kind in _EXPECTED:
-        return f"expected {_EXPECTED[kind]}, got {described(value)}"
-    if kind in _BOUNDS:
-        return f"{_BOUNDS[kind].format(**context)}, got {described(value)}"
-    if kind == "string_pattern_mismatch":
-        return f"{described(value)} does not match {context['pattern']}"
-    if kind == "too_short":
-        return f"needs {context['min_length']} or more entries, got {context['actual_length']}"
-    if kind == "too_long":
-        return f"may have {context['max_length']} entries at most, got {context['actual_length']}"
-    return f"{details['msg']}; got {described(value)}"
+    return in_words(details)
 
 
 def _data_digest(data: Any) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Provenance, Strict
 from hisearch.specs.laws import LawsSpec
+from hisearch.specs.regression import StepRegression
 
 
 class Efficiency(Strict):
@@ -24,7 +25,9 @@ class HostTimes(Strict):
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
     prompt_layer_s: NonNegative = Field(
-        0.0, description="Per prompt chunk in the batch and layer: kernels launched outside CUDA graphs, metadata."
+        0.0,
+        description="Per layer of a step with prompt chunks, which no CUDA graph holds: kernels launched one by one, "
+        "metadata.",
     )
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."
@@ -84,13 +87,27 @@ class ProfileChoice(Strict):
     profile: str = Field(min_length=1, description="Name of the LatencyProfile.")
 
 
+class AicNames(Strict):
+    """What aiconfigurator-core calls things."""
+
+    systems: dict[str, str] = Field(
+        min_length=1, description="Its systems by Accelerator; another accelerator with the same sheet is it too."
+    )
+    models: dict[str, str] = Field(
+        default_factory=dict, description="Its models by huggingface_id, where it has another name for them."
+    )
+    versions: dict[EngineName, str] = Field(
+        default_factory=dict, description="Of its tables, by engine; those that it calls current where absent."
+    )
+
+
 class LatencyProfileSpec(Strict):
     """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for.
 
     With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
     """
 
-    estimator: Literal["roofline", "scaled", "tables", "auto"] = Field(
+    estimator: Literal["roofline", "scaled", "tables", "regression", "aic", "auto"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -107,6 +124,10 @@ class LatencyProfileSpec(Strict):
     )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
+    regressions: list[StepRegression] = Field(
+        default_factory=list, description="Laws of whole steps, of one worker each; with estimator regression."
+    )
+    aic: AicNames | None = Field(None, description="Names, with estimator aic (aiconfigurator-core, extra aic).")
     choices: list[ProfileChoice] = Field(
         default_factory=list, description="Profiles of accelerators under engines; with estimator auto."
     )
@@ -117,6 +138,10 @@ class LatencyProfileSpec(Strict):
     def _check(self) -> LatencyProfileSpec:
         if (self.estimator == "scaled") != (self.laws is not None):
             raise ValueError("estimator: scaled needs a laws section, and only then")
+        if (self.estimator == "regression") != bool(self.regressions):
+            raise ValueError("estimator: regression needs regressions, and only then")
+        if (self.estimator == "aic") != (self.aic is not None):
+            raise ValueError("estimator: aic needs an aic section, and only then")
         if (self.estimator == "auto") != bool(self.choices):
             raise ValueError("estimator: auto needs choices, and only then")
         return self

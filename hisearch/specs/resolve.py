@@ -11,9 +11,10 @@ from hisearch.specs.base import Strict
 from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec
 from hisearch.specs.document import Document, parse_document
-from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, shown_path
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import SearchSpaceSpec, StudySpec
@@ -47,7 +48,7 @@ def load_deployment(
     document: Document[DeploymentSpec] = parse_document(source, "Deployment")
     resolver = _Resolver(catalogue, document)
     model = resolver.refer(document, "Model", "spec.model", document.spec.model)
-    profile = resolver.refer(document, "LatencyProfile", "spec.profile", document.spec.profile)
+    profile = resolver.profile(document, document.spec.profile)
     hardware = Hardware({}, {}, {})
     for index, pool in enumerate(document.spec.pools):
         at = f"spec.pools.{index}"
@@ -103,7 +104,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     slo = resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo)
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
-    profile = resolver.refer(space, "LatencyProfile", "spec.profile", space.spec.profile)
+    profile = resolver.profile(space, space.spec.profile)
     hardware = Hardware({}, {}, {})
     for index, name in enumerate(space.spec.execution.accelerators):
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
@@ -142,6 +143,17 @@ class _Resolver:
             return self.catalogue.get(kind, ref, self._base(document, keypath))
         except UnknownReferenceError as error:
             raise document.error(keypath, error.message) from None
+
+    def profile(self, document: Document[Any], ref: str) -> Document[LatencyProfileSpec]:
+        """The latency profile that ``document`` names: one that can price steps as it stands."""
+        found: Document[LatencyProfileSpec] = self.refer(document, "LatencyProfile", "spec.profile", ref)
+        if found.spec.estimator == "tables" and found.spec.operators is None:
+            raise document.error(
+                "spec.profile",
+                f"profile '{found.name}' names no operator tables; copy it ({shown_path(found.path)}) and add "
+                "operators: FOLDER, a folder of measured tables (docs/latency.md)",
+            )
+        return found
 
     def _defined(self, kind: str, name: str) -> Document[Any] | None:
         """The deployment's own definition of that name."""

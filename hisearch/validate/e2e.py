@@ -19,6 +19,7 @@ import numpy as np
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimators.tables import TablesEstimator, TablesWorker
 from hisearch.latency.memory import plan_memory
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import WorkerPlan, simulate
 from hisearch.specs.catalogue import Catalogue
@@ -103,16 +104,21 @@ def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> 
     accelerator = catalogue.get("Accelerator", case.accelerator).spec
     name = profile or _profile_name(case, catalogue)
     constants: LatencyProfileSpec = catalogue.get("LatencyProfile", name).spec
+    if constants.estimator != "tables":
+        raise ValueError(
+            f"profile {name}: expected estimator tables, whose constants go with a case's operator tables, not "
+            f"{constants.estimator}"
+        )
     constants = constants.model_copy(update={"estimator": "tables", "operators": str(case.operators)})
     estimator = TablesEstimator(name, constants)
     predicted = _predicted_tokens(case, accelerator)
     error = None if case.kv_capacity_tokens is None else predicted / case.kv_capacity_tokens - 1
     known = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
     for capacity, tokens in [*known, ("predicted", predicted)]:
-        costs = _costs(case, estimator, accelerator, tokens)
+        priced = _priced(case, accelerator, tokens)
+        costs = estimator.compile(priced)
         if case.split.attention_data > 1:
-            worker = estimator.worker(case.model, accelerator, case.split, case.engine)
-            times = _served_in_lockstep(case, worker, costs, tokens)
+            times = _served_in_lockstep(case, estimator.worker(priced), costs, tokens)
         else:
             times = _served(case, costs, tokens)
         yield _row(case, capacity, tokens, error, times, costs)
@@ -136,17 +142,14 @@ def _predicted_tokens(case: MeasuredCase, accelerator: AcceleratorSpec) -> int:
     ).kv_capacity_tokens
 
 
-def _costs(
-    case: MeasuredCase, estimator: TablesEstimator, accelerator: AcceleratorSpec, capacity_tokens: int
-) -> CompiledCosts:
-    return estimator.compile(
+def _priced(case: MeasuredCase, accelerator: AcceleratorSpec, capacity_tokens: int) -> PricedWorker:
+    return PricedWorker(
         case.model,
         accelerator,
-        tensor_parallel=case.arguments.tensor_parallel_size,
-        parallelism=case.split,
-        weight_dtype=case.weight_dtype,
-        kv_dtype=case.kv_dtype,
-        engine=case.engine,
+        case.split,
+        case.weight_dtype,
+        case.kv_dtype,
+        case.engine,
         max_tokens=max(case.engine.chunk_tokens, case.engine.max_running_requests),
         max_sequences=case.engine.max_running_requests,
         max_context_tokens=capacity_tokens,
@@ -257,7 +260,7 @@ def _row(
         engine_version=case.engine_version,
         accelerator=case.accelerator,
         profile=costs.profile,
-        warnings=costs.warnings,
+        warnings=(*case.warnings, *costs.warnings),
     )
 
 

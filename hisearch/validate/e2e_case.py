@@ -20,17 +20,28 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hisearch.latency.operator_tables import table_meta
+from hisearch.latency.operator_tables import table_hardware, table_meta
 from hisearch.latency.sharding import Parallelism
+from hisearch.latency.sheets import called
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.errors import SpecError
+from hisearch.specs.errors import SpecError, dotted
 from hisearch.specs.huggingface import read_config
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.validation_words import in_words
 
 _DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 #: A block of vLLM, where engine_kwargs does not say otherwise.
 _BLOCK_TOKENS = 16
+
+
+#: Arguments of vLLM that change no step: whose model it is, how it is loaded, what is sampled or logged.
+WITHOUT_EFFECT = frozenset(
+    {
+        "model", "tokenizer", "revision", "served_model_name", "trust_remote_code", "download_dir", "load_format",
+        "seed", "generation_config", "disable_log_stats", "disable_log_requests",
+    }
+)  # fmt: skip
 
 
 class CaseError(SpecError):
@@ -95,6 +106,7 @@ class MeasuredCase:
         accelerator: name in the catalogue.
         kv_capacity_tokens: of one engine, as measured; None where not known.
         peer: the other simulator's relative errors by (metric, statistic), e.g. ("ttft_s", "p50"); empty without one.
+        warnings: settings of the engine that are not looked at.
     """
 
     path: Path
@@ -105,6 +117,7 @@ class MeasuredCase:
     requests: list[MeasuredRequest]
     kv_capacity_tokens: int | None
     peer: dict[tuple[str, str], float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -190,6 +203,11 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
         # vLLM keeps one block of the pool for itself.
         kv_capacity_tokens=None if blocks is None else (blocks - 1) * arguments.block_size,
         peer=_peer(path / "peer_summary.txt"),
+        warnings=tuple(
+            f"engine_kwargs.{key} is not simulated, and left out"
+            for key, value in given.items()
+            if value is not None and key not in EngineArguments.model_fields and key not in WITHOUT_EFFECT
+        ),
     )
 
 
@@ -203,8 +221,7 @@ def _checked(kind: type[Any], data: Any) -> Any:
         return kind.model_validate(data)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        return f"{where}: {problem['msg'].removeprefix('Value error, ')}"
+        return f"{dotted(problem['loc'])}: {in_words(problem)}"
 
 
 def _text(path: Path) -> str:
@@ -246,13 +263,10 @@ def _requests(folder: Path) -> list[MeasuredRequest]:
 
 
 def _accelerator(folder: Path, meta: dict[str, Any], known: list[str]) -> str:
-    """The catalogue's accelerator whose name is that of the tables' hardware, but for case and signs."""
-    hardware = str(meta.get("hardware") or meta.get("gpu") or "")
-    wanted = re.sub(r"[^a-z0-9]", "", hardware.lower())
-    for name in sorted(known, key=len):
-        plain = re.sub(r"[^a-z0-9]", "", name)
-        if wanted and (plain.startswith(wanted) or wanted.startswith(plain)):
-            return name
+    """The catalogue's accelerator that the tables' hardware is."""
+    hardware = table_hardware(meta)
+    if (name := called(hardware, known)) is not None:
+        return name
     raise _error(
         folder / "operators" / "meta.yaml",
         "hardware",

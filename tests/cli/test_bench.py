@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hisearch.api import bench
-from hisearch.api.bench import comparisons
+from hisearch.api.bench import comparisons, latency
 from hisearch.api.bench.cases import plan_of
 from hisearch.specs.catalogue import Catalogue
 from tests.cli.conftest import Hisearch
@@ -33,6 +33,23 @@ def test_json_form(hisearch: Hisearch) -> None:
     assert (started["requests"], started["steps"], started["requests_per_s"]) == (None, None, None)
     assert ran.json["machine"]["cores"] >= 1
     assert set(ran.json["machine"]["versions"]) == {"python", "hisearch", "numba", "numpy"}
+
+
+def test_step_costs_are_timed_whatever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "EVALUATIONS", 1000)
+    compared = latency.step_cost(2)
+    assert [point.label for point in compared.points] == [
+        f"{tables}, {batch}"
+        for tables in ("roofline", "scaled", "tables")
+        for batch in ("decodes alone", "with a prompt")
+    ]
+    assert compared.ratio == max(1e9 * point.request_s for point in compared.points) > 0
+
+
+def test_stage_1_is_timed_on_a_thousand_combinations() -> None:
+    combinations, steps = latency.screening()()
+    assert combinations >= 1000
+    assert steps is None
 
 
 def test_table_and_verdict(hisearch: Hisearch) -> None:

@@ -11,7 +11,7 @@ from hisearch.kernels import cost
 from hisearch.kernels import layout as la
 from hisearch.latency.costs import StepCosts, knots_up_to, tokens_knot
 from hisearch.latency.step_cost import decode_step_seconds, knot_cell, step_seconds
-from hisearch.simulate.engine import _costs
+from hisearch.simulate.pool_arrays import kernel_costs
 from tests.kernels.systems import LAW, examples, rugged_costs
 
 TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)
@@ -41,7 +41,7 @@ def test_dense_tables_go_on_with_their_last_slope() -> None:
 
 def test_chunk_rates_stay_flat_beyond_their_table() -> None:
     law = StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), np.array([[1.0, 1.0], [3.0, 5.0]]), np.zeros((2, 2)))
-    costs = _costs(law)
+    costs = kernel_costs(law)
     assert cost.chunk_seconds(costs, 1, 1, 1) == 1 * (1 + 1.0) * 5.0
     assert cost.chunk_seconds(costs, 7, 900, 7) == 7 * (900 + 4.0) * 5.0
     assert cost.chunk_seconds(costs, 1, 0, 1) == 1 * 1.0 * 3.0
@@ -49,7 +49,7 @@ def test_chunk_rates_stay_flat_beyond_their_table() -> None:
 
 def test_a_chunk_has_the_rate_of_all_that_is_computed_beside_it() -> None:
     rates = np.arange(1.0, 41.0)[:20, None] * np.ones(2)
-    costs = _costs(StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), rates, np.zeros((2, 2))))
+    costs = kernel_costs(StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), rates, np.zeros((2, 2))))
     assert cost.chunk_seconds(costs, 3, 0, 3) == 3 * 2.0 * 4.0
     assert cost.chunk_seconds(costs, 3, 0, 15) == 3 * 2.0 * 16.0
 
@@ -78,7 +78,7 @@ def test_batch_costs_the_same_bits(
 ) -> None:
     requests, batch = _requests(chunks, late)
     mine = cost.batch_cost(
-        _costs(tables), requests, batch, len(batch), len(decodes), sum(decodes), max(decodes, default=0)
+        kernel_costs(tables), requests, batch, len(batch), len(decodes), sum(decodes), max(decodes, default=0)
     )
     sampling = len(late) + len(decodes) + sum(complete for _, _, complete in chunks)
     theirs = step_seconds(tables, [(new, cached) for new, cached, _ in chunks], [*late, *decodes], sampling)
@@ -102,7 +102,7 @@ def test_coasting_equals_stepping(
     ends = [start]
     for step in range(limit):
         ends.append(ends[-1] + step_seconds(tables, [], [length + step for length in contexts]))
-    costs = _costs(tables)
+    costs = kernel_costs(tables)
     batch = (sequences, sum(contexts), max(contexts) * sequences - sum(contexts))
     assert cost.coast(costs, start, np.inf, limit, *batch) == (limit, ends[-1])
     until = start + share * (ends[-1] - start)
@@ -118,7 +118,7 @@ def _contexts(sequences: int, context: int, longest: int) -> list[int]:
 @examples(100)
 @given(tables=TABLES, sequences=st.integers(1, 40), context=st.integers(1, 30_000))
 def test_token_wise_and_attention_make_a_decode_step(tables: StepCosts, sequences: int, context: int) -> None:
-    costs = _costs(tables)
+    costs = kernel_costs(tables)
     even = cost.token_wise(costs, sequences, sequences, sequences)
     assert even + cost.decode_seconds(tables.decode_s, sequences, context) == decode_step_seconds(
         tables, sequences, context

@@ -26,6 +26,8 @@ from latency_catalogue import (
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimators.roofline import RooflineEstimator, attention_pairs, compute_dtype, windowed_pairs
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 
 ROOFLINE = RooflineEstimator("test", PROFILE)
@@ -35,13 +37,11 @@ IDS = {"ids": lambda m: m.huggingface_id}
 
 def compiled(model=LLAMA_8B, accelerator=H100, *, tp=1, engine=VLLM, weight_dtype=None, **limits) -> CompiledCosts:
     sizes = {"max_tokens": 16384, "max_sequences": 256, "max_context_tokens": MILLION, **limits}
-    return ROOFLINE.compile(
-        model, accelerator, tensor_parallel=tp, weight_dtype=weight_dtype, kv_dtype="bf16", engine=engine, **sizes
-    )
+    return ROOFLINE.compile(PricedWorker(model, accelerator, Parallelism(tp), weight_dtype, "bf16", engine, **sizes))
 
 
 def worker(model, tp=1):
-    return ROOFLINE.worker(model, H100, tensor_parallel=tp, weight_dtype=None, kv_dtype="bf16")
+    return ROOFLINE.worker(PricedWorker(model, H100, Parallelism(tp), None, "bf16", VLLM, 16384, 256, MILLION))
 
 
 COMPILED = {m.huggingface_id: compiled(m, tp=8) for m in MODELS}
@@ -251,10 +251,7 @@ def test_missing_engine_overhead_is_refused():
     engines = {"sglang": PROFILE.engines["sglang"]}
     estimator = RooflineEstimator("thin", PROFILE.model_copy(update={"engines": engines}))
     with pytest.raises(ValueError, match="profile thin: no overhead for engine 'vllm'; known: sglang"):
-        estimator.compile(
-            LLAMA_8B, H100, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16", engine=VLLM, max_tokens=8,
-            max_sequences=8, max_context_tokens=8,
-        )  # fmt: skip
+        estimator.compile(PricedWorker(LLAMA_8B, H100, Parallelism(), None, "bf16", VLLM, 8, 8, 8))
 
 
 def test_missing_peak_is_refused():

@@ -16,6 +16,7 @@ from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.laws.steps import rising, token_grid
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
@@ -31,12 +32,11 @@ PROFILE = ROOFLINE.model_copy(update={"estimator": "scaled", "laws": LAWS, "engi
 
 def compiled(model: str, profile: LatencyProfileSpec = PROFILE, **settings: Any) -> CompiledCosts:
     question: dict[str, Any] = {
-        "tensor_parallel": 1, "parallelism": None, "weight_dtype": None, "kv_dtype": "bf16", "engine": VLLM,
+        "accelerator": H100, "split": Parallelism(), "weight_dtype": None, "kv_dtype": "bf16", "engine": VLLM,
         "max_tokens": 4096, "max_sequences": 256, "max_context_tokens": 500_000,
     }  # fmt: skip
-    accelerator = settings.pop("accelerator", H100)
-    estimator = build_estimator("mine", profile)
-    return estimator.compile(CATALOGUE.get("Model", model).spec, accelerator, **question | settings)
+    priced = PricedWorker(CATALOGUE.get("Model", model).spec, **question | settings)
+    return build_estimator("mine", profile).compile(priced)
 
 
 CASES = [
@@ -51,7 +51,7 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "split"), CASES)
 def test_tables_are_finite_and_rise(model: str, split: Parallelism) -> None:
-    costs = compiled(model, tensor_parallel=split.tensor, parallelism=split).seconds
+    costs = compiled(model, split=split).seconds
     for table in (costs.token_s, costs.sequence_s, costs.chunk_rate, costs.decode_s):
         assert np.isfinite(table).all()
         assert (table >= 0).all()
@@ -64,7 +64,8 @@ def test_tables_are_finite_and_rise(model: str, split: Parallelism) -> None:
 def test_a_step_is_the_sum_of_its_operators() -> None:
     """One token on one rank: every matrix once, from the law, the rest from the roofline's terms."""
     model = CATALOGUE.get("Model", "llama-3.1-8b").spec
-    worker = ScaledEstimator("mine", PROFILE).worker(model, H100, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16")
+    priced = PricedWorker(model, H100, Parallelism(), None, "bf16", VLLM, 4096, 256, 500_000)
+    worker = ScaledEstimator("mine", PROFILE).worker(priced)
     elementwise = sum(
         op.layers * worker._elementwise_s(op, np.ones(1)) for op in worker.roofline.token_ops if op.family != "gemm"
     )
@@ -119,7 +120,7 @@ def test_what_has_no_law_is_priced_and_said() -> None:
     assert "no law of dense products in int4: the roofline prices them" in int4.warnings
     assert (
         "no law of experts in fp8_block: the roofline prices them"
-        in compiled("deepseek-v3", tensor_parallel=8).warnings
+        in compiled("deepseek-v3", split=Parallelism(8)).warnings
     )
     kv = compiled("llama-3.1-8b", kv_dtype="fp8")
     assert any("KV cache of fp8" in warning for warning in kv.warnings)
@@ -142,7 +143,7 @@ def test_widths_beyond_the_measured_are_said() -> None:
 def test_a_model_without_a_law_of_its_attention_is_refused() -> None:
     without = PROFILE.model_copy(update={"laws": LAWS.model_copy(update={"mla_decode": {}})})
     with pytest.raises(ValueError, match="profile mine: no law of MLA"):
-        compiled("deepseek-v3", without, tensor_parallel=8)
+        compiled("deepseek-v3", without, split=Parallelism(8))
 
 
 def test_an_engine_without_host_terms_is_refused() -> None:
@@ -172,8 +173,8 @@ def test_shipped_profiles_price_the_catalogue(name: str) -> None:
     if settings["accelerator"].peer_link.kind == "nvlink":
         models.append(("deepseek-v3", 8))
     for model, ranks in models:
-        costs = compiled(model, spec, tensor_parallel=ranks, **settings).seconds
-        roofline = compiled(model, ROOFLINE, tensor_parallel=ranks, **settings).seconds
+        costs = compiled(model, spec, split=Parallelism(ranks), **settings).seconds
+        roofline = compiled(model, ROOFLINE, split=Parallelism(ranks), **settings).seconds
         assert 0.4 < costs.token_s[1] / roofline.token_s[1] < 5.0, model
         assert 0.4 < costs.token_s[4096] / roofline.token_s[4096] < 5.0, model
         assert 0.3 < costs.decode_s[-1, -1] / roofline.decode_s[-1, -1] < 4.0, model
@@ -183,7 +184,7 @@ def test_compiling_from_a_shipped_profile_takes_milliseconds() -> None:
     name = SHIPPED[0]
     engine, accelerator = name.split("-", 1)
     spec, board = CATALOGUE.get("LatencyProfile", name).spec, CATALOGUE.get("Accelerator", accelerator).spec
-    settings = {"accelerator": board, "engine": EngineSpec(name=engine), "tensor_parallel": 8, "max_tokens": 16384}  # type: ignore[arg-type]
+    settings = {"accelerator": board, "engine": EngineSpec(name=engine), "split": Parallelism(8), "max_tokens": 16384}  # type: ignore[arg-type]
     taken = []
     for _ in range(5):
         begun = time.perf_counter()

@@ -11,6 +11,7 @@ import pytest
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.estimators.tables import TablesEstimator
 from hisearch.latency.operator_tables import LAYER_CALLS, MODEL_CALLS, TableError, read_tables
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.catalogue import Catalogue
@@ -34,23 +35,15 @@ def profile(folder: Path, **overhead: object) -> LatencyProfileSpec:
     return PROFILE.model_copy(update={"operators": str(folder), "engines": engines})
 
 
+def priced(
+    model: ModelSpec = LLAMA, *, split: Parallelism | None = None, max_tokens: int = 2048, max_sequences: int = 64
+) -> PricedWorker:
+    split = split or Parallelism()
+    return PricedWorker(model, CARD, split, None, "bf16", ENGINE, max_tokens, max_sequences, 100_000)
+
+
 def compiled(constants: LatencyProfileSpec, model: ModelSpec = LLAMA, split: Parallelism | None = None) -> StepCosts:
-    return (
-        TablesEstimator("test", constants)
-        .compile(
-            model,
-            CARD,
-            tensor_parallel=1,
-            parallelism=split,
-            weight_dtype=None,
-            kv_dtype="bf16",
-            engine=ENGINE,
-            max_tokens=2048,
-            max_sequences=64,
-            max_context_tokens=100_000,
-        )
-        .seconds
-    )
+    return TablesEstimator("test", constants).compile(priced(model, split=split)).seconds
 
 
 def token_us(tokens: int) -> float:
@@ -110,9 +103,8 @@ def test_experts_see_the_tokens_of_all_groups(tmp_path: Path) -> None:
     # Half of the experts on each card, for twice the tokens: all of them in use at 2,048 tokens either way.
     experts = QWEN_MOE.moe
     assert experts is not None
-    worker = TablesEstimator("test", constants).worker(
-        QWEN_MOE, CARD, Parallelism(tensor=1, attention_data=2, expert=2), ENGINE
-    )
+    split = Parallelism(tensor=1, attention_data=2, expert=2)
+    worker = TablesEstimator("test", constants).worker(priced(QWEN_MOE, split=split))
     gathered = (
         2 * QWEN_MOE.layers * (12e-6 + 2 * QWEN_MOE.hidden_size * 2048 / (0.7 * CARD.peer_link.bandwidth_bytes_per_s))
     )
@@ -132,10 +124,7 @@ def test_without_skews_the_longest_does_not_matter(tmp_path: Path) -> None:
 
 def test_ranges_are_warned_of(tmp_path: Path) -> None:
     constants = profile(write_tables(tmp_path))
-    limits = {"max_tokens": 8192, "max_sequences": 256, "max_context_tokens": 100_000}
-    costs = TablesEstimator("test", constants).compile(
-        LLAMA, CARD, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16", engine=ENGINE, **limits
-    )
+    costs = TablesEstimator("test", constants).compile(priced(max_tokens=8192, max_sequences=256))
     assert any("2,048 tokens" in warning for warning in costs.warnings)
     assert any("64 decodes" in warning for warning in costs.warnings)
     assert (np.diff(costs.seconds.token_s[2048:]) >= 0).all()
@@ -171,3 +160,21 @@ def test_another_split_names_what_there_is(tmp_path: Path) -> None:
 def test_a_profile_needs_its_folder() -> None:
     with pytest.raises(ValueError, match="needs operators"):
         TablesEstimator("test", PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        ("RTXPRO6000", []),
+        ("H100 SXM", ["operator tables of h100-sxm, used for another accelerator"]),
+        (
+            "Abacus",
+            ["operator tables of 'Abacus', which is no accelerator of the catalogue: not held against this one"],
+        ),
+    ],
+)
+def test_tables_are_held_against_the_accelerator(tmp_path: Path, hardware: str, expected: list[str]) -> None:
+    constants = profile(write_tables(tmp_path))
+    (tmp_path / "meta.yaml").write_text(f"hardware: {hardware}\n")
+    warnings = TablesEstimator("test", constants).compile(priced()).warnings
+    assert [warning for warning in warnings if "operator tables of" in warning] == expected

@@ -175,6 +175,18 @@ def test_a_deployments_references_are_placed(project: Path) -> None:
         load_deployment("qwen3-32b-h100-tp2", ["spec.profile=rooflin"])
 
 
+def test_a_profile_of_tables_needs_tables(project: Path) -> None:
+    space = (shipped_root() / "spaces/quickstart.yaml").read_text().replace("name: quickstart", "name: own")
+    profile = next(line for line in space.splitlines() if line.strip().startswith("profile:"))
+    write(project / "spaces/own.yaml", space.replace(profile, "  profile: vllm-tables"))
+    line = space.splitlines().index(profile) + 1
+    assert refusal("mine", "spec.space=own").startswith(
+        f"spaces/own.yaml:{line}: spec.profile: profile 'vllm-tables' names no operator tables; copy it"
+    )
+    with pytest.raises(SpecError, match=r"spec\.profile: profile 'vllm-tables' names no operator tables"):
+        load_deployment("qwen3-32b-h100-tp2", ["spec.profile=vllm-tables"])
+
+
 def test_a_study_from_an_slo_alone(project: Path) -> None:
     own = write(project / "promises/own.yaml", slo_text("own"))
     study, text = study_from_slo(own, "qwen3-8b", "studies/trace.csv", overrides=["spec.budget.simulations=9"])

@@ -100,8 +100,13 @@ def test_measured_capacity_makes_a_row_of_its_own(tmp_path: Path, constants: str
         ("vllm_meta.json", "{}", "engine_kwargs: expected an object"),
         ("vllm_meta.json", "{", "not JSON"),
         ("vllm_meta.json", json.dumps(META | {"num_gpu_blocks": "many"}), "num_gpu_blocks: expected a whole number"),
-        ("requests.jsonl", '{"id": 1}', "requests.jsonl:1: arrival_s: Field required"),
+        ("requests.jsonl", '{"id": 1}', "requests.jsonl:1: arrival_s: required, and missing"),
         ("requests.jsonl", "", "has no requests"),
+        (
+            "vllm_meta.json",
+            json.dumps(META | {"engine_kwargs": {"max_num_seqs": 0}}),
+            "engine_kwargs: max_num_seqs: must be at least 1, got 0",
+        ),
         ("operators/meta.yaml", "hardware: Abacus", "hardware: 'Abacus' is no accelerator of the catalogue"),
     ],
 )
@@ -111,6 +116,21 @@ def test_bad_cases_are_refused_by_file_and_key(tmp_path: Path, file: str, text: 
     with pytest.raises(CaseError) as caught:
         read_case(folder, ["rtx-pro-6000", "h100-sxm"])
     assert expected in str(caught.value)
+
+
+def test_settings_that_are_not_simulated_are_said(tmp_path: Path, constants: str) -> None:
+    given = META["engine_kwargs"] | {"seed": 7, "enforce_eager": True, "quantization": None}
+    folder = write_case(tmp_path / "case", [request(0, 0.0)], META | {"engine_kwargs": given})
+    (case,) = validate_cases([folder], constants)
+    assert [warning for warning in case.warnings if "engine_kwargs" in warning] == [
+        "engine_kwargs.enforce_eager is not simulated, and left out"
+    ]
+
+
+def test_constants_of_another_law_are_refused(tmp_path: Path) -> None:
+    folder = write_case(tmp_path / "case", [request(0, 0.0)])
+    with pytest.raises(ValueError, match="profile roofline: expected estimator tables"):
+        list(validate_cases([folder], "roofline"))
 
 
 def test_json_has_the_documented_keys(tmp_path: Path, constants: str) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 
 from hisearch.api.bench.cases import CASES, Case, simulation_of
 from hisearch.api.bench.comparisons import COMPARISONS, THREADS, enough_cores
+from hisearch.api.bench.latency import SCREEN, STEP_COST
 from hisearch.specs.wording import unknown
 
-__all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "TRACE", "Case", "Measurement", "default_names", "measure",
-           "names", "simulation_of"]  # fmt: skip
+__all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "SCREEN", "STEP_COST", "TRACE", "Case", "Measurement",
+           "default_names", "measure", "names", "simulation_of"]  # fmt: skip
 
 #: Benchmarks that simulate nothing: generating and compiling a million requests, the start of ``hisearch --help``,
 #: compiling every kernel.
@@ -29,9 +30,10 @@ TRACE, IMPORT, COMPILE = "million-trace", "import", "compile"
 class Measurement:
     """Outcome of one benchmark.
 
-    requests, steps: of one run; None where there are none, like requests_per_s (by the median). wall_s: of each run,
-    seconds. peak_rss_bytes: of the benchmark's process. comparison: see ``Comparison.to_dict``; the other figures are
-    then its last point's.
+    requests, steps: of one run; None where there are none, like requests_per_s (by the median). ``step-cost`` counts
+    evaluations as both, ``stage1-screen`` combinations as requests. wall_s: of each run, seconds; of these two
+    processor time. peak_rss_bytes: of the benchmark's process. comparison: see ``Comparison.to_dict``; the other
+    figures are then its last point's.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Measurement:
 
 def names() -> list[str]:
     """Every benchmark."""
-    return [*CASES, TRACE, *COMPARISONS, IMPORT, COMPILE]
+    return [*CASES, TRACE, *COMPARISONS, STEP_COST, SCREEN, IMPORT, COMPILE]
 
 
 def default_names(trace: str | None = None) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from hisearch.api.bench import COMPILE, IMPORT, TRACE
 from hisearch.api.bench.cases import CASES, generated, simulation_of
 from hisearch.api.bench.comparisons import COMPARISONS
+from hisearch.api.bench.latency import SCREEN, STEP_COST, screening, step_cost
 from hisearch.specs.catalogue import Catalogue
 
 #: Runs that warm up before any is timed.
@@ -37,22 +38,27 @@ _TRACE_WORKLOAD = "million"
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
-def _time_runs(run: Callable[[], tuple[int, int | None]], repeat: int) -> dict[str, Any]:
-    """Wall times of ``run``, which returns (requests, steps), after warming up."""
+def _time_runs(
+    run: Callable[[], tuple[int, int | None]], repeat: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """Times of ``run``, which returns (requests, steps), after warming up; by ``clock``, the wall's where not said."""
     for _ in range(WARM_UP):
         run()
     wall_s, requests, steps = [], 0, None
     for _ in range(repeat):
-        started = time.perf_counter()
+        started = clock()
         requests, steps = run()
-        wall_s.append(time.perf_counter() - started)
+        wall_s.append(clock() - started)
     return {"requests": requests, "steps": steps, "wall_s": wall_s, "peak_rss_bytes": _own_peak_rss_bytes()}
 
 
 def _time_comparison(name: str, repeat: int) -> dict[str, Any]:
     """The last point's figures, and the comparison."""
-    compare, case = COMPARISONS[name]
-    comparison = compare(case, repeat)
+    if name == STEP_COST:
+        comparison = step_cost(repeat)
+    else:
+        compare, case = COMPARISONS[name]
+        comparison = compare(case, repeat)
     last = comparison.points[-1]
     return {
         "requests": last.requests,
@@ -102,7 +108,9 @@ def _time_command(command: list[str], environment: dict[str, str]) -> tuple[floa
 def _measured(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
     if name in CASES:
         return _time_runs(simulation_of(name, trace), repeat)
-    if name in COMPARISONS:
+    if name == SCREEN:
+        return _time_runs(screening(), repeat, time.process_time)
+    if name in COMPARISONS or name == STEP_COST:
         return _time_comparison(name, repeat)
     if name == TRACE:
         return _time_runs(_make_trace, repeat)

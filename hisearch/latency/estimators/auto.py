@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import LatencyEstimator, build_estimator, register
 from hisearch.latency.estimators.roofline import RooflineEstimator
-from hisearch.latency.sharding import Parallelism
-from hisearch.specs.base import DType, EngineName
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sheets import named_as, of_catalogue
+from hisearch.specs.base import EngineName
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 
@@ -28,49 +23,22 @@ class AutoEstimator:
 
     def chosen(self, accelerator: AcceleratorSpec, engine: EngineName) -> str | None:
         """Name of the profile for an accelerator with this sheet under this engine; None where none is listed."""
-        for choice in self.profile.choices:
-            if choice.engine == engine and _same_sheet(
-                accelerator, _spec(Path.cwd(), "Accelerator", choice.accelerator)
-            ):
-                return choice.profile
-        return None
+        profiles = {choice.accelerator: choice.profile for choice in self.profile.choices if choice.engine == engine}
+        name = named_as(accelerator, profiles)
+        return None if name is None else profiles[name]
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        name = self.chosen(accelerator, engine.name)
+        name = self.chosen(priced.accelerator, priced.engine.name)
         estimator: LatencyEstimator
         if name is None:
             estimator = RooflineEstimator(self.profile_name, self.profile)
         else:
-            estimator = build_estimator(name, _spec(Path.cwd(), "LatencyProfile", name))
-        costs = estimator.compile(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
-            engine=engine,
-            max_tokens=max_tokens,
-            max_sequences=max_sequences,
-            max_context_tokens=max_context_tokens,
-        )
+            estimator = build_estimator(name, of_catalogue("LatencyProfile", name))
+        costs = estimator.compile(priced)
         if name is not None:
             return costs
-        warning = f"no profile of {engine.name} on this accelerator: the roofline prices its steps"
+        warning = f"no profile of {priced.engine.name} on this accelerator: the roofline prices its steps"
         return replace(costs, warnings=(*costs.warnings, warning))
 
 
@@ -78,14 +46,3 @@ class AutoEstimator:
 def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
     """The estimator of the profile that fits the question."""
     return AutoEstimator(profile_name, profile)
-
-
-@functools.lru_cache(maxsize=64)
-def _spec(root: Path, kind: str, name: str) -> Any:
-    """A document of the catalogue seen from ``root``, read once."""
-    return Catalogue(root).get(kind, name).spec
-
-
-def _same_sheet(one: AcceleratorSpec, other: AcceleratorSpec) -> bool:
-    """Whether two accelerators are the same but for price, host and power."""
-    return one.memory_bandwidth_bytes_per_s == other.memory_bandwidth_bytes_per_s and one.peak_flops == other.peak_flops

@@ -45,7 +45,8 @@ from hisearch.latency.operators import (
     windowed_pairs,
 )
 from hisearch.latency.parameters import wide_dtype
-from hisearch.latency.sharding import Parallelism, parallelism_of, shard
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -203,91 +204,41 @@ class RooflineEstimator:
         self.profile_name = profile_name
         self.profile = profile
 
-    def worker(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-    ) -> RooflineWorker:
+    def worker(self, priced: PricedWorker) -> RooflineWorker:
         """The worker's operators in seconds, not yet tabulated."""
-        split = parallelism_of(tensor_parallel, parallelism)
-        rates = attained_rates(self.profile, accelerator, sheet_peaks(accelerator))
-        return _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
+        rates = attained_rates(self.profile, priced.accelerator, sheet_peaks(priced.accelerator))
+        return _worker(priced, rates)
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        overhead = engine_overhead(self.profile_name, self.profile, engine)
-        timed = self.worker(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
-        )
-        ranks = timed.split.group_ranks
-        limits = (max_tokens, max_sequences, max_context_tokens)
+        overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
         return CompiledCosts(
-            seconds=timed.tabulate(overhead, *limits),
-            joules=energy_costs(model, accelerator, timed.split, weight_dtype, kv_dtype, *limits),
-            idle_w=worker_idle_w(accelerator, ranks),
+            seconds=self.worker(priced).tabulate(overhead, *priced.limits),
+            joules=energy_costs(priced),
+            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=format_warnings(accelerator, weight_dtype if weight_dtype is not None else model.weight_dtype),
+            warnings=format_warnings(priced.accelerator, priced.loaded_dtype),
         )
 
 
-def energy_costs(
-    model: ModelSpec,
-    accelerator: AcceleratorSpec,
-    split: Parallelism,
-    weight_dtype: DType | None,
-    kv_dtype: DType,
-    max_tokens: int,
-    max_sequences: int,
-    max_context_tokens: int,
-) -> StepCosts:
+def energy_costs(priced: PricedWorker) -> StepCosts:
     """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
-    rates = peak_rates(accelerator, sheet_peaks(accelerator))
-    worker = _worker(model, accelerator, split, weight_dtype, kv_dtype, rates)
-    powered = replace(worker, scale=worker_dynamic_w(accelerator, split.tensor))
-    return powered.tabulate(EngineOverhead(step_s=0.0), max_tokens, max_sequences, max_context_tokens)
+    rates = peak_rates(priced.accelerator, sheet_peaks(priced.accelerator))
+    powered = replace(_worker(priced, rates), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
+    return powered.tabulate(EngineOverhead(step_s=0.0), *priced.limits)
 
 
-def _worker(
-    model: ModelSpec,
-    accelerator: AcceleratorSpec,
-    split: Parallelism,
-    weight_dtype: DType | None,
-    kv_dtype: DType,
-    rates: Rates,
-) -> RooflineWorker:
-    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-    part = shard(model, split)
+def _worker(priced: PricedWorker, rates: Rates) -> RooflineWorker:
+    model, dtype = priced.model, priced.loaded_dtype
+    part = shard(model, priced.split)
     return RooflineWorker(
         model=model,
         split=part.parallelism,
-        token_ops=token_operators(model, part, dtype, compute_dtype(accelerator, dtype)),
+        token_ops=token_operators(model, part, dtype, compute_dtype(priced.accelerator, dtype)),
         sequence_ops=sequence_operators(model, part, dtype),
-        attention=attention_shape(model, part, kv_dtype),
+        attention=attention_shape(model, part, priced.kv_dtype),
         attention_dtype=wide_dtype(dtype),
         rates=rates,
     )

@@ -42,7 +42,8 @@ from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
 from hisearch.latency.parameters import Matrix, matrices
-from hisearch.latency.sharding import Parallelism, Shard, moe_layers, parallelism_of, shard, window_layers
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Shard, moe_layers, shard, window_layers
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -244,31 +245,16 @@ class ScaledEstimator:
         self.profile = profile
         self.laws = profile.laws
 
-    def worker(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-    ) -> ScaledWorker:
+    def worker(self, priced: PricedWorker) -> ScaledWorker:
         """The worker's operators, not yet tabulated.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
             ValueError: the profile has no law of the model's attention.
         """
-        part = shard(model, parallelism_of(tensor_parallel, parallelism))
-        roofline = RooflineEstimator(self.profile_name, self.profile).worker(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
-        )
+        model, kv_dtype = priced.model, priced.kv_dtype
+        part = shard(model, priced.split)
+        roofline = RooflineEstimator(self.profile_name, self.profile).worker(priced)
         link = roofline.rates.link_bytes_per_s
         assert link is not None
         prefill, decode = self._attention(model, kv_dtype)
@@ -276,54 +262,31 @@ class ScaledEstimator:
             model=model,
             part=part,
             laws=self.laws,
-            accelerator=accelerator,
+            accelerator=priced.accelerator,
             roofline=roofline,
             collectives=Collectives(self.laws.collectives, link, roofline.rates.alpha_s),
-            weights=weights_law(model, weight_dtype),
+            weights=weights_law(model, priced.weight_dtype),
             prefill=prefill,
             decode=decode,
             prefill_heads=prefill_heads(model, part, kv_dtype),
             decode_heads=decode_heads(model, part, kv_dtype),
         )
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        overhead = engine_overhead(self.profile_name, self.profile, engine)
-        timed = replace(
-            self.worker(
-                model,
-                accelerator,
-                tensor_parallel=tensor_parallel,
-                parallelism=parallelism,
-                weight_dtype=weight_dtype,
-                kv_dtype=kv_dtype,
-            ),
-            launch_share=overhead.launch_share,
-        )
-        split = timed.part.parallelism
-        limits = (max_tokens, max_sequences, max_context_tokens)
-        dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+        overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
+        timed = replace(self.worker(priced), launch_share=overhead.launch_share)
         return CompiledCosts(
-            seconds=timed.tabulate(overhead, *limits),
-            joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
-            idle_w=worker_idle_w(accelerator, split.group_ranks),
+            seconds=timed.tabulate(overhead, *priced.limits),
+            joules=energy_costs(priced),
+            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=(*format_warnings(accelerator, dtype), *self._warnings(timed, engine, kv_dtype)),
+            warnings=(
+                *format_warnings(priced.accelerator, priced.loaded_dtype),
+                *self._warnings(timed, priced.engine, priced.kv_dtype),
+            ),
         )
 
     def _attention(self, model: ModelSpec, kv_dtype: DType) -> tuple[PrefillTerms, DecodeTerms]:

@@ -34,12 +34,13 @@ from hisearch.latency.operator_tables import (
     OperatorTables,
     by_sequences,
     read_tables,
+    table_hardware,
     table_meta,
 )
 from hisearch.latency.operators import ACTIVATION_BYTES, active_experts, attention_pairs
-from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, parallelism_of, shard
-from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard
+from hisearch.latency.sheets import accelerators, called, of_catalogue, same_sheet
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import CollectiveTerms, EngineOverhead, LatencyProfileSpec
@@ -150,15 +151,14 @@ class TablesEstimator:
         self.profile = profile
         self.folder = Path(profile.operators)
 
-    def worker(
-        self, model: ModelSpec, accelerator: AcceleratorSpec, split: Parallelism, engine: EngineSpec
-    ) -> TablesWorker:
+    def worker(self, priced: PricedWorker) -> TablesWorker:
         """The worker's operators, not yet tabulated.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
             ValueError: pipelines, or experts split in width, which no table measures; or a table is missing.
         """
+        model, split, engine = priced.model, priced.split, priced.engine
         part = shard(model, split)
         if split.pipeline > 1:
             raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
@@ -179,45 +179,45 @@ class TablesEstimator:
             self.profile.engines[engine.name],
             self.profile.all_reduce,
             self.profile.gather or self.profile.all_reduce,
-            accelerator.peer_link.bandwidth_bytes_per_s,
+            priced.accelerator.peer_link.bandwidth_bytes_per_s,
         )
 
-    def compile(
-        self,
-        model: ModelSpec,
-        accelerator: AcceleratorSpec,
-        *,
-        tensor_parallel: int,
-        parallelism: Parallelism | None = None,
-        weight_dtype: DType | None,
-        kv_dtype: DType,
-        engine: EngineSpec,
-        max_tokens: int,
-        max_sequences: int,
-        max_context_tokens: int,
-    ) -> CompiledCosts:
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        split = parallelism_of(tensor_parallel, parallelism)
-        worker = self.worker(model, accelerator, split, engine)
-        limits = (max_tokens, max_sequences, max_context_tokens)
+        worker = self.worker(priced)
         return CompiledCosts(
-            seconds=worker.tabulate(*limits),
-            joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
-            idle_w=worker_idle_w(accelerator, split.group_ranks),
+            seconds=worker.tabulate(*priced.limits),
+            joules=energy_costs(priced),
+            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=_warnings(worker, max_tokens, max_sequences),
+            warnings=_warnings(worker, priced.accelerator, priced.max_tokens, priced.max_sequences),
         )
 
 
-def _warnings(worker: TablesWorker, max_tokens: int, max_sequences: int) -> tuple[str, ...]:
+def _of_another(hardware: str, accelerator: AcceleratorSpec) -> list[str]:
+    """What to know where tables are not of ``accelerator``, or may not be."""
+    if not hardware:
+        return []
+    name = called(hardware, accelerators())
+    if name is None:
+        return [f"operator tables of '{hardware}', which is no accelerator of the catalogue: not held against this one"]
+    if same_sheet(of_catalogue("Accelerator", name), accelerator):
+        return []
+    return [f"operator tables of {name}, used for another accelerator"]
+
+
+def _warnings(
+    worker: TablesWorker, accelerator: AcceleratorSpec, max_tokens: int, max_sequences: int
+) -> tuple[str, ...]:
     """What the tables do not reach, or were not measured with (law L8)."""
     tables, found = worker.tables, []
     measured = str(table_meta(tables.folder).get("model") or worker.model.huggingface_id)
     # Variants of a model have its name and more; their operators are the same.
     if not worker.model.huggingface_id.lower().startswith(measured.lower()):
         found.append(f"operator tables of {measured}, used for {worker.model.huggingface_id}")
+    found += _of_another(table_hardware(table_meta(tables.folder)), accelerator)
     tokens = min(curve.x[-1] for curve in tables.dense.values())
     if max_tokens > tokens:
         found.append(f"steps of more than {tokens:,.0f} tokens: beyond the measured tables, continued with their slope")

@@ -20,6 +20,7 @@ import numpy as np
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.engine import EngineOutOfMemory, simulate
 from hisearch.simulate.plan import WorkerPlan
@@ -102,6 +103,7 @@ class Pricer:
         self._engines = engines or {}
         self._shipped = frozenset(self.catalogue.names("LatencyProfile"))
         self._plans: dict[tuple[object, ...], WorkerPlan] = {}
+        self._spec = functools.cache(lambda kind, name: self.catalogue.get(kind, name).spec)
         self._models = {_plain(name): name for name in self.catalogue.names("Model")}
 
     def price(self, row: SiliconRow) -> Price:
@@ -155,63 +157,70 @@ class Pricer:
         """The profile asked for, else that of the row's engine and GPU, else the fallback."""
         own = f"{row.backend}-{SYSTEMS.get(row.system, '')}"
         name = self._profile or (own if own in self._shipped else FALLBACK_PROFILE)
-        spec: LatencyProfileSpec = self.catalogue.get("LatencyProfile", name).spec
+        spec: LatencyProfileSpec = self._spec("LatencyProfile", name)
         return name, spec
+
+    def worker(self, row: SiliconRow) -> PricedWorker:
+        """The attention group of ``row`` that is simulated, with what its steps may hold.
+
+        Raises:
+            NotPriced: with the reason.
+        """
+        model, conditions = self._model(row), conditions_of(row)
+        engine = conditions.engine
+        return PricedWorker(
+            model,
+            self._accelerator(row),
+            row.parallelism,
+            _weight_dtype(row, model),
+            conditions.kv_dtype,
+            engine,
+            max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
+            max_sequences=engine.max_running_requests,
+            max_context_tokens=engine.max_running_requests * row.tokens,
+        )
 
     def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
         """The row's worker without host work, kept: rows differ in few things."""
-        model, dtype = self._model(row), _weight_dtype(row, self._model(row))
+        dtype = _weight_dtype(row, self._model(row))
         name = self._profile_of(row)[0]
         key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, conditions.engine, row.tokens)
         if key not in self._plans:
-            self._plans[key] = self._compile(row, conditions, model, dtype)
+            self._plans[key] = self._compile(row)
         return self._plans[key]
 
-    def _compile(self, row: SiliconRow, conditions: Conditions, model: ModelSpec, dtype: DType) -> WorkerPlan:
-        accelerator = self._accelerator(row)
-        engine, split = conditions.engine, row.parallelism
-        name, profile = self._profile_of(row)
+    def _compile(self, row: SiliconRow) -> WorkerPlan:
+        priced, (name, profile) = self.worker(row), self._profile_of(row)
         try:
             memory = plan_memory(
-                model,
-                accelerator,
-                tensor_parallel=split.tensor,
-                weight_dtype=dtype,
-                kv_dtype=conditions.kv_dtype,
-                engine=engine,
-                parallelism=split,
+                priced.model,
+                priced.accelerator,
+                tensor_parallel=priced.split.tensor,
+                weight_dtype=priced.weight_dtype,
+                kv_dtype=priced.kv_dtype,
+                engine=priced.engine,
+                parallelism=priced.split,
             )
-            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(
-                model,
-                accelerator,
-                tensor_parallel=split.tensor,
-                weight_dtype=dtype,
-                kv_dtype=conditions.kv_dtype,
-                engine=engine,
-                max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
-                max_sequences=engine.max_running_requests,
-                max_context_tokens=engine.max_running_requests * row.tokens,
-                parallelism=split,
-            )
+            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(priced)
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:
             raise NotPriced("the model does not fit as we plan memory") from error
         # Energy is not asked for: its tables would double what is kept.
         costs = replace(costs, joules=costs.seconds)
-        return WorkerPlan(engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
+        return WorkerPlan(priced.engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
 
     def _model(self, row: SiliconRow) -> ModelSpec:
         name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
         if name is None:
             raise NotPriced(f"model {row.model} is not in the catalogue")
-        spec: ModelSpec = self.catalogue.get("Model", name).spec
+        spec: ModelSpec = self._spec("Model", name)
         return spec
 
     def _accelerator(self, row: SiliconRow) -> AcceleratorSpec:
         if row.system not in SYSTEMS:
             raise NotPriced(f"GPU {row.system} is not in the catalogue")
-        spec: AcceleratorSpec = self.catalogue.get("Accelerator", SYSTEMS[row.system]).spec
+        spec: AcceleratorSpec = self._spec("Accelerator", SYSTEMS[row.system])
         return spec
 
 

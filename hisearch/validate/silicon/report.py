@@ -8,16 +8,19 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
 
 #: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
 START_UP = frozenset({("trtllm", "1.0.0rc3")})
+#: Columns of another tool's times.
+PEER_COLUMNS = ("aiconfigurator_ttft_ms", "aiconfigurator_tpot_ms")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class PricedRow:
     row: SiliconRow
     price: Price | None
     skipped: str = ""
+    dense: bool = False
+    peer: Price | None = None
 
     @property
     def ttft_error(self) -> float:
@@ -59,12 +64,28 @@ class PricedRow:
 
 
 @dataclass(frozen=True)
+class PeerErrors:
+    """Another tool's own prediction beside ours.
+
+    tool: with its version. theirs, ours: errors of the rows that both price. groups: theirs by engine, version, GPU,
+    model and mode.
+    """
+
+    tool: str
+    theirs: Errors
+    ours: Errors
+    groups: list[Errors]
+
+
+@dataclass(frozen=True)
 class SiliconReport:
     """Errors over a file.
 
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row. engines, groups: by engine, and by
     engine, version, GPU, model and mode. left_out: with constants fitted without each model's (or GPU's) own rows,
-    where they were fitted. start_up: rows whose TTFT is kept out of ``all``. profile: whose constants.
+    where they were fitted. dense: rows of models without experts and with plain attention. peer: of
+    aiconfigurator-core, where it is installed. start_up: rows whose TTFT is kept out of ``all``. profile: whose
+    constants.
     """
 
     file: str
@@ -73,10 +94,12 @@ class SiliconReport:
     priced: int
     skipped: dict[str, int]
     all: Errors
+    dense: Errors
     start_up: Errors
     engines: list[Errors]
     groups: list[Errors]
     left_out: dict[str, Errors]
+    peer: PeerErrors | None = None
 
 
 def validate_silicon(
@@ -86,6 +109,7 @@ def validate_silicon(
     where: Mapping[str, str] | None = None,
     rows_out: Path | None = None,
     left_out: Mapping[str, Errors] | None = None,
+    peer: PeerPricer | None = None,
 ) -> SiliconReport:
     """Simulate every row of ``file`` that can be priced and compare.
 
@@ -94,23 +118,46 @@ def validate_silicon(
         where: column -> value that rows must have.
         pricer: what simulates.
         left_out: of the fit, to be reported along.
-        rows_out: CSV to write: the input's columns, ``predicted_ttft_ms``, ``predicted_tpot_ms`` and ``skipped``.
+        peer: another tool, asked for the same rows.
+        rows_out: CSV to write: the input's columns, ``predicted_ttft_ms``, ``predicted_tpot_ms`` and ``skipped``; the
+            peer's times too where it was asked.
 
     Raises:
         SiliconFileError: the file cannot be read; names line and column.
     """
     header, rows = read_rows(file, where)
-    priced = list(price_rows(rows, pricer))
+    priced = [entry if peer is None else _beside(entry, peer) for entry in price_rows(rows, pricer)]
     if rows_out is not None:
-        _write(rows_out, header, priced)
-    return summarise(str(file), priced, pricer.profile_name, left_out or {})
+        _write(rows_out, header, priced, with_peer=peer is not None)
+    report = summarise(str(file), priced, pricer.profile_name, left_out or {})
+    return report if peer is None else replace(report, peer=_peer_errors(peer.version, priced))
+
+
+def _beside(entry: PricedRow, peer: PeerPricer) -> PricedRow:
+    """``entry`` with the peer's price, where it has one."""
+    try:
+        return replace(entry, peer=peer.price(entry.row))
+    except NotPriced:
+        return entry
+
+
+def _peer_errors(version: str, priced: Iterable[PricedRow]) -> PeerErrors:
+    both = [entry for entry in priced if entry.price is not None and entry.peer is not None]
+    theirs = [replace(entry, price=entry.peer) for entry in both]
+    all_theirs, all_ours = (
+        errors(key, entries, [entry for entry in entries if not _starts_up(entry)])
+        for key, entries in (("aiconfigurator-core", theirs), ("hisearch, same rows", both))
+    )
+    return PeerErrors(f"aiconfigurator-core {version}", all_theirs, all_ours, _grouped(theirs, 5))
 
 
 def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow]:
     """Each row with its price or the reason why it has none."""
     for row in rows:
         try:
-            yield PricedRow(row, pricer.price(row))
+            price = pricer.price(row)
+            model = pricer.worker(row).model
+            yield PricedRow(row, price, dense=model.moe is None and model.mla is None)
         except NotPriced as reason:
             yield PricedRow(row, None, str(reason))
 
@@ -119,6 +166,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
     """The report over ``priced``."""
     done = [entry for entry in priced if entry.price is not None]
     start_up = [entry for entry in done if _starts_up(entry)]
+    dense = [entry for entry in done if entry.dense]
     return SiliconReport(
         file=file,
         profile=profile,
@@ -126,6 +174,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
         priced=len(done),
         skipped=dict(Counter(entry.skipped for entry in priced if entry.price is None).most_common()),
         all=errors("all", done, [entry for entry in done if not _starts_up(entry)]),
+        dense=errors("dense", dense, [entry for entry in dense if not _starts_up(entry)]),
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(done, 5),
@@ -163,11 +212,15 @@ def _starts_up(entry: PricedRow) -> bool:
     return (entry.row.backend, entry.row.version) in START_UP
 
 
-def _write(path: Path, header: Sequence[str], priced: Iterable[PricedRow]) -> None:
+def _write(path: Path, header: Sequence[str], priced: Iterable[PricedRow], *, with_peer: bool) -> None:
+    names = ("predicted_ttft_ms", "predicted_tpot_ms", "skipped")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*header, "predicted_ttft_ms", "predicted_tpot_ms", "skipped"))
+        writer.writerow((*header, *names, *(PEER_COLUMNS if with_peer else ())))
         for entry in priced:
-            price = entry.price
-            times = ("", "") if price is None else (f"{price.ttft_s * 1e3:.4f}", f"{price.tpot_s * 1e3:.4f}")
-            writer.writerow((*(entry.row.cells.get(name, "") for name in header), *times, entry.skipped))
+            given = (entry.row.cells.get(name, "") for name in header)
+            writer.writerow((*given, *_cells(entry.price), entry.skipped, *(_cells(entry.peer) if with_peer else ())))
+
+
+def _cells(price: Price | None) -> tuple[str, str]:
+    return ("", "") if price is None else (f"{price.ttft_s * 1e3:.4f}", f"{price.tpot_s * 1e3:.4f}")

@@ -1,0 +1,227 @@
+"""The law of whole steps, fitted to a log of them.
+
+Notation
+    T, S     tokens and sequences (chunks and decodes) of a step
+    P, Q     of its prompt chunks: tokens, and pairs ``new * (cached + (new + 1) / 2)`` of a token and one it attends to
+    H        tokens before its chunks
+    c, m, n  of its decodes: context read together (tokens before the new one, plus one), longest context, number
+
+    step_s + per_sequence_s * S + token_s(T)
+           + (prompt_s where P > 0) + pair_s * Q + cached_token_s * H
+           + context_token_s * c + (skew_token_s * (m - c / n) where P = 0)
+
+``token_s`` is linear between knots and rises; no coefficient is negative. Minimised is the Huber loss of relative
+errors, by reweighted non-negative least squares: beyond ``HUBER`` times the spread of its regime (prefill, decode,
+mixed) a step pulls no harder, so that a pause of the process does not bend the law. A regime's steps count by the root
+of their number: a log has a hundred decode steps for a prompt.
+
+Errors are those of steps left out: runs of consecutive steps, a fifth of the log at a time, since a step is all but
+the one before it measured again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.calibrate.step_log import BOOL, F8, I8, StepLog
+from hisearch.specs.regression import Regime, RegimeError, StepRanges
+
+#: Coefficients beside the knots of ``token_s``, in the order of the matrix's first columns.
+COEFFICIENTS = (
+    "step_s", "per_sequence_s", "prompt_s", "pair_s", "cached_token_s", "context_token_s", "skew_token_s",
+)  # fmt: skip
+REGIMES: tuple[Regime, ...] = ("prefill", "decode", "mixed")
+#: Fewest steps of a log, and between two knots of ``token_s``.
+LEAST_STEPS, LEAST_BETWEEN = 50, 8
+#: Spreads beyond which the loss is linear: 95 % efficient where errors are normal (Huber, 1981).
+HUBER = 1.345
+#: Standard deviations of a normal law in one median absolute deviation.
+NORMAL_MAD = 1.4826
+#: Least spread of relative errors that is told from none, and rounds of reweighting.
+LEAST_SPREAD, ROUNDS = 1e-6, 30
+#: Parts of the log left out in turn, and runs of consecutive steps that each is made of.
+FOLDS, RUNS = 5, 8
+
+
+class StepLaw(NamedTuple):
+    """Fitted coefficients by name, and ``token_s`` on its knots."""
+
+    coefficients: dict[str, float]
+    tokens: list[int]
+    token_s: list[float]
+
+
+class StepFit(NamedTuple):
+    """A law, its errors on steps left out, and what was logged."""
+
+    law: StepLaw
+    errors: dict[Regime, RegimeError]
+    ranges: StepRanges
+
+
+class _Sums(NamedTuple):
+    """What a law looks at, each (N,)."""
+
+    tokens: F8
+    sequences: F8
+    prompt_tokens: F8
+    pairs: F8
+    cached: F8
+    decodes: F8
+    context: F8
+    longest: F8
+
+
+def fit_steps(log: StepLog, seed: int = 0) -> StepFit:
+    """Fit the law to all steps, and state its errors on steps left out.
+
+    Raises:
+        ValueError: too few steps, or none with prompt chunks, or none with decodes.
+    """
+    count = len(log.latency_s)
+    if count < LEAST_STEPS:
+        raise ValueError(f"{count} steps are too few to fit: at least {LEAST_STEPS} are needed")
+    for present, missing in ((~log.decode, "prompt chunks"), (log.decode, "decodes")):
+        if not present.any():
+            raise ValueError(f"no step of the log has {missing}: steps that have them could not be priced")
+    sums = _sums(log)
+    knots = _knots(sums.tokens)
+    matrix, regime = _matrix(sums, knots), _regimes(sums)
+    solution = _solve(matrix, log.latency_s, regime)
+    held_out = np.full(count, np.nan)
+    fold = _folds(log, seed)
+    for index in range(FOLDS):
+        inside, outside = fold != index, fold == index
+        if outside.any():
+            theta = _solve(matrix[inside], log.latency_s[inside], regime[inside])
+            held_out[outside] = np.abs(matrix[outside] @ theta / log.latency_s[outside] - 1.0)
+    fixed = len(COEFFICIENTS)
+    rises = np.concatenate(([0.0], np.cumsum(solution[fixed:])))
+    law = StepLaw(
+        {name: _rounded(value) for name, value in zip(COEFFICIENTS, solution[:fixed], strict=True)},
+        [int(knot) for knot in knots],
+        [_rounded(value) for value in rises],
+    )
+    errors = {
+        name: _regime_error(held_out[regime == index]) for index, name in enumerate(REGIMES) if (regime == index).any()
+    }
+    ranges = StepRanges(
+        tokens=int(sums.tokens.max()),
+        sequences=int(sums.sequences.max()),
+        context_tokens=int(sums.context.max()),
+        cached_tokens=int(log.cached[~log.decode].max()),
+    )
+    return StepFit(law, errors, ranges)
+
+
+def _sums(log: StepLog) -> _Sums:
+    count = len(log.latency_s)
+
+    def per_step(values: F8 | I8 | BOOL) -> F8:
+        return np.bincount(log.step, weights=values, minlength=count).astype(np.float64)
+
+    new, cached, prompt = log.new.astype(np.float64), log.cached.astype(np.float64), ~log.decode
+    read = np.where(log.decode, cached + 1.0, 0.0)
+    longest = np.zeros(count)
+    np.maximum.at(longest, log.step, read)
+    return _Sums(
+        tokens=per_step(new),
+        sequences=per_step(np.ones(len(new))),
+        prompt_tokens=per_step(new * prompt),
+        pairs=per_step(new * (cached + (new + 1.0) / 2.0) * prompt),
+        cached=per_step(cached * prompt),
+        decodes=per_step(log.decode),
+        context=per_step(read),
+        longest=longest,
+    )
+
+
+def _knots(tokens: F8) -> F8:
+    """0, powers of two with enough steps between them, and the most tokens logged."""
+    most = tokens.max()
+    knots = [0.0]
+    for power in 2.0 ** np.arange(3, np.ceil(np.log2(max(most, 2.0)))):
+        between = np.count_nonzero((tokens > knots[-1]) & (tokens <= power))
+        beyond = np.count_nonzero(tokens > power)
+        if between >= LEAST_BETWEEN and beyond >= LEAST_BETWEEN:
+            knots.append(float(power))
+    return np.array([*knots, most])
+
+
+def _matrix(sums: _Sums, knots: F8) -> F8:
+    """What each coefficient, and each rise between two knots, is multiplied with: (N, coefficients + rises)."""
+    prompts = sums.prompt_tokens > 0
+    mean = sums.context / np.maximum(sums.decodes, 1.0)
+    columns = [
+        np.ones_like(sums.tokens),
+        sums.sequences,
+        prompts.astype(np.float64),
+        sums.pairs,
+        sums.cached,
+        sums.context,
+        np.where(prompts, 0.0, sums.longest - mean),
+    ]
+    rises = [np.clip((sums.tokens - low) / (high - low), 0.0, 1.0) for low, high in itertools.pairwise(knots)]
+    return np.stack([*columns, *rises], axis=-1)
+
+
+def _regimes(sums: _Sums) -> I8:
+    """Index into ``REGIMES`` of each step."""
+    return np.where(sums.decodes == 0, 0, np.where(sums.prompt_tokens == 0, 1, 2))
+
+
+def _folds(log: StepLog, seed: int) -> I8:
+    """Part of each step: runs of consecutive steps of one file, dealt at random."""
+    count = len(log.latency_s)
+    run = np.arange(count) * (FOLDS * RUNS) // count
+    pieces = np.unique(np.stack([log.run, run]), axis=1, return_inverse=True)[1].ravel()
+    return np.random.default_rng(seed).permutation(int(pieces.max()) + 1)[pieces] % FOLDS
+
+
+def _solve(matrix: F8, latency_s: F8, regime: I8) -> F8:
+    """Coefficients with the least Huber loss of relative errors, none negative."""
+    relative = matrix / latency_s[:, None]
+    present = np.bincount(regime, minlength=len(REGIMES))
+    share = present[regime] ** -0.25
+    weights = np.ones(len(latency_s))
+    solution = np.zeros(matrix.shape[1])
+    for _ in range(ROUNDS):
+        before, solution = solution, _non_negative(relative, weights * share)
+        errors = np.abs(relative @ solution - 1.0)
+        spread = np.array([np.median(errors[regime == r]) if present[r] else 1.0 for r in range(len(REGIMES))])
+        limit = HUBER * np.maximum(NORMAL_MAD * spread, LEAST_SPREAD)[regime]
+        weights = np.sqrt(np.minimum(1.0, limit / np.maximum(errors, LEAST_SPREAD)))
+        if np.allclose(solution, before, rtol=1e-6, atol=0.0):
+            break
+    return solution
+
+
+def _non_negative(relative: F8, weights: F8) -> F8:
+    """``x >= 0`` with the least ``|weights * (relative @ x - 1)|``."""
+    from scipy.optimize import nnls
+
+    weighted = np.hstack([relative, np.ones((len(relative), 1))]) * weights[:, None]
+    # A triangle with the same residuals, in as many rows as columns; columns differ by ten orders of magnitude.
+    triangle = np.asarray(np.linalg.qr(weighted, mode="r"))
+    scale = np.linalg.norm(triangle[:, :-1], axis=0)
+    scale[scale == 0] = 1.0
+    found, _ = nnls(triangle[:, :-1] / scale, triangle[:, -1])
+    return np.asarray(found / scale)
+
+
+def _regime_error(errors: F8) -> RegimeError:
+    median, p90 = np.quantile(errors, [0.5, 0.9])
+    return RegimeError(
+        steps=len(errors), median=_percent(median), p90=_percent(p90), mean=_percent(float(errors.mean()))
+    )
+
+
+def _percent(share: float) -> float:
+    return round(float(share), 4)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

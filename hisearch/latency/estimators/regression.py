@@ -1,0 +1,126 @@
+"""Regression: whole steps of a deployment by the law that was fitted to its engine's own log (``calibrate.step_fit``).
+
+Notation as there; of a worker whose steps were logged, the host's work included. In tables:
+
+    host_s = step_s, host_per_sequence_s = per_sequence_s
+    token_s[T] = token_s(T), prompt_s[P] = prompt_s, decode_s(n, c) = context_token_s * c, skew_s = skew_token_s
+    chunk_s(new, cached) = pair_s * new * (cached + (new + 1) / 2) + cached_token_s * cached
+
+The last is exact for a prompt alone in its step; of several, ``cached`` tokens count as one prompt of their length
+would. A log knows one model, accelerator, engine, split and format: another is refused. Energy is the roofline's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.hardware.power import worker_idle_w
+from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.estimators.roofline import energy_costs
+from hisearch.latency.operators import attention_pairs
+from hisearch.latency.priced import PricedWorker
+from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.regression import StepRegression
+from hisearch.traces.compiled import F8
+
+
+class RegressionEstimator:
+    """Compiles a worker to tables with the law of its own log, of those that a LatencyProfile has."""
+
+    def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
+        self.profile_name = profile_name
+        self.profile = profile
+
+    def law(self, priced: PricedWorker) -> StepRegression:
+        """The law of the worker's own steps.
+
+        Raises:
+            ValueError: none of the profile's; says of which workers it has one.
+        """
+        wanted = (priced.model.huggingface_id.lower(), priced.engine.name, priced.loaded_dtype, priced.kv_dtype)
+        plain = priced.split.ranks == priced.split.tensor and priced.split.expert == 1
+        for law in self.profile.regressions:
+            had = (law.model.lower(), law.engine, law.weight_dtype, law.kv_dtype)
+            same_board = law.memory_bandwidth_bytes_per_s == priced.accelerator.memory_bandwidth_bytes_per_s
+            if had == wanted and same_board and plain and law.tensor_parallel == priced.split.tensor:
+                return law
+        asked = _named(
+            priced.model.huggingface_id, priced.engine.name, str(priced.split), priced.loaded_dtype, priced.kv_dtype
+        )
+        known = "; ".join(
+            f"{_named(x.model, x.engine, f'tensor_parallel {x.tensor_parallel}', x.weight_dtype, x.kv_dtype)} "
+            f"on {x.accelerator}"
+            for x in self.profile.regressions
+        )
+        raise ValueError(
+            f"profile {self.profile_name}: steps of {asked} on this accelerator were not logged; it has {known}"
+        )
+
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
+        """See ``LatencyEstimator.compile``."""
+        law = self.law(priced)
+        return CompiledCosts(
+            seconds=_tables(law, priced),
+            joules=energy_costs(priced),
+            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
+            profile=self.profile_name,
+            evidence=self.profile.evidence,
+            relative_error=self.profile.relative_error,
+            warnings=tuple(_warnings(law, priced)),
+        )
+
+
+def _named(model: str, engine: str, split: str, weights: str, kv: str) -> str:
+    return f"{model} under {engine} at {split} (weights {weights}, KV {kv})"
+
+
+def _tables(law: StepRegression, priced: PricedWorker) -> StepCosts:
+    new = np.maximum(knots_up_to(priced.max_tokens).astype(np.float64), 1.0)[:, None]
+    most_cached = min(priced.max_context_tokens, priced.model.max_context_tokens)
+    cached = knots_up_to(most_cached).astype(np.float64)[None, :]
+    sequences = knots_up_to(max(priced.max_sequences, 2))
+    context = knots_up_to(priced.max_context_tokens).astype(np.float64)
+    decode = np.where(sequences[:, None] > 0, law.context_token_s * context[None, :], 0.0)
+    return StepCosts(
+        host_s=law.step_s,
+        host_per_sequence_s=law.per_sequence_s,
+        token_s=_token_s(law, priced.max_tokens),
+        sequence_s=np.zeros(2),
+        chunk_rate=np.ascontiguousarray(law.pair_s + law.cached_token_s * cached / attention_pairs(new, cached)),
+        decode_s=np.ascontiguousarray(decode),
+        skew_s=np.array([law.skew_token_s]),
+        prompt_s=np.full(2, law.prompt_s),
+    )
+
+
+def _token_s(law: StepRegression, limit: int) -> F8:
+    """``token_s`` of 0 … ``limit`` tokens; beyond the logged ones its mean or last slope goes on, the steeper."""
+    knots, values = np.array(law.tokens, dtype=np.float64), np.array(law.token_s)
+    tokens = np.arange(limit + 1, dtype=np.float64)
+    slope = max((values[-1] - values[-2]) / (knots[-1] - knots[-2]), values[-1] / knots[-1])
+    return np.asarray(np.interp(tokens, knots, values) + slope * np.maximum(tokens - knots[-1], 0.0))
+
+
+def _warnings(law: StepRegression, priced: PricedWorker) -> list[str]:
+    """What was not logged (law L8)."""
+    ranges = law.ranges
+    pairs = (
+        ("tokens", priced.max_tokens, ranges.tokens),
+        ("sequences", priced.max_sequences, ranges.sequences),
+        ("tokens of context", priced.max_context_tokens, ranges.context_tokens),
+    )
+    found = [
+        f"steps of more than {had:,} {what}: none was logged, the law goes on"
+        for what, asked, had in pairs
+        if asked > had
+    ]
+    if "mixed" not in law.errors and priced.engine.name != "sglang":
+        found.append("no step with both prompts and decodes was logged: their costs are added up")
+    return found
+
+
+@register("regression")
+def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
+    """The estimator with ``profile``'s regressions."""
+    return RegressionEstimator(profile_name, profile)

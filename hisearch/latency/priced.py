@@ -1,0 +1,46 @@
+"""What an estimator is asked to price: one worker, and the largest steps that it will take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.base import DType
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class PricedWorker:
+    """A worker whose steps are priced: one attention group's part of it.
+
+    model: architecture.
+    accelerator: what each rank runs on.
+    split: how the model is split over ranks.
+    weight_dtype: format of the weights; None is the model's own.
+    kv_dtype: format of the KV cache.
+    engine: serving engine; its name chooses the host overhead.
+    max_tokens, max_sequences: most in a step.
+    max_context_tokens: most tokens of context that the decodes of one step read together.
+    """
+
+    model: ModelSpec
+    accelerator: AcceleratorSpec
+    split: Parallelism
+    weight_dtype: DType | None
+    kv_dtype: DType
+    engine: EngineSpec
+    max_tokens: int
+    max_sequences: int
+    max_context_tokens: int
+
+    @property
+    def loaded_dtype(self) -> DType:
+        """Format of the weights as they are loaded."""
+        return self.weight_dtype if self.weight_dtype is not None else self.model.weight_dtype
+
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """Most tokens and sequences of a step, and most context that its decodes read."""
+        return (self.max_tokens, self.max_sequences, self.max_context_tokens)

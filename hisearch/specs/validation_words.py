@@ -1,0 +1,57 @@
+"""What pydantic found, in plain words: what was expected, and what was there."""
+
+from __future__ import annotations
+
+from pydantic_core import ErrorDetails
+
+from hisearch.specs.wording import described
+
+#: pydantic error type -> what was expected.
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a section",
+    "model_type": "a section",
+    "finite_number": "a finite number",
+    "date_type": "a date such as 2026-11-01",
+    "date_parsing": "a date such as 2026-11-01",
+    "date_from_datetime_parsing": "a date such as 2026-11-01",
+}
+
+#: pydantic error type -> words, filled from the error's context.
+_BOUNDS = {
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
+
+
+def in_words(details: ErrorDetails) -> str:
+    """What is wrong with a value, its key not included."""
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    if kind == "missing":
+        return "required, and missing"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"expected {context['expected']}; got {described(value)}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}, got {described(value)}"
+    if kind in _BOUNDS:
+        return f"{_BOUNDS[kind].format(**context)}, got {described(value)}"
+    if kind == "string_pattern_mismatch":
+        return f"{described(value)} does not match {context['pattern']}"
+    if kind == "too_short":
+        return f"needs {context['min_length']} or more entries, got {context['actual_length']}"
+    if kind == "too_long":
+        return f"may have {context['max_length']} entries at most, got {context['actual_length']}"
+    return f"{details['msg']}; got {described(value)}"

@@ -1,0 +1,48 @@
+"""Logs of steps with a known law."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.step_cost import step_seconds
+
+Step = tuple[list[tuple[int, int]], list[int]]
+
+
+def drawn_steps(count: int, seed: int = 0) -> list[Step]:
+    """(chunks as (new, cached), decodes by the tokens before the new one): one step in six with prompts."""
+    rng = np.random.default_rng(seed)
+    steps: list[Step] = []
+    for k in range(count):
+        running = int(rng.integers(1, 65))
+        decodes = [int(x) for x in rng.integers(100, 4000, running)]
+        chunks = [(int(rng.integers(16, 1500)), int(rng.integers(0, 3000))) for _ in range(int(rng.integers(1, 4)))]
+        steps.append((chunks, []) if k % 12 == 0 else (chunks, decodes) if k % 12 == 6 else ([], decodes))
+    return steps
+
+
+def timed(costs: StepCosts, steps: list[Step]) -> np.ndarray:
+    """Seconds of each step."""
+    return np.array([step_seconds(costs, chunks, [tokens + 1 for tokens in decodes]) for chunks, decodes in steps])
+
+
+def write_jsonl(path: Path, steps: list[Step], latency_s: np.ndarray) -> Path:
+    with path.open("w") as file:
+        for (chunks, decodes), seconds in zip(steps, latency_s, strict=True):
+            shares = [*chunks, *((1, tokens) for tokens in decodes)]
+            requests = [{"new_tokens": new, "cached_tokens": cached} for new, cached in shares]
+            file.write(json.dumps({"latency_s": float(seconds), "requests": requests}) + "\n")
+    return path
+
+
+def write_csv(path: Path, steps: list[Step], latency_s: np.ndarray) -> Path:
+    lines = ["step,latency_s,new_tokens,cached_tokens,kind"]
+    for number, ((chunks, decodes), seconds) in enumerate(zip(steps, latency_s, strict=True)):
+        lines += [f"{number},{float(seconds)!r},{new},{cached},prefill" for new, cached in chunks]
+        lines += [f"{number},{float(seconds)!r},1,{cached},decode" for cached in decodes]
+    path.write_text("\n".join(lines) + "\n")
+    return path
