@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +18,13 @@ from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plan import WorkerPlan, plan_worker
+from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_room, plan_worker
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
+from hisearch.specs.tier_notes import tier_notes
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
@@ -77,8 +79,9 @@ class SimulatedDeployment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know of the trace and of the figures."""
-        return (*self.trace.warnings, *self.result.warnings, *self.score.warnings)
+        """What a reader should know of the deployment, of the trace and of the figures."""
+        notes = (str(note) for note in tier_notes(self.resolved))
+        return (*notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
 
     def outcomes(self) -> dict[str, int]:
         """How many requests ended how: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
@@ -228,15 +231,40 @@ def simulate_deployment(
 
 def plan_deployment(resolved: ResolvedDeployment) -> WorkerPlan:
     """One worker of the deployment, compiled; errors as of ``simulate_deployment``."""
+    profile = resolved.profile
+    with _refusals(resolved):
+        return plan_worker(**_worker(resolved), profile=profile.spec, profile_name=profile.name)
+
+
+def check_tiers(resolved: ResolvedDeployment) -> None:
+    """Refuse cache tiers that could not be simulated, of a deployment that fits into memory without them.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    with _refusals(resolved):
+        plan_room(**_worker(resolved))
+
+
+def _worker(resolved: ResolvedDeployment) -> dict[str, Any]:
+    """What ``plan_room`` asks for."""
     pool = resolved.deployment.pool
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
-    return plan_worker(
-        pool,
-        model=resolved.model.spec,
-        accelerator=accelerator,
-        host=resolved.hosts[host_name].spec if host_name is not None else None,
-        media={name: document.spec for name, document in resolved.media.items()},
-        profile=resolved.profile.spec,
-        profile_name=resolved.profile.name,
-    )
+    return {
+        "pool": pool,
+        "model": resolved.model.spec,
+        "accelerator": accelerator,
+        "host": resolved.hosts[host_name].spec if host_name is not None else None,
+        "media": {name: document.spec for name, document in resolved.media.items()},
+    }
+
+
+@contextmanager
+def _refusals(resolved: ResolvedDeployment) -> Iterator[None]:
+    """Say where in the deployment's file a refused tier stands."""
+    try:
+        yield
+    except TierRefused as refused:
+        problem = refused.problem
+        raise resolved.document.error(f"spec.pools.0.{problem.key}", problem.message) from None

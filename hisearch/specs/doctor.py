@@ -15,6 +15,7 @@ from hisearch.specs.document import Document, kind_of
 from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.tier_notes import tier_notes
 from hisearch.specs.tiers import MOVERS, TierSpec
 
 
@@ -150,23 +151,9 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
             host = resolved.hosts[host_name].spec
             if message := checks.slots_problem(pool.tensor_parallel, host_name, host):
                 problems.append(resolved.document.problem(f"{at}.tensor_parallel", message))
-            media = {name: document.spec for name, document in resolved.media.items()}
-            warnings += [
-                resolved.document.problem(f"{at}.{problem.key}", problem.message)
-                for problem in tier_checks.capacity_problems(pool.tiers, pool.tensor_parallel, media, host_name, host)
-            ]
-        warnings += _eviction_note(resolved, index)
+    warnings += tier_notes(resolved)
     warnings += _price_notes(resolved.hardware, resolved.document)
     return tuple(problems), tuple(warnings)
-
-
-def _eviction_note(resolved: ResolvedDeployment, index: int) -> list[Problem]:
-    """SGLang has one setting for what its device pool and its host pool evict by."""
-    pool = resolved.deployment.pools[index]
-    if pool.mover != "hicache" or not pool.tiers or pool.tiers[0].eviction == pool.engine.eviction:
-        return []
-    message = f"SGLang evicts its host tier by engine.eviction, here {pool.engine.eviction}: no flag sets this one"
-    return [resolved.document.problem(f"spec.pools.{index}.tiers.0.eviction", message)]
 
 
 def _slo_warnings(document: Document[Any]) -> list[Problem]:
