@@ -16,7 +16,16 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EvictionName, PoolSpec
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.study import CacheSpace, TierSpace
-from hisearch.specs.tiers import MOST_TIERS, MOVERS, MovementSpec, MoverName, TierSpec, evictions_of, may_expire
+from hisearch.specs.tiers import (
+    MOST_TIERS,
+    MOVERS,
+    SIMULATED_MOVERS,
+    MovementSpec,
+    MoverName,
+    TierSpec,
+    evictions_of,
+    may_expire,
+)
 
 #: A decision's name and its options, at least one -> the option that is taken.
 Ask = Callable[[str, Sequence[Any]], Any]
@@ -85,8 +94,8 @@ class TierChoices:
 
     @property
     def _movers(self) -> list[MoverName]:
-        """Those of the space that the engine has, or its usual one."""
-        found = [mover for mover in self.space.movement.movers if mover in MOVERS[self.engine]]
+        """Those of the space that the engine has and that are simulated, or its usual one."""
+        found = [mover for mover in self.space.movement.movers if mover in SIMULATED_MOVERS[self.engine]]
         return found or [MOVERS[self.engine][0]]
 
     @property

@@ -10,13 +10,13 @@ from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import MemoryPlan, plan_memory
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
-from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.tier_checks import TierProblem
-from hisearch.specs.tiers import MOVER_TITLES, MoverName, mover_title
+from hisearch.specs.tiers import MOVER_TITLES, SIMULATED_MOVERS, may_expire, mover_title
 
 __all__ = [
     "NO_WINDOW",
@@ -32,13 +32,6 @@ __all__ = [
 
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
-
-#: Movers that the kernels know.
-SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
-    "sglang": ("hicache",),
-    "vllm": ("offload", "lmcache"),
-    "trtllm": ("offload",),
-}
 
 
 @dataclass(frozen=True)
@@ -164,6 +157,6 @@ def check_simulated(pool: PoolSpec) -> None:
         message = f"{MOVER_TITLES[pool.mover]} under {title} can be exported, not simulated; simulated is {known}"
         raise TierRefused(pool.name, TierProblem("movement.mover", message))
     for index, tier in enumerate(pool.tiers):
-        if tier.ttl_s is not None:
+        if tier.ttl_s is not None and not may_expire(pool.mover, index):
             message = f"times to live are not simulated under {mover_title(pool.engine.name, pool.mover)}; leave it out"
             raise TierRefused(pool.name, TierProblem(f"tiers.{index}.ttl_s", message))

@@ -16,7 +16,7 @@ from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 from hisearch.specs.tier_notes import tier_notes
-from hisearch.specs.tiers import MOVERS, TierSpec
+from hisearch.specs.tiers import MOVERS, SIMULATED_MOVERS, TierSpec
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,17 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
 
 
 def _movers(study: ResolvedStudy) -> list[Problem]:
-    """Movers that no engine of the space has."""
+    """Movers that no engine of the space has, or is simulated with."""
     engines = study.space.spec.execution.engines
     return [
-        study.space.problem(f"spec.cache.movement.movers.{index}", f"no engine of the space has {mover}")
+        study.space.problem(
+            f"spec.cache.movement.movers.{index}",
+            f"{mover} is exported, not simulated, with the engines of the space"
+            if any(mover in MOVERS[engine] for engine in engines)
+            else f"no engine of the space has {mover}",
+        )
         for index, mover in enumerate(study.space.spec.cache.movement.movers)
-        if not any(mover in MOVERS[engine] for engine in engines)
+        if not any(mover in SIMULATED_MOVERS[engine] for engine in engines)
     ]
 
 

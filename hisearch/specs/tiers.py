@@ -32,6 +32,9 @@ MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
     "trtllm": ("offload",),
 }
 
+#: Those of them that are simulated; the others can be exported.
+SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {**MOVERS, "sglang": ("hicache",)}
+
 #: Movers as people write them.
 MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
 
@@ -173,8 +176,8 @@ def shares_memory(engine: EngineName, mover: MoverName) -> bool:
 
 
 def may_expire(mover: MoverName, index: int) -> bool:
-    """Whether the tier ``index``, from 0 on, may have a time to live: SGLang's host pool knows none."""
-    return mover != "hicache" or index > 0
+    """Whether a time to live is simulated in the tier ``index``, from 0 on: in the stores behind SGLang's host pool."""
+    return mover == "hicache" and index > 0
 
 
 def evictions_of(engine: EngineName, mover: MoverName, index: int) -> tuple[str, ...]:
@@ -209,7 +212,7 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
         raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
     for index, tier in enumerate(tiers):
-        if tier.ttl_s is not None and not may_expire(mover, index):
+        if tier.ttl_s is not None and mover == "hicache" and not may_expire(mover, index):
             message = f"nothing expires in {title}'s host tier, it only makes room; leave ttl_s out"
             raise KeyedError(("tiers", index, "ttl_s"), message)
         policies = evictions_of(engine, mover, index)
