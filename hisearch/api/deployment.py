@@ -98,6 +98,14 @@ class SimulatedDeployment:
         frame.insert(0, "id", self.trace.request_ids)
         return frame
 
+    def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """``Result.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
+        frame = self.result.tier_series(interval_s)
+        tiers = dict(enumerate(self.plan.tiers, 1))
+        frame.insert(1, "medium", [tiers[tier].medium for tier in frame["tier"]])
+        frame.insert(2, "scope", [tiers[tier].scope for tier in frame["tier"]])
+        return frame
+
     def workers(self) -> list[dict[str, Any]]:
         """One row per worker; see docs/cli.md for the keys."""
         requests, workers = self.result.requests, self.result.workers

@@ -120,8 +120,19 @@ def _forget_after(sim, end_s):
 
 
 @kernel
+def _anybody_waits(sim):
+    """Whether a request has come that has not ended."""
+    here = 0
+    for w in range(sim.config.workers):
+        here += sim.workers[w].inflight_requests
+    return here > 0
+
+
+@kernel
 def run(sim):
-    """Simulate until nothing is left to happen, the horizon is passed or too many requests are late.
+    """Simulate until every request has ended, the horizon is passed or too many requests are late.
+
+    What servers beside the schedulers are still at when the last request has ended stays undone.
 
     Returns (time of the last event, 1 if it stopped early). ``counters[FAULT]`` says why the run is void, if it
     is.
@@ -146,7 +157,7 @@ def run(sim):
         if sim.counters[la.SERVING] > 0:
             served = sim.servers[sim.server_heap[0]].end_s
         now = min(arrival, event, served)
-        if now == np.inf:
+        if now == np.inf or (min(arrival, event) == np.inf and not _anybody_waits(sim)):
             return last, 0
         if now > sim.config.horizon_s:
             _forget_after(sim, sim.config.horizon_s)

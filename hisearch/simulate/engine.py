@@ -390,6 +390,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         peak_kv_tokens=workers["peak_pages"] * sim.config.page_tokens,
         evicted_tokens=trees["evicted_tokens"][: sim.config.workers].copy(),
     )  # fmt: skip
+    until_s = tier_use.end_of_run_s(sim, end_s, horizon_reached)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
     return Result(
         requests=table,
@@ -403,8 +404,9 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         gap_counts=sim.gaps,
         log=_log(sim) if sim.config.log else None,
         far_hit_tokens=int(workers["far_hit_tokens"].sum()),
-        stores=tier_use.store_uses(plan, sim),
-        links=tier_use.link_uses(plan, sim),
+        observed_s=max(until_s - first, 0.0),
+        stores=tier_use.store_uses(plan, sim, until_s),
+        links=tier_use.link_uses(plan, sim, until_s),
         fetches_ahead=bool(tier_arrays.storage_of(plan)),
     )
 
