@@ -82,10 +82,10 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
     expires = any(tier.ttl_s < math.inf for tier in simulated.plan.tiers)
     demotes = any(row["demoted_tokens"] for row in rows)
     columns = (
-        *("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted tokens"),
-        *(["expired tokens"] * expires),
+        *("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted"),
+        *(["expired"] * expires),
         *(["moved on"] * demotes),
-        *("busiest link", "per hour"),
+        *("link busy", "per hour"),
     )
     cells = [
         (
@@ -96,9 +96,9 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
             percent(row["hit_rate"]),
             f"{row['stored_bytes'] / 1e9:,.0f}" if "stored_bytes" in row else "",
             f"{row['read_bytes'] / 1e9:,.0f}" if "read_bytes" in row else "",
-            f"{row['evicted_tokens']:,}",
-            *([f"{row['expired_tokens']:,}"] * expires),
-            *([f"{row['demoted_tokens']:,}"] * demotes),
+            _short(row["evicted_tokens"]),
+            *([_short(row["expired_tokens"])] * expires),
+            *([_short(row["demoted_tokens"])] * demotes),
             percent(max(row["write_utilisation"], row["read_utilisation"])) if "read_utilisation" in row else "",
             usd(row["usd_per_hour"]) if "usd_per_hour" in row else "",
         )
@@ -106,8 +106,9 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
     ]
     output.table(columns, cells, numbers=range(2, len(columns)))
     output.say("Peak of hbm: what requests held at once; all the rest of it may be cached.")
-    if demotes:
-        output.say("Moved on: evicted tokens that the tier behind got.")
+    output.say(
+        "Evicted tokens were dropped for want of room" + ("; moved on: the tier behind got them." if demotes else ".")
+    )
     wasted = simulated.result.wasted_fetch_tokens
     if wasted:
         output.say(f"{wasted:,} tokens were read from storage in vain: {_why_in_vain(simulated)}.")
@@ -115,11 +116,15 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
 
 def _why_in_vain(simulated: SimulatedDeployment) -> str:
     """How a fetch can come to nothing, by the policy that it is taken by."""
-    had = "their request found them in HBM or host memory by then, or was retracted"
     movement = simulated.plan.movement
-    if movement is not None and movement.prefetch == "wait_complete":
-        return had
-    return f"their request had started without them, {had}"
+    waits = movement is not None and movement.prefetch == "wait_complete"
+    early = "" if waits else "had started without them, or "
+    return f"their request {early}found them in HBM or host memory by then, or was retracted"
+
+
+def _short(tokens: int) -> str:
+    """``812``, ``49.7 M``: tokens in a narrow column."""
+    return f"{tokens:,}" if tokens < 100_000 else f"{tokens / 1e6:,.1f} M"
 
 
 def show_tier_values(values: Sequence[TierValue]) -> None:
