@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +20,13 @@ from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
-from hisearch.simulate.plan import WorkerPlan, plan_worker
+from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_room, plan_worker
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
+from hisearch.specs.tier_notes import tier_notes
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
@@ -89,8 +90,9 @@ class SimulatedDeployment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know of the trace and of the figures."""
-        return (*self.trace.warnings, *self.result.warnings, *self.score.warnings)
+        """What a reader should know of the deployment, of the trace and of the figures."""
+        notes = (str(note) for note in tier_notes(self.resolved))
+        return (*notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
 
     def outcomes(self) -> dict[str, int]:
         """How many requests ended how: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
@@ -105,6 +107,14 @@ class SimulatedDeployment:
         frame = self.result.requests.to_pandas()
         frame["tpot_s"] = frame["tpot_s"].where(frame["output_tokens"] >= 2)
         frame.insert(0, "id", self.trace.request_ids)
+        return frame
+
+    def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """``Result.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
+        frame = self.result.tier_series(interval_s)
+        tiers = dict(enumerate(self.plan.tiers, 1))
+        frame.insert(1, "medium", [tiers[tier].medium for tier in frame["tier"]])
+        frame.insert(2, "scope", [tiers[tier].scope for tier in frame["tier"]])
         return frame
 
     def workers(self) -> list[dict[str, Any]]:
@@ -296,23 +306,50 @@ def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
     fabric = spec.transfer.fabric
     return plan_fleet(
         spec,
-        [plan_pool(resolved, pool) for pool in spec.pools],
+        [plan_pool(resolved, index) for index in range(len(spec.pools))],
         model=resolved.model.spec,
         usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(_pool_costs(resolved), spec.pools, strict=True)],
         fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
     )
 
 
-def plan_pool(resolved: ResolvedDeployment, pool: PoolSpec) -> WorkerPlan:
+def plan_pool(resolved: ResolvedDeployment, index: int) -> WorkerPlan:
     """One worker of a pool, compiled."""
+    profile = resolved.profile
+    with _refusals(resolved, index):
+        return plan_worker(**_worker(resolved, index), profile=profile.spec, profile_name=profile.name)
+
+
+def check_tiers(resolved: ResolvedDeployment) -> None:
+    """Refuse cache tiers that could not be simulated, of a deployment that fits into memory without them.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    for index in range(len(resolved.deployment.pools)):
+        with _refusals(resolved, index):
+            plan_room(**_worker(resolved, index))
+
+
+def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
+    """What ``plan_room`` asks for."""
+    pool = resolved.deployment.pools[index]
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
-    return plan_worker(
-        pool,
-        model=resolved.model.spec,
-        accelerator=accelerator,
-        host=resolved.hosts[host_name].spec if host_name is not None else None,
-        media={name: document.spec for name, document in resolved.media.items()},
-        profile=resolved.profile.spec,
-        profile_name=resolved.profile.name,
-    )
+    return {
+        "pool": pool,
+        "model": resolved.model.spec,
+        "accelerator": accelerator,
+        "host": resolved.hosts[host_name].spec if host_name is not None else None,
+        "media": {name: document.spec for name, document in resolved.media.items()},
+    }
+
+
+@contextmanager
+def _refusals(resolved: ResolvedDeployment, index: int) -> Iterator[None]:
+    """Say where in the deployment's file a refused tier stands."""
+    try:
+        yield
+    except TierRefused as refused:
+        problem = refused.problem
+        raise resolved.document.error(f"spec.pools.{index}.{problem.key}", problem.message) from None

@@ -73,10 +73,10 @@ def _sum(stores: Sequence[StoreUse], name: str) -> int:
 
 
 def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
-    """Busy share of the busiest of the links, of the simulated time."""
-    if not links or result.makespan_s == 0:
+    """Busy share of the busiest of the links, of the time that the run was looked at."""
+    if not links or result.observed_s == 0:
         return 0.0
-    return max(link.busy_s for link in links) / result.makespan_s
+    return max(link.busy_s for link in links) / result.observed_s
 
 
 @dataclass(frozen=True)

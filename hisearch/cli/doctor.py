@@ -48,6 +48,8 @@ def doctor(
     warnings = [str(warning) for warning in checkup.warnings] + list(
         dict.fromkeys(fit.note for fit in fits if fit.note)
     )
+    if checkup.ok and checkup.kind == "Deployment" and all(fit.ok for fit in fits):
+        problems += _judge_tiers(checkup, overrides)
     if checkup.ok and checkup.kind == "Study":
         found, unreadable = _judge_trace(checkup, overrides)
         warnings += found
@@ -131,6 +133,19 @@ def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     if checkup.kind == "Study":
         return study_fits(load_study(checkup.path, settings))
     return [deployment_fit(load_deployment(checkup.path, settings))]
+
+
+def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
+    """Why the cache tiers of a deployment that fits into memory could not be simulated all the same."""
+    from hisearch.api.deployment import check_tiers
+    from hisearch.specs.errors import SpecError
+    from hisearch.specs.resolve import load_deployment
+
+    try:
+        check_tiers(load_deployment(checkup.path, settings))
+    except SpecError as error:
+        return [str(problem) for problem in error.problems]
+    return []
 
 
 def _judge_trace(checkup: Checkup, settings: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from hisearch.api.provenance import simulations_in_words
 from hisearch.api.study import StudyResult
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
-from hisearch.report.describe import UNUSED, sentence, settings
+from hisearch.report.describe import sentence, used_settings
 from hisearch.report.page import FRONT_HEADING, caution, front_caption
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.deployments import describe, hardware
@@ -65,7 +65,7 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
     output.heading("Figures")
     output.pairs(_figures(result, trial))
     output.heading("Settings")
-    output.pairs({name: value for name, value in settings(trial.deployment).items() if value not in UNUSED})
+    output.pairs(used_settings(trial.deployment))
 
 
 def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:

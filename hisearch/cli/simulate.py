@@ -34,8 +34,13 @@ def simulate(
         Path | None,
         typer.Option(metavar="FILE", help="Write what each worker did, a row per step, to FILE (as --requests)."),
     ] = None,
+    tier_series: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what each store of the cache tiers held to FILE (as --requests)."),
+    ] = None,
     series_interval_s: Annotated[
-        float | None, typer.Option("--series-interval-s", help="Of --series: a row every so many simulated seconds.")
+        float | None,
+        typer.Option("--series-interval-s", help="Of both series: a row every so many simulated seconds."),
     ] = None,
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a Chrome trace for Perfetto to FILE (.json, .json.gz).")
@@ -56,7 +61,7 @@ def simulate(
 
     Prints what its users would see, what it costs and what its workers do.
     """
-    files = Files(requests, series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
+    files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     from hisearch.api.deployment import simulate_deployment
     from hisearch.api.tiers import tier_values as marginal_values
     from hisearch.api.workload import load_trace, parse_columns

@@ -23,8 +23,8 @@ _TIMELINES = (".json", ".json.gz")
 class Files:
     """What to write; each is None where it is not asked for.
 
-    requests, series: tables. series_interval_s: seconds between rows, None for a row per step. timeline: a Chrome
-    trace of what happens between from_s and to_s.
+    requests, series, tier_series: tables. series_interval_s: seconds between rows, None for a row per step. timeline: a
+    Chrome trace of what happens between from_s and to_s.
 
     Raises:
         typer.BadParameter: a name that does not say the form, or an option that lacks the one it belongs to.
@@ -32,6 +32,7 @@ class Files:
 
     requests: Path | None
     series: Path | None
+    tier_series: Path | None
     series_interval_s: float | None
     timeline: Path | None
     from_s: float | None
@@ -40,8 +41,10 @@ class Files:
     def __post_init__(self) -> None:
         _check_name(self.requests, _TABLES, "--requests")
         _check_name(self.series, _TABLES, "--series")
+        _check_name(self.tier_series, _TABLES, "--tier-series")
         _check_name(self.timeline, _TIMELINES, "--timeline")
-        _check_owner(self.series_interval_s, "--series-interval-s", self.series, "--series")
+        series = self.series or self.tier_series
+        _check_owner(self.series_interval_s, "--series-interval-s", series, "--series or --tier-series")
         _check_owner(self.from_s, "--timeline-from-s", self.timeline, "--timeline")
         _check_owner(self.to_s, "--timeline-to-s", self.timeline, "--timeline")
         from_s, to_s = self._edges()
@@ -53,7 +56,7 @@ class Files:
     @property
     def need_log(self) -> bool:
         """Whether the simulation has to keep a log of its steps."""
-        return self.series is not None or self.timeline is not None
+        return any(file is not None for file in (self.series, self.tier_series, self.timeline))
 
     def write(self, simulated: SimulatedDeployment) -> None:
         """Write all that is asked for, each file beside its place and then renamed into it."""
@@ -61,6 +64,8 @@ class Files:
             _write_table(simulated.requests_frame(), self.requests)
         if self.series is not None:
             _write_table(simulated.result.series(self.series_interval_s), self.series)
+        if self.tier_series is not None:
+            _write_table(simulated.tier_series(self.series_interval_s), self.tier_series)
         if self.timeline is not None:
             self._write_timeline(simulated, self.timeline)
 

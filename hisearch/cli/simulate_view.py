@@ -80,7 +80,17 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
 
 
 def _show_tiers(simulated: SimulatedDeployment) -> None:
-    rows = [
+    rows = tier_rows(simulated)
+    # What no tier of this deployment can have done is no column.
+    expires = any(tier.ttl_s < math.inf for tier in simulated.plan.tiers)
+    demotes = any(row["demoted_tokens"] for row in rows)
+    columns = (
+        *("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted"),
+        *(["expired"] * expires),
+        *(["moved on"] * demotes),
+        *("link busy", "per hour"),
+    )
+    cells = [
         (
             row["tier"],
             f"{row['stores']} x {row['scope']}",
@@ -89,27 +99,45 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
             percent(row["hit_rate"]),
             f"{row['stored_bytes'] / 1e9:,.0f}" if "stored_bytes" in row else "",
             f"{row['read_bytes'] / 1e9:,.0f}" if "read_bytes" in row else "",
-            f"{row['evicted_tokens']:,}",
+            _short(row["evicted_tokens"]),
+            *([_short(row["expired_tokens"])] * expires),
+            *([_short(row["demoted_tokens"])] * demotes),
             percent(max(row["write_utilisation"], row["read_utilisation"])) if "read_utilisation" in row else "",
             usd(row["usd_per_hour"]) if "usd_per_hour" in row else "",
         )
-        for row in tier_rows(simulated)
+        for row in rows
     ]
-    columns = ("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted tokens", "busiest link", "per hour")
-    output.table(columns, rows, numbers=range(2, 10))
+    output.table(columns, cells, numbers=range(2, len(columns)))
+    output.say("Peak of hbm: what requests held at once; all the rest of it may be cached.")
+    output.say(
+        "Evicted tokens were dropped for want of room" + ("; moved on: the tier behind got them." if demotes else ".")
+    )
     wasted = simulated.result.wasted_fetch_tokens
     if wasted:
-        output.say(f"{wasted:,} tokens were read from storage in vain: their request had started without them.")
+        output.say(f"{wasted:,} tokens were read from storage in vain: {_why_in_vain(simulated)}.")
+
+
+def _why_in_vain(simulated: SimulatedDeployment) -> str:
+    """How a fetch can come to nothing, by the policy that it is taken by."""
+    movement = simulated.plan.movement
+    waits = movement is not None and movement.prefetch == "wait_complete"
+    early = "" if waits else "had started without them, or "
+    return f"their request {early}found them in HBM or host memory by then, or was retracted"
+
+
+def _short(tokens: int) -> str:
+    """``812``, ``49.7 M``: tokens in a narrow column."""
+    return f"{tokens:,}" if tokens < 100_000 else f"{tokens / 1e6:,.1f} M"
 
 
 def show_tier_values(values: Sequence[TierValue]) -> None:
-    """What one more GiB of each tier is worth."""
-    output.heading("One more GiB")
+    """What more of each tier is worth."""
+    output.heading("A tenth more of each tier")
     rows = [
         (
             value.tier,
             f"{value.added_gib:,.1f}",
-            percent(value.hit_rate_gained),
+            f"{100 * value.hit_rate_gained:+.2f}",
             f"{value.ttft_p50_saved_s * 1000:,.1f}",
             f"{value.ttft_p99_saved_s * 1000:,.1f}",
             f"${value.usd_per_hour_saved_per_gib:.6f}",
@@ -117,9 +145,12 @@ def show_tier_values(values: Sequence[TierValue]) -> None:
         )
         for value in values
     ]
-    columns = ("tier", "tried: GiB more", "hits gained", "TTFT p50 saved (ms)", "p99", "saves per GiB-hour", "costs")
-    output.table(columns, rows, numbers=range(1, 7))
-    output.say("Saved: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
+    columns = (
+        *("tier", "GiB more", "hits (points)", "TTFT p50 saved (ms)", "TTFT p99 saved (ms)"),
+        *("frees per GiB-hour", "costs per GiB-hour"),
+    )
+    output.table(columns, rows, numbers=range(1, len(columns)))
+    output.say("Frees: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
 
 
 def _show_pools(simulated: SimulatedDeployment) -> None:
@@ -143,15 +174,15 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
 
 
 def _show_workers(simulated: SimulatedDeployment) -> None:
-    workers = simulated.workers()
+    workers, tiered = simulated.workers(), bool(simulated.plan.tiers)
     columns = (
         "worker",
         "pool",
         "requests",
         "steps",
         "utilisation",
-        "hit tokens",
-        "host hits",
+        "HBM hits",
+        *(["loaded back"] * tiered),
         "preemptions",
         "peak KV",
         "watts",
@@ -164,13 +195,13 @@ def _show_workers(simulated: SimulatedDeployment) -> None:
             f"{row['steps']:,}",
             percent(row["utilisation"]),
             f"{row['hit_tokens']:,}",
-            f"{row['host_hit_tokens']:,}",
+            *([f"{row['host_hit_tokens']:,}"] * tiered),
             f"{row['preemptions']:,}",
             percent(row["peak_kv_tokens"] / row["kv_capacity_tokens"]),
             significant(row["mean_w"]),
         )
         for row in workers[:WORKER_ROWS]
     ]
-    output.table(columns, rows, numbers=(0, *range(2, 10)))
+    output.table(columns, rows, numbers=(0, *range(2, len(columns))))
     if len(workers) > WORKER_ROWS:
         output.say(f"and {len(workers) - WORKER_ROWS} more (--json lists all)")

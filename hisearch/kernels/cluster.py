@@ -275,8 +275,22 @@ def _forget_after(fleet, end_s):
 
 
 @kernel
+def _all_done(fleet):
+    """Whether every request that has come has ended, so that nobody waits for what servers are still at."""
+    for p in range(fleet.config.pools):
+        if pools.at(fleet, p).counters[la.EVENT_HEAP] > 0:
+            return False
+    here = 0
+    for m in range(fleet.members.shape[0]):
+        here += fleet.members[m].inflight_requests
+    return here == 0
+
+
+@kernel
 def run(fleet):
-    """Simulate until nothing is left to happen, the horizon is passed or too many requests are late.
+    """Simulate until every request has ended, the horizon is passed or too many requests are late.
+
+    What servers beside the schedulers are still at when the last request has ended stays undone.
 
     Returns (time of the last event, 1 if it stopped early, pool whose ``counters[FAULT]`` says why the run is void, or
     -1).
@@ -298,6 +312,8 @@ def run(fleet):
         incident = members.next_incident_s(fleet)
         now = min(arrival, event, due)
         if now == np.inf:
+            return last, 0, -1
+        if min(arrival, due) == np.inf and fleet.next_kind[p] == _SERVED and _all_done(fleet):
             return last, 0, -1
         now = min(now, incident)
         if now > fleet.config.horizon_s:

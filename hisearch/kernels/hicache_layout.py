@@ -40,6 +40,7 @@ HOST = np.dtype(
     [
         ("loading_tokens", "i8"),  # to be loaded back by the batch being formed
         ("fetching_tokens", "i8"),  # of prefetches that have not been taken
+        ("fetched_tokens", "i8"),  # that have come from storage so far
         ("released_pages", "i8"),  # of host memory that prefetches turned out not to need, not noted yet
         ("to_host_head", "i4"),  # nodes being copied
         ("to_host_tail", "i4"),
@@ -98,8 +99,10 @@ LINK = np.dtype(
         ("base_s", "f8"),
         ("s_per_token", "f8"),
         ("free_s", "f8"),
-        ("busy_s", "f8"),
-        ("tokens", "i8"),
+        ("busy_s", "f8"),  # by all that has been sent
+        ("beyond_s", "f8"),  # of that, behind the horizon
+        ("tokens", "i8"),  # sent
+        ("beyond_tokens", "i8"),  # of these, in transfers that end behind the horizon
         ("transfers", "i8"),
     ],
     align=True,

@@ -103,6 +103,7 @@ def begin_reading(sim, w, f, tokens, now):
 def end_reading(sim, w, f, tokens, now):
     """They have come. What the farther store has alone moves to the nearer, or is copied there."""
     fetch = sim.fetches[f]
+    sim.hosts[w].fetched_tokens += tokens
     sim.trees[store_of(sim, w, NEAR)].read_tokens += tokens - fetch.far
     if sim.tiers.storage == 1:
         return

@@ -350,8 +350,9 @@ STEP_LOG = np.dtype(
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("free_tokens", "i8"),  # once the batch was formed
         ("evictable_tokens", "i8"),
-        ("host_tokens", "i8"),  # held by the host tier, and by the worker's stores behind it
+        ("host_tokens", "i8"),  # held by the worker's stores of the first tier, the second, the third
         ("storage_tokens", "i8"),
+        ("farther_tokens", "i8"),
         ("first_entry", "i8"),  # its entries: consecutive ones of the log's entries
         ("first_lost", "i8"),
         ("entries", "i4"),

@@ -17,5 +17,8 @@ def send(sim, k, now, tokens):
     link.free_s = end
     link.busy_s += seconds
     link.tokens += tokens
+    if end > sim.fleet.config.horizon_s:
+        link.beyond_s += end - max(end - seconds, sim.fleet.config.horizon_s)
+        link.beyond_tokens += tokens
     link.transfers += 1
     return end

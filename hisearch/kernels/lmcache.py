@@ -9,6 +9,7 @@ time is in no list yet.
 from __future__ import annotations
 
 from hisearch.kernels import chunk_order, ledger, links
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
 
@@ -58,6 +59,7 @@ def _end_writes(sim, v, now):
         else:
             chunk.ready_s = write.end_s
             chunk_order.put(sim, v, write.slot)
+            book.peak = max(book.peak, ledger.size(sim, v, tl.RECENT))
 
 
 @kernel
@@ -81,7 +83,6 @@ def _room_behind(sim, v):
         book.evicted += 1
         book.used -= 1
     book.used += 1
-    book.peak = max(book.peak, book.used)
     return True
 
 
@@ -218,8 +219,10 @@ def read(sim, w, static, begin, end, now):
         until = k + _leading(sim, v, k, count, now)
         while k < until:
             chunk_order.use(sim, v, ledger.find(sim, v, keys[k]))
-            at_s = travel(sim, w, v, 1, at_s, sim.offloading.block_tokens)
+            into_host = travel(sim, w, host, 0, at_s, sim.offloading.block_tokens)
+            at_s = max(travel(sim, w, v, 1, at_s, sim.offloading.block_tokens), into_host)
             sim.ledgers[v].read += 1
+            sim.ledgers[host].fetched += 1
             if _allocate(sim, host):
                 kept[fresh] = keys[k]
                 fresh += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
+from hisearch.kernels import ledger
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
@@ -52,15 +53,31 @@ def _held(sim, v):
 
 
 @kernel
+def _held_in(sim, w, t):
+    """Tokens in worker ``w``'s store of storage tier ``t``; 0 where there is none."""
+    if t >= sim.tiers.storage:
+        return 0
+    return _held(sim, sim.store_tiers[t].first + w // sim.store_tiers[t].workers_per_store)
+
+
+@kernel
+def _chunks_in(sim, w, tier):
+    """Tokens that worker ``w``'s store of LMCache's ``tier``, behind host memory, can offer; 0 where there is none."""
+    if tier >= sim.worker_stores.shape[1]:
+        return 0
+    return ledger.size(sim, sim.worker_stores[w, tier], tl.RECENT) * sim.offloading.block_tokens
+
+
+@kernel
 def _tier_tokens(sim, w):
-    """What worker ``w``'s host memory holds, and its stores behind that, in tokens."""
+    """What worker ``w``'s stores of the first, the second and the third tier hold, in tokens."""
     host = 0
     storage = 0
+    farther = 0
     if sim.config.hicache:
         host = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
-        for t in range(sim.tiers.storage):
-            tier = sim.store_tiers[t]
-            storage += _held(sim, tier.first + w // tier.workers_per_store)
+        storage = _held_in(sim, w, 0)
+        farther = _held_in(sim, w, 1)
     elif sim.config.host_pages > 0:
         host = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
     elif sim.offloading.mover == tl.OFFLOAD:
@@ -69,9 +86,9 @@ def _tier_tokens(sim, w):
         host = blocks * sim.offloading.block_tokens
     elif sim.offloading.mover == tl.LMCACHE:
         host = sim.ledgers[sim.worker_stores[w, 0]].used * sim.offloading.block_tokens
-        for tier in range(1, sim.worker_stores.shape[1]):
-            storage += sim.ledgers[sim.worker_stores[w, tier]].used * sim.offloading.block_tokens
-    return host, storage
+        storage = _chunks_in(sim, w, 1)
+        farther = _chunks_in(sim, w, 2)
+    return host, storage, farther
 
 
 @kernel
@@ -93,7 +110,7 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
     record.ratio = sim.workers[w].ratio
     record.free_tokens = sim.trees[w].free_pages * sim.config.page_tokens
     record.evictable_tokens = sim.trees[w].evictable_pages * sim.config.page_tokens
-    record.host_tokens, record.storage_tokens = _tier_tokens(sim, w)
+    record.host_tokens, record.storage_tokens, record.farther_tokens = _tier_tokens(sim, w)
     record.first_entry = first
     record.entries = sim.counters[la.LOG_ENTRIES] - first
     record.first_lost = sim.counters[la.LOG_LOST_TAKEN]

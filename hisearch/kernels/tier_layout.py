@@ -80,7 +80,8 @@ LEDGER = np.dtype(
         ("evicted", "i8"),
         ("stored", "i8"),
         ("read", "i8"),
-        ("peak", "i8"),
+        ("fetched", "i8"),  # LMCache, of host memory: that came into it from stores behind it
+        ("peak", "i8"),  # most blocks held; LMCache's host memory: chunks of room in use
         ("hit_tokens", "i8"),  # LMCache: found in it by requests when they were admitted for the first time
         ("free_slot", "i4"),  # first slot given back, or -1
         ("slots", "i4"),  # slots ever used

@@ -93,6 +93,12 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
     }
 
 
+def used_settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
+    """``settings`` without those that have no effect in this deployment, sizes of tiers that it has not among them."""
+    found = settings(deployment)
+    return {name: v for name, v in found.items() if v not in UNUSED and (name not in TIER_SIZES or v != 0)}
+
+
 def _tier_settings(pool: PoolSpec) -> dict[str, str | int | float]:
     """Settings of the cache tiers and their movement; sizes are 0 where there is no such tier."""
     found: dict[str, str | int | float] = {}

@@ -16,7 +16,16 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EvictionName, PoolSpec
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.study import CacheSpace, TierSpace
-from hisearch.specs.tiers import EVICTIONS, MOST_TIERS, MOVERS, MovementSpec, MoverName, TierSpec
+from hisearch.specs.tiers import (
+    MOST_TIERS,
+    MOVERS,
+    SIMULATED_MOVERS,
+    MovementSpec,
+    MoverName,
+    TierSpec,
+    evictions_of,
+    may_expire,
+)
 
 #: A decision's name and its options, at least one -> the option that is taken.
 Ask = Callable[[str, Sequence[Any]], Any]
@@ -85,8 +94,8 @@ class TierChoices:
 
     @property
     def _movers(self) -> list[MoverName]:
-        """Those of the space that the engine has, or its usual one."""
-        found = [mover for mover in self.space.movement.movers if mover in MOVERS[self.engine]]
+        """Those of the space that the engine has and that are simulated, or its usual one."""
+        found = [mover for mover in self.space.movement.movers if mover in SIMULATED_MOVERS[self.engine]]
         return found or [MOVERS[self.engine][0]]
 
     @property
@@ -104,15 +113,20 @@ class TierChoices:
     def _tier(self, ask: Ask, number: int, tier: TierSpace, gib: float, mover: MoverName) -> TierSpec:
         medium = ask(f"tier_{number}_medium", tier.media)
         scope = ask(f"tier_{number}_scope", tier.scope) if tier.scope else self.scopes.get(medium)
-        known = ("lru",) if self.engine == "trtllm" else EVICTIONS.get(mover, tuple(tier.eviction))
-        evictions = [eviction for eviction in tier.eviction if eviction in known] or ["lru"]
+        evictions, lifetimes = self._rules(tier, number, mover)
         return TierSpec(
             medium=medium,
             gib=gib,
             scope=scope,
             eviction=ask(f"tier_{number}_eviction", evictions),
-            ttl_s=ask(f"tier_{number}_ttl_s", tier.ttl_s),
+            ttl_s=ask(f"tier_{number}_ttl_s", lifetimes),
         )
+
+    def _rules(self, tier: TierSpace, number: int, mover: MoverName) -> tuple[list[Any], list[float | None]]:
+        """Evictions and times to live of the space that the mover's tier ``number``, from 1 on, has."""
+        known = evictions_of(self.engine, mover, number - 1)
+        evictions = [eviction for eviction in tier.eviction if eviction in known] or ["lru"]
+        return evictions, list(tier.ttl_s) if may_expire(mover, number - 1) else [None]
 
     def _movement(self, ask: Ask, mover: MoverName, tiers: int) -> MovementSpec:
         space, settings = self.space.movement, dict[str, Any]()
@@ -173,15 +187,14 @@ class TierChoices:
                     without = 1
                 elif sizes[0] == 0:
                     total += product * self._settings(mover, number - 1)
-                product *= sum(size > 0 for size in sizes) * self._variants(tier, mover)
+                product *= sum(size > 0 for size in sizes) * self._variants(tier, number, mover)
             total += product * self._settings(mover, min(len(self.space.tiers), MOST_TIERS[mover]))
         return total + without if self.space.tiers else 1
 
-    def _variants(self, tier: TierSpace, mover: MoverName) -> int:
+    def _variants(self, tier: TierSpace, number: int, mover: MoverName) -> int:
         """Choices of a tier of one size."""
-        known = ("lru",) if self.engine == "trtllm" else EVICTIONS.get(mover, tuple(tier.eviction))
-        evictions = sum(eviction in known for eviction in tier.eviction) or 1
-        return len(tier.media) * (len(tier.scope) or 1) * evictions * len(tier.ttl_s)
+        evictions, lifetimes = self._rules(tier, number, mover)
+        return len(tier.media) * (len(tier.scope) or 1) * len(evictions) * len(lifetimes)
 
     def _settings(self, mover: MoverName, tiers: int) -> int:
         """Choices of movement and device eviction with so many tiers."""

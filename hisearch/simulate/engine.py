@@ -265,6 +265,7 @@ def _result(
 ) -> Result:
     table = _request_table(plan, trace, fleet, sims)
     pools = _pool_uses(plan)
+    until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
     plans = [pool.plan for pool in plan.pools]
     return Result(
@@ -279,19 +280,24 @@ def _result(
         gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
         log=_logs(pools, sims) if sims[0].config.log else None,
         far_hit_tokens=sum(int(sim.workers["far_hit_tokens"].sum()) for sim in sims),
-        stores=_stores(pools, plans, sims),
-        links=tuple(replace(use, pool=p) for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim)),
+        observed_s=max(until_s - first, 0.0),
+        stores=_stores(pools, plans, sims, until_s),
+        links=tuple(
+            replace(use, pool=p) for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim, until_s)
+        ),
         hand_overs=_hand_overs(plan, fleet),
         fetches_ahead=any(tier_arrays.storage_of(each) for each in plans),
         pools=pools,
     )
 
 
-def _stores(pools: Sequence[PoolUse], plans: Sequence[WorkerPlan], sims: Sequence[la.Sim]) -> tuple[StoreUse, ...]:
+def _stores(
+    pools: Sequence[PoolUse], plans: Sequence[WorkerPlan], sims: Sequence[la.Sim], until_s: float
+) -> tuple[StoreUse, ...]:
     return tuple(
         replace(use, pool=p, first_worker=pools[p].first_worker + use.first_worker)
         for p, sim in enumerate(sims)
-        for use in tier_use.store_uses(plans[p], sim)
+        for use in tier_use.store_uses(plans[p], sim, until_s)
     )
 
 

@@ -11,13 +11,14 @@ from hisearch.latency.memory import MemoryPlan, plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import engine_problem
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.tier_checks import TierProblem
-from hisearch.specs.tiers import MOVERS
+from hisearch.specs.tiers import MOVER_TITLES, SIMULATED_MOVERS, may_expire, mover_title
 
 __all__ = [
     "NO_WINDOW",
@@ -28,6 +29,7 @@ __all__ = [
     "WorkerPlan",
     "check_simulated",
     "check_split",
+    "plan_room",
     "plan_worker",
 ]
 
@@ -91,23 +93,12 @@ def plan_worker(
     Raises:
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
-        TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated yet.
+        TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated.
         ValueError: a medium that is not known.
     """
     engine = pool.engine
     check_split(pool, model)
-    memory = plan_memory(
-        model,
-        accelerator,
-        tensor_parallel=pool.tensor_parallel,
-        parallelism=pool.parallelism,
-        weight_dtype=pool.weight_dtype,
-        kv_dtype=pool.kv_dtype,
-        engine=engine,
-        accelerator_name=pool.accelerator,
-    )
-    tiers = plan_tiers(pool, model=model, memory=memory, accelerator=accelerator, host=host, media=media)
-    check_simulated(pool, tiers)
+    memory, tiers = plan_room(pool, model=model, accelerator=accelerator, host=host, media=media)
     costs = compile_costs(
         profile_name,
         profile,
@@ -150,29 +141,45 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
             raise InvalidParallelism(f"pool {pool.name}: {key} {degree} is not simulated yet", key)
 
 
-def check_simulated(pool: PoolSpec, tiers: Tiers) -> None:
-    """Refuse what the kernels do not know yet.
+def plan_room(
+    pool: PoolSpec,
+    *,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    host: HostSpec | None,
+    media: Mapping[str, MediumSpec],
+) -> tuple[MemoryPlan, Tiers]:
+    """Where a worker keeps KV: its device memory, and its tiers; arguments and errors as of ``plan_worker``."""
+    memory = plan_memory(
+        model,
+        accelerator,
+        tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
+        weight_dtype=pool.weight_dtype,
+        kv_dtype=pool.kv_dtype,
+        engine=pool.engine,
+        accelerator_name=pool.accelerator,
+    )
+    check_simulated(pool)
+    return memory, plan_tiers(pool, model=model, memory=memory, accelerator=accelerator, host=host, media=media)
 
-    HiCache, vLLM's offloading connector, and LMCache under vLLM are simulated whole; of other movers one tier of each
-    worker's own, under lru.
+
+def check_simulated(pool: PoolSpec) -> None:
+    """Refuse what the kernels do not know.
+
+    HiCache, vLLM's offloading connector, LMCache under vLLM and TensorRT-LLM's host cache are simulated whole, LMCache
+    under SGLang is not. Times to live are those of the stores behind HiCache's host tier.
 
     Raises:
         TierRefused: with the key.
     """
-    key = _not_simulated(pool)
-    if tiers.plans and key:
-        raise TierRefused(pool.name, TierProblem(key, "not simulated yet"))
-
-
-def _not_simulated(pool: PoolSpec) -> str:
-    """The first key that is not simulated, or nothing."""
-    if pool.mover == "hicache":
-        return ""
+    if not pool.tiers or pool.mover == "hicache":
+        return
+    if pool.mover not in SIMULATED_MOVERS[pool.engine.name]:
+        title, known = ENGINE_TITLES[pool.engine.name], " or ".join(SIMULATED_MOVERS[pool.engine.name])
+        message = f"{MOVER_TITLES[pool.mover]} under {title} can be exported, not simulated; simulated is {known}"
+        raise TierRefused(pool.name, TierProblem("movement.mover", message))
     for index, tier in enumerate(pool.tiers):
-        if tier.ttl_s is not None:
-            return f"tiers.{index}.ttl_s"
-    if pool.engine.name == "vllm":
-        return ""
-    if len(pool.tiers) > 1:
-        return "tiers.1"
-    return "" if pool.mover == MOVERS[pool.engine.name][0] else "movement.mover"
+        if tier.ttl_s is not None and not may_expire(pool.mover, index):
+            message = f"times to live are not simulated under {mover_title(pool.engine.name, pool.mover)}; leave it out"
+            raise TierRefused(pool.name, TierProblem(f"tiers.{index}.ttl_s", message))

@@ -148,8 +148,12 @@ class StoreUse:
     Attributes:
         tier: 0 for HBM, then as ``WorkerPlan.tiers`` from 1 on.
         first_worker, workers: who shares it.
-        capacity_tokens: its size. peak_tokens: most that it held at once.
-        stored_tokens: written into it. read_tokens: read out of it. Both are 0 for HBM, which the steps read and write.
+        capacity_tokens: its size.
+        peak_tokens: most of it in use at once. Of HBM: what requests held, besides which all the rest may be cached. Of
+            host memory: with what was on its way in. Of stores behind it: what could be found.
+        stored_tokens: written into it by the end of the run; LMCache writes what is there already once more, and counts
+            it. read_tokens: read out of it, towards HBM. What LMCache or HiCache read from behind host memory passes
+            through that, and counts in both tiers, once in each. Both are 0 for HBM, which the steps read and write.
         evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
         demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
         hit_tokens: of LMCache's, those that requests found in it when they were first admitted.
@@ -179,7 +183,8 @@ class LinkUse:
             worker's link to host memory where that is the worker's own; "host" for a worker's link to host memory that
             others share; "network" for a node's network, which leads to all tiers of the cluster.
         index: of the worker, store or node. write: towards the tier.
-        busy_s: seconds in use. tokens, transfers: moved in all. pool: whose it is.
+        busy_s: seconds in use, by the end of the run. tokens, transfers: sent, with what was waiting or on its way
+            then. pool: whose it is.
     """
 
     tier: int
@@ -243,9 +248,11 @@ class Result:
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
-    stores, links: what the tiers and the ways between them did. far_hit_tokens: of the hits in storage, those in the
-    farther of two storage tiers; what a request fetched from there counts as the end of what it fetched.
-    stores, links: what the tiers and the ways between them did. fetches_ahead: storage is read for requests that wait.
+    far_hit_tokens: of the hits in storage, those in the farther of two storage tiers; what a request fetched from there
+        counts as the end of what it fetched.
+    observed_s: from the first arrival to the end of the run: the horizon where it was reached, else the last event.
+    stores, links: what the tiers and the ways between them did in that time. fetches_ahead: storage is read for
+        requests that wait.
     """
 
     requests: RequestTable
@@ -258,6 +265,7 @@ class Result:
     log: StepLog | None = None
     events: int = 0
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    observed_s: float = 0.0
     stores: tuple[StoreUse, ...] = ()
     links: tuple[LinkUse, ...] = ()
     far_hit_tokens: int = 0
@@ -343,6 +351,15 @@ class Result:
         from hisearch.simulate import series
 
         return series.step_series(self) if interval_s is None else series.regular_series(self, interval_s)
+
+    def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """What each store of the tiers held, from the log: at each step of its workers, or each ``interval_s`` seconds.
+
+        See ``simulate.tier_series`` for the columns and the errors.
+        """
+        from hisearch.simulate import tier_series
+
+        return tier_series.tier_series(self, interval_s)
 
     def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
         """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.gaps``."""

@@ -9,8 +9,8 @@ Definitions, for a worker at time t, once all that happens at t has happened
     decode_tokens   tokens computed one at a time, to make the next one
     batch_tokens    prefill_tokens + decode_tokens
     preempted       requests that lost their KV while the batch was formed
-    host_tokens     tokens that the host tier holds; 0 without one
-    storage_tokens  tokens that the worker's stores behind it hold, which others may share, as they may vLLM's host tier
+
+What the stores of the tiers hold, which workers may share, is in ``tier_series``.
 
 At a horizon the log ends with the last step whose launch had been recorded: vLLM's and SGLang's runs of decode steps
 enter it as they end, so that the steps of one that the horizon cuts are missing.
@@ -166,8 +166,6 @@ def step_series(result: Result) -> pd.DataFrame:
             "decode_tokens": decode,
             "batch_tokens": prefill + decode,
             "preempted": steps["lost"],
-            "host_tokens": steps["host_tokens"],
-            "storage_tokens": steps["storage_tokens"],
         }
     )
     running, waiting = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
@@ -193,7 +191,7 @@ def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
     """
     import pandas as pd
 
-    at_s = _ticks_s(result, interval_s)
+    at_s = ticks_s(result, interval_s, len(result.workers.steps))
     steps = step_log(result).steps
     prefill, decode = step_tokens(result)
     used = kv_tokens_used(result)
@@ -216,8 +214,6 @@ def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
             "running": running,
             "waiting": at_worker.waiting(at_s),
             "kv_tokens_used": np.where(running > 0, np.append(0, used[mine])[newest], 0),
-            "host_tokens": np.append(0, steps["host_tokens"][mine])[newest],
-            "storage_tokens": np.append(0, steps["storage_tokens"][mine])[newest],
             **{name: np.diff(np.append(0, np.cumsum(v))[ended], prepend=0) for name, v in totals.items()},
             "busy_s": np.diff(_busy_s(steps["start_s"][mine], steps["end_s"][mine], at_s), prepend=0.0),
         }
@@ -225,16 +221,16 @@ def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _ticks_s(result: Result, interval_s: float) -> F8:
-    """Times of the rows of one worker; errors as of ``regular_series``."""
+def ticks_s(result: Result, interval_s: float, rows: int) -> F8:
+    """Times of a regular series, each of which has ``rows`` rows; errors as of ``regular_series``."""
     if not (interval_s > 0 and math.isfinite(interval_s)):
         raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s:g}")
-    workers, end_s = len(result.workers.steps), end_of_log_s(result)
+    end_s = end_of_log_s(result)
     intervals = end_s / interval_s
-    if (intervals + 2) * workers > MAX_ROWS:
+    if (intervals + 2) * rows > MAX_ROWS:
         raise TooManyRows(
-            f"a series every {interval_s:g} s would have {(intervals + 2) * workers:.0f} rows, at most {MAX_ROWS} are "
-            f"written: the interval must be longer, {1.01 * end_s * workers / MAX_ROWS:.3g} s or more"
+            f"a series every {interval_s:g} s would have {(intervals + 2) * rows:.0f} rows, at most {MAX_ROWS} are "
+            f"written: the interval must be longer, {1.01 * end_s * rows / MAX_ROWS:.3g} s or more"
         )
     last = math.ceil(intervals)
     if last * interval_s < end_s:

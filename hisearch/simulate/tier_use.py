@@ -1,26 +1,48 @@
-"""What the tiers and the links between them did in a simulation."""
+"""What the tiers and the links between them did in a simulation, up to its end.
+
+The end is the horizon where it was reached, else when the last request ended: what is under way then has taken room
+and waits for its link, and counts as moved only as far as it has come.
+"""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hisearch.kernels import layout as la
-from hisearch.simulate import chunk_arrays
+from hisearch.simulate import chunk_arrays, under_way
 from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import LinkUse, StoreUse
 
 
-def store_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[StoreUse, ...]:
-    """All stores, HBM first."""
+def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:
+    """Until when the tiers were looked at.
+
+    Args:
+        sim: as the run left it.
+        last_event_s: of a worker.
+        stopped: before every request had ended: at the horizon, or because the run was lost.
+    """
+    horizon_s = float(sim.fleet.config.horizon_s)
+    if stopped:
+        return horizon_s if math.isfinite(horizon_s) else last_event_s
+    # The last request to come may have been rejected, long after all others had ended.
+    return max(last_event_s, float(np.nanmax(sim.fleet.arrival_s, initial=0.0)))
+
+
+def store_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
+    """All stores, HBM first, at ``end_s`` (see ``end_of_run_s``)."""
     workers, page = int(sim.config.workers), int(sim.config.page_tokens)
     rows = [_store(sim, 0, w, w, 1, int(sim.workers[w].peak_pages), page) for w in range(workers)]
+    if mover_of(plan) == "lmcache":
+        return (*rows, *_chunk_stores(plan, sim, end_s))
     if mover_of(plan):
-        return (*rows, *_connector_stores(plan, sim))
+        return (*rows, *_offload_stores(sim, end_s))
     if not sim.config.host_pages:
         return tuple(rows)
-    pools = len(sim.trees) - workers
-    rows += [_store(sim, 1, pools + w, w, 1, int(sim.trees[pools + w].peak_pages), page) for w in range(workers)]
+    rows += [_host_pool(sim, w, page, end_s) for w in range(workers)]
     for index, tier in enumerate(sim.store_tiers, 2):
         sharing = int(tier.workers_per_store)
         for k in range(int(tier.stores)):
@@ -30,7 +52,17 @@ def store_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[StoreUse, ...]:
     return tuple(rows)
 
 
-def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak_pages: int, page: int) -> StoreUse:
+def _store(
+    sim: la.Sim,
+    tier: int,
+    v: int,
+    first_worker: int,
+    workers: int,
+    peak_pages: int,
+    page: int,
+    late: tuple[int, int] = (0, 0),
+) -> StoreUse:
+    """Tree ``v`` as a store; ``late``: tokens too many that it counts as written, and as read."""
     tree = sim.trees[v]
     return StoreUse(
         tier,
@@ -38,52 +70,98 @@ def _store(sim: la.Sim, tier: int, v: int, first_worker: int, workers: int, peak
         workers,
         int(tree.capacity_pages) * page,
         peak_pages * page,
-        int(tree.stored_tokens),
-        int(tree.read_tokens),
+        int(tree.stored_tokens) - late[0],
+        int(tree.read_tokens) - late[1],
         int(tree.evicted_tokens),
         int(tree.expired_tokens),
         int(tree.demoted_tokens),
     )
 
 
-def _connector_stores(plan: WorkerPlan, sim: la.Sim) -> list[StoreUse]:
-    """The stores of vLLM's offloading connector, or of LMCache."""
+def _host_pool(sim: la.Sim, w: int, page: int, end_s: float) -> StoreUse:
+    """Worker ``w``'s host memory under HiCache or TensorRT-LLM."""
+    v = len(sim.trees) - int(sim.config.workers) + w
+    coming, going = under_way.copies(sim, w, end_s)
+    if sim.config.hicache:
+        coming -= int(sim.hosts[w].fetched_tokens)
+    return _store(sim, 1, v, w, 1, int(sim.trees[v].peak_pages), page, (coming, going))
+
+
+def _offload_stores(sim: la.Sim, end_s: float) -> list[StoreUse]:
+    """Those of vLLM's offloading connector."""
     workers, block = int(sim.config.workers), int(sim.offloading.block_tokens)
-    if mover_of(plan) == "lmcache":
-        return [
+    sharing = int(sim.offloading.workers_per_store)
+    rows = []
+    for k, store in enumerate(sim.stores):
+        mine = range(k * sharing, min((k + 1) * sharing, workers))
+        stored = int(store.stored) * block - sum(under_way.offload_transfers(sim, w, end_s) for w in mine)
+        read = sum(_arrived(sim, 2 * w + 1) for w in mine)
+        sizes = (int(store.capacity) * block, int(store.peak) * block)
+        rows.append(StoreUse(1, mine.start, len(mine), *sizes, stored, read, int(store.evicted) * block, 0))
+    return rows
+
+
+def _arrived(sim: la.Sim, k: int) -> int:
+    """Tokens that came over link ``k``, which steps wait for: only the horizon cuts one."""
+    return int(sim.links[k].tokens) - int(sim.links[k].beyond_tokens)
+
+
+def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]:
+    """Those of LMCache.
+
+    All that is loaded comes through host memory: what stores behind it had goes into it, and out of it.
+    """
+    block = int(sim.offloading.block_tokens)
+    rows = []
+    for v, store in enumerate(chunk_arrays.stores(plan, int(sim.config.workers))):
+        book = sim.ledgers[v]
+        mine = range(store.first_worker, store.first_worker + store.workers)
+        if store.tier == 0:
+            peak = int(book.peak)
+            stored = sum(_arrived(sim, 2 * w) for w in mine) + int(book.fetched) * block
+            read = sum(_arrived(sim, 2 * w + 1) for w in mine)
+        else:
+            written, new = under_way.chunk_writes(sim, v, end_s)
+            peak = max(int(book.peak), int(under_way.chunks_held(sim, v)) + new)
+            stored = (int(book.stored) + written) * block
+            read = _arrived(sim, store.link + 1)
+        rows.append(
             StoreUse(
                 store.tier + 1,
                 store.first_worker,
                 store.workers,
                 int(book.capacity) * block,
-                int(book.peak) * block,
-                int(book.stored) * block,
-                int(book.read) * block,
+                peak * block,
+                stored,
+                read,
                 int(book.evicted) * block,
                 0,
                 hit_tokens=int(book.hit_tokens),
             )
-            for store, book in zip(chunk_arrays.stores(plan, workers), sim.ledgers, strict=True)
-        ]
-    sharing = int(sim.offloading.workers_per_store)
-    rows = []
-    for k, store in enumerate(sim.stores):
-        mine = range(k * sharing, min((k + 1) * sharing, workers))
-        read = sum(int(sim.links[2 * w + 1].tokens) for w in mine)
-        sizes = (int(store.capacity) * block, int(store.peak) * block, int(store.stored) * block)
-        rows.append(StoreUse(1, mine.start, len(mine), *sizes, read, int(store.evicted) * block, 0))
+        )
     return rows
 
 
-def link_uses(plan: WorkerPlan, sim: la.Sim) -> tuple[LinkUse, ...]:
-    """All links, in the order of ``layout.Sim``."""
+def link_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[LinkUse, ...]:
+    """All links, in the order of ``layout.Sim``, at ``end_s`` (see ``end_of_run_s``)."""
     if not sim.config.host_pages and not mover_of(plan):
         return ()
     ways = _ways(plan, sim)
     return tuple(
-        LinkUse(*ways[k // 2], k % 2 == 0, float(link.busy_s), int(link.tokens), int(link.transfers))
+        LinkUse(*ways[k // 2], k % 2 == 0, _busy_s(sim, k, end_s), int(link.tokens), int(link.transfers))
         for k, link in enumerate(sim.links)
     )
+
+
+def _busy_s(sim: la.Sim, k: int, end_s: float) -> float:
+    """Seconds of link ``k``'s work before the end.
+
+    What comes behind the horizon is counted as it is sent. At a run's own end all has been sent by then, so that what
+    is left follows without a gap.
+    """
+    link = sim.links[k]
+    left_s = float(link.beyond_s) if end_s == sim.fleet.config.horizon_s else max(float(link.free_s) - end_s, 0.0)
+    return max(float(link.busy_s) - left_s, 0.0)
 
 
 def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:

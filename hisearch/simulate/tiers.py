@@ -77,12 +77,18 @@ def plan_tiers(
         _tier_plan(pool, index, tier, media[tier.medium], model, memory) for index, tier in enumerate(pool.tiers)
     )
     if pool.mover == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
-        message = (
-            f"{pool.tiers[0].gib:g} GiB hold {plans[0].capacity_tokens} tokens; SGLang's host pool must exceed its "
-            f"device pool of {memory.kv_capacity_tokens}, whatever the write policy"
-        )
-        raise TierRefused(pool.name, TierProblem("tiers.0.gib", message))
+        raise TierRefused(pool.name, TierProblem("tiers.0.gib", _too_small(pool, plans[0], memory)))
     return Tiers(plans, _movement_plan(pool, plans, model, memory, accelerator, host), nodes)
+
+
+def _too_small(pool: PoolSpec, host: TierPlan, memory: MemoryPlan) -> str:
+    """Why HiCache does not take its host pool, and from which size on it does."""
+    ranks = pool.tensor_parallel
+    enough_gb = math.ceil((memory.kv_capacity_tokens + host.page_tokens) * host.bytes_per_token / ranks / _GB)
+    return (
+        f"{pool.tiers[0].gib:g} GiB hold {host.capacity_tokens} tokens; SGLang's host pool must exceed its device pool "
+        f"of {memory.kv_capacity_tokens}, whatever the write policy: {math.ceil(enough_gb * _GB * ranks / _GIB)} GiB do"
+    )
 
 
 def medium_law(
@@ -165,7 +171,8 @@ def _capacity_tokens(pool: PoolSpec, index: int, tier: TierSpec, per_token: floa
         size_bytes = size_bytes / pool.tensor_parallel // _GB * _GB * pool.tensor_parallel
     pages = int(size_bytes / (per_token * page))
     if pages < 1:
-        message = f"{tier.gib:g} GiB are less than one page of {page} tokens ({per_token * page / _GIB:.4g} GiB)"
+        unit = "chunk" if pool.mover == "lmcache" else "page"
+        message = f"{tier.gib:g} GiB are less than one {unit} of {page} tokens ({per_token * page / _GIB:.4g} GiB)"
         raise TierRefused(pool.name, TierProblem(f"tiers.{index}.gib", message))
     return pages * page
 

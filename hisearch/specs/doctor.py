@@ -16,7 +16,8 @@ from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.parallelism import Parallelism, degrees_of, slots_problem, split_problems
 from hisearch.specs.resolve import load_deployment, load_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
-from hisearch.specs.tiers import MOVERS, TierSpec
+from hisearch.specs.tier_notes import tier_notes
+from hisearch.specs.tiers import MOVERS, SIMULATED_MOVERS, TierSpec
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,17 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
 
 
 def _movers(study: ResolvedStudy) -> list[Problem]:
-    """Movers that no engine of the space has."""
+    """Movers that no engine of the space has, or is simulated with."""
     engines = study.space.spec.execution.engines
     return [
-        study.space.problem(f"spec.cache.movement.movers.{index}", f"no engine of the space has {mover}")
+        study.space.problem(
+            f"spec.cache.movement.movers.{index}",
+            f"{mover} is exported, not simulated, with the engines of the space"
+            if any(mover in MOVERS[engine] for engine in engines)
+            else f"no engine of the space has {mover}",
+        )
         for index, mover in enumerate(study.space.spec.cache.movement.movers)
-        if not any(mover in MOVERS[engine] for engine in engines)
+        if not any(mover in SIMULATED_MOVERS[engine] for engine in engines)
     ]
 
 
@@ -170,23 +176,9 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
             host = resolved.hosts[host_name].spec
             if problem := slots_problem(pool.parallelism, host_name, host):
                 problems.append(resolved.document.problem(f"{at}.{problem.key}", problem.message))
-            media = {name: document.spec for name, document in resolved.media.items()}
-            warnings += [
-                resolved.document.problem(f"{at}.{problem.key}", problem.message)
-                for problem in tier_checks.capacity_problems(pool.tiers, pool.parallelism, media, host_name, host)
-            ]
-        warnings += _eviction_note(resolved, index)
+    warnings += tier_notes(resolved)
     warnings += _price_notes(resolved.hardware, resolved.document)
     return tuple(problems), tuple(warnings)
-
-
-def _eviction_note(resolved: ResolvedDeployment, index: int) -> list[Problem]:
-    """SGLang has one setting for what its device pool and its host pool evict by."""
-    pool = resolved.deployment.pools[index]
-    if pool.mover != "hicache" or not pool.tiers or pool.tiers[0].eviction == pool.engine.eviction:
-        return []
-    message = f"SGLang evicts its host tier by engine.eviction, here {pool.engine.eviction}: no flag sets this one"
-    return [resolved.document.problem(f"spec.pools.{index}.tiers.0.eviction", message)]
 
 
 def _slo_warnings(document: Document[Any]) -> list[Problem]:

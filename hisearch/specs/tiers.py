@@ -8,7 +8,7 @@ the offloading connector in vLLM 0.19 (``v1/kv_offload``), LMCache's ``v1/config
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,9 @@ MOVERS: dict[EngineName, tuple[MoverName, ...]] = {
     "trtllm": ("offload",),
 }
 
+#: Those of them that are simulated; the others can be exported.
+SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {**MOVERS, "sglang": ("hicache",)}
+
 #: Movers as people write them.
 MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
 
@@ -44,7 +47,8 @@ class TierSpec(Strict):
 
     medium: str = Field(description="Name or path of the Medium that it is made of.")
     gib: Positive = Field(
-        description="Size in GiB of one store: of each worker, of each node, or the cluster's, as the scope says."
+        description="Size in GiB of one store: of each worker, of each node, or the cluster's, as the scope says. "
+        "SGLang's host tier must hold more than its device pool, and is used in whole GB (10^9 bytes) of each rank."
     )
     scope: ScopeName | None = Field(
         None,
@@ -61,7 +65,9 @@ class TierSpec(Strict):
         "evicts its host tier by the engine's own eviction.",
     )
     ttl_s: Positive | None = Field(
-        None, description="Time after its last use at which an entry expires; never if absent."
+        None,
+        description="Time after its last use at which an entry expires; never if absent. Simulated of what is "
+        "behind SGLang's host tier; nothing expires in that.",
     )
     reclaim: ReclaimName = Field(
         "lazy",
@@ -94,7 +100,7 @@ class MovementSpec(Strict):
         description="hicache: SGLang's hierarchical cache (--enable-hierarchical-cache), its default. offload: vLLM's "
         "offloading connector (--kv-offloading-backend native) and TensorRT-LLM's host cache "
         "(kv_cache_config.host_cache_size), their default. lmcache: LMCache under vLLM (--kv-offloading-backend "
-        "lmcache) or SGLang (--enable-lmcache).",
+        "lmcache) or SGLang (--enable-lmcache), which is exported, not simulated.",
     )
     write_policy: WritePolicyName = Field(
         "write_through",
@@ -108,7 +114,8 @@ class MovementSpec(Strict):
     prefetch: PrefetchName = Field(
         "best_effort",
         description="HiCache --hicache-storage-prefetch-policy: start a request with what has come from storage when "
-        "its turn comes, wait for all of it, or wait until a deadline. Needs a storage tier, as all prefetch settings.",
+        "its turn comes, wait for all of it, or wait until a deadline. About a disk or pool behind the host's "
+        "memory, as all prefetch settings.",
     )
     prefetch_threshold_tokens: Count = Field(
         256,
@@ -168,6 +175,18 @@ def shares_memory(engine: EngineName, mover: MoverName) -> bool:
     return engine == "vllm" and mover == "lmcache"
 
 
+def may_expire(mover: MoverName, index: int) -> bool:
+    """Whether a time to live is simulated in the tier ``index``, from 0 on: in the stores behind SGLang's host pool."""
+    return mover == "hicache" and index > 0
+
+
+def evictions_of(engine: EngineName, mover: MoverName, index: int) -> tuple[str, ...]:
+    """Policies that the tier ``index``, from 0 on, can be told to evict by; SGLang's host pool follows its engine."""
+    if engine == "trtllm" or (mover == "hicache" and index == 0):
+        return ("lru",)
+    return EVICTIONS.get(mover, get_args(TierEvictionName))
+
+
 def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec], movement: MovementSpec) -> None:
     """Refuse tiers and settings that the mover does not have, as far as names tell.
 
@@ -192,10 +211,13 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
         raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
     if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
         raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
-    known_evictions = ("lru",) if engine == "trtllm" else EVICTIONS.get(mover)
     for index, tier in enumerate(tiers):
-        if known_evictions is not None and tier.eviction not in known_evictions:
-            message = f"{title} has no {tier.eviction}; known: {', '.join(known_evictions)}"
+        if tier.ttl_s is not None and mover == "hicache" and not may_expire(mover, index):
+            message = f"nothing expires in {title}'s host tier, it only makes room; leave ttl_s out"
+            raise KeyedError(("tiers", index, "ttl_s"), message)
+        policies = evictions_of(engine, mover, index)
+        if mover != "hicache" and tier.eviction not in policies:
+            message = f"{title} has no {tier.eviction}; known: {', '.join(policies)}"
             raise KeyedError(("tiers", index, "eviction"), message)
     if mover == "lmcache" and movement.chunk_tokens % page_tokens:
         message = f"{movement.chunk_tokens} is no multiple of the engine's pages of {page_tokens} tokens"
@@ -212,9 +234,11 @@ def _check_settings(engine: EngineName, mover: MoverName, tiers: Sequence[TierSp
                 message = f"{mover_title(engine, mover)} has no such setting; leave it at {_plain(default)}"
                 raise KeyedError(("movement", name), message)
             if name in _STORAGE_ALONE and len(tiers) == 1:
-                raise KeyedError(("movement", name), "needs a storage tier: a second entry of tiers")
+                message = "is about a disk or pool behind the host's memory: add one as the second entry of tiers"
+                raise KeyedError(("movement", name), message)
             if name == "hierarchy" and len(tiers) < 3:
-                raise KeyedError(("movement", name), "needs two storage tiers: a second and a third entry of tiers")
+                message = "is about two stores behind the host's memory: add them as second and third entry of tiers"
+                raise KeyedError(("movement", name), message)
 
 
 def _plain(value: object) -> str:

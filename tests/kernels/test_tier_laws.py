@@ -48,6 +48,38 @@ def test_l4_links_never_carry_more_than_their_bandwidth(system: TieredSystem) ->
         assert (link.tokens == 0) == (link.transfers == 0)
 
 
+@examples(60)
+@given(
+    system=tiered(limited_stores(), most_workers=4, mixed=False) | chains(most_workers=4, mixed=False),
+    stop=st.floats(0.1, 1.0),
+)
+def test_l4_what_counts_as_moved_has_come_by_the_end(system: TieredSystem, stop: float) -> None:
+    """No link is busier than the run was long, and no tier was given more than its links carried in that time."""
+    whole = settled(system)
+    first = float(whole.requests.arrival_s.min())
+    cut = settled(system, horizon_s=first + stop * whole.makespan_s)
+    for result in (whole, cut):
+        assert result.observed_s >= result.makespan_s
+        plans = system.plan.tiers
+        for link in result.links:
+            assert 0 <= link.busy_s <= result.observed_s + 1e-9
+        for use in (use for use in result.stores if use.tier > 1):
+            ways = [link for link in result.links if (link.tier, link.path) == (use.tier, "medium")]
+            sharing = system.plan.workers_sharing(plans[use.tier - 1], system.workers)
+            write, read = (link for link in ways if link.index == use.first_worker // sharing)
+            law = plans[use.tier - 1]
+            assert use.stored_tokens * law.write.s_per_token <= write.busy_s + 1e-9
+            assert (use.read_tokens + use.demoted_tokens) * law.read.s_per_token <= read.busy_s + 1e-9
+        behind = sum(use.read_tokens for use in result.stores if use.tier > 1)
+        hosts = [use for use in result.stores if use.tier == 1]
+        to_host = [link for link in result.links if link.tier == 1 and link.write]
+        law = plans[0].write
+        movement = system.movement
+        pace = max(law.s_per_token, movement.host_write.s_per_token)
+        moved = sum(use.stored_tokens for use in hosts) - behind
+        assert 0 <= moved * pace <= sum(link.busy_s for link in to_host) + 1e-6
+
+
 @examples(6)
 @given(several=st.lists(tiered(limited_stores(), most_workers=4) | chains(most_workers=4), min_size=4, max_size=4))
 def test_l6_threads_give_the_same_bytes_as_one_after_another(several: list[TieredSystem]) -> None:

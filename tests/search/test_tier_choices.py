@@ -158,10 +158,30 @@ def test_an_engine_is_asked_for_what_it_has() -> None:
         ("usual", "vllm", (None, "offload")),
         ("always", "trtllm", ("offload",)),
         ("movers", "vllm", (None, "lmcache", "offload")),
+        ("movers", "sglang", (None, "hicache")),
+        ("lmcache", "sglang", (None, "hicache")),
     ],
 )
 def test_who_may_move_kv(space: str, engine: EngineName, movers: tuple[str | None, ...]) -> None:
     assert choices_of(space, engine).possible_movers == movers
+
+
+@pytest.mark.parametrize(("engine", "lifetimes"), [("sglang", {2: (None, 60)}), ("vllm", {})])
+def test_lifetimes_are_searched_where_they_are_simulated(
+    engine: EngineName, lifetimes: dict[int, tuple[float | None, ...]]
+) -> None:
+    """In the stores behind SGLang's host tier, and nowhere else."""
+    tiers = [DRAM | {"gib": [64], "ttl_s": [None, 60]}, DISK | {"gib": [500], "ttl_s": [None, 60]}]
+    space = CacheSpace.model_validate({"tiers": tiers, "movement": {"movers": ["lmcache"]}})
+    choices, asked = TierChoices(space, engine, {}), {}
+
+    def ask(name: str, options: Sequence[Any]) -> Any:
+        asked[name] = tuple(options)
+        return options[0]
+
+    choices.choose(ask)
+    for number in (1, 2):
+        assert asked[f"tier_{number}_ttl_s"] == lifetimes.get(number, (None,))
 
 
 def test_other_tiers_are_not_of_the_space() -> None:
@@ -230,7 +250,10 @@ def test_the_sampler_fills_several_tiers(engine: EngineName) -> None:
     search_cache(problem, ledger, until=90)
     pools = [trial.deployment.pool for trial in ledger.trials[before:]]
     assert {len(pool.tiers) for pool in pools} >= {0, 1, 3}
-    assert len({pool.mover for pool in pools if pool.tiers}) == 2
+    # LMCache under SGLang is not simulated.
+    assert {pool.mover for pool in pools if pool.tiers} == (
+        {"hicache"} if engine == "sglang" else {"lmcache", "offload"}
+    )
     assert len({tier_gib(pool) for pool in pools}) > 3
     choices = problem.tier_choices(engine)
     for pool in pools:

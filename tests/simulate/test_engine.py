@@ -7,11 +7,13 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hisearch.kernels import cluster, doors
+from hisearch.kernels import cluster, doors, pools
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, engine, simulate
 from hisearch.simulate.tier_plan import TransferLaw
@@ -58,13 +60,13 @@ def test_trace_is_never_written(name: str) -> None:
 def test_run_is_repeated_with_more_nodes_where_there_were_too_few(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = system(name, host_tokens=2000)
     expected = tried.simulate()
-    allocate, rooms = engine._allocate, []
+    allocate, rooms = engine.allocate, []
 
-    def stingy(*arguments: object, **options: object) -> la.Sim:
-        rooms.append(arguments[-1])
-        return allocate(*arguments[:-1], len(rooms) * 7, **options)  # type: ignore[arg-type]
+    def stingy(*arguments: Any, **options: Any) -> tuple[fl.Fleet, list[la.Sim]]:
+        rooms.append(arguments[2][0])
+        return allocate(*arguments[:2], [len(rooms) * 7], **options)
 
-    monkeypatch.setattr(engine, "_allocate", stingy)
+    monkeypatch.setattr(engine, "allocate", stingy)
     result = tried.simulate()
     assert len(rooms) > 2
     assert rooms == [rooms[0] << k for k in range(len(rooms))]
@@ -169,9 +171,9 @@ def test_requests_beyond_the_model_s_window_are_refused(name: str) -> None:
 def test_engine_that_would_die_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """No random system is known to get there: the kernel's verdict is made up."""
 
-    def out_of_memory(sim: la.Sim) -> tuple[float, int]:
-        sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-        return 1.25, 0
+    def out_of_memory(fleet: fl.Fleet) -> tuple[float, int, int]:
+        pools.at(fleet, 0).counters[la.FAULT] = la.OUT_OF_MEMORY
+        return 1.25, 0, 0
 
     monkeypatch.setattr(cluster, "run", out_of_memory)
     tried = system("sglang")

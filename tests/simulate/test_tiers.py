@@ -22,6 +22,7 @@ HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
 MEDIA = {name: CATALOGUE.get("Medium", name).spec for name in CATALOGUE.names("Medium")}
 GIB = 2**30
 DRAM = {"medium": "ddr5", "gib": 256}
+LMCACHE = {"movement": {"mover": "lmcache"}}
 
 
 def pool(**fields: Any) -> PoolSpec:
@@ -183,7 +184,7 @@ def test_hicache_sizes_its_host_pool_in_whole_gigabytes_a_rank() -> None:
         (
             {"engine": "vllm", "tiers": [{"medium": "ddr5", "gib": 0.05}], "movement": {"mover": "lmcache"}},
             "tiers.0.gib",
-            "less than one page of 256 tokens",
+            "less than one chunk of 256 tokens",
         ),
         ({"tiers": [DRAM, {"medium": "nvme-gen4", "gib": 1e-5}]}, "tiers.1.gib", "less than one page of 1 tokens"),
         ({"tiers": [{"medium": "nvme-gen4", "gib": 900}]}, "tiers.0.medium", "HiCache needs host memory"),
@@ -212,15 +213,39 @@ def test_a_medium_must_be_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "key"),
+    ("fields", "message"),
     [
-        ({"engine": "vllm", "tiers": [{**DRAM, "ttl_s": 60}]}, "tiers.0.ttl_s"),
-        ({"movement": {"mover": "lmcache"}}, "movement.mover"),
+        (
+            {"engine": "vllm", "tiers": [{**DRAM, "ttl_s": 60}]},
+            "tiers.0.ttl_s: times to live are not simulated under vLLM's native offloading; leave it out",
+        ),
+        (
+            {"engine": "vllm", "tiers": [DRAM, {"medium": "rdma-pool", "gib": 900, "ttl_s": 60}], **LMCACHE},
+            "tiers.1.ttl_s: times to live are not simulated under LMCache; leave it out",
+        ),
+        (
+            LMCACHE,
+            "movement.mover: LMCache under SGLang can be exported, not simulated; simulated is hicache",
+        ),
+        (
+            {"tiers": [DRAM, {"medium": "rdma-pool", "gib": 900}], **LMCACHE},
+            "movement.mover: LMCache under SGLang can be exported, not simulated; simulated is hicache",
+        ),
     ],
 )
-def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], key: str) -> None:
-    with pytest.raises(TierRefused, match=f"pool main: {key}: not simulated yet"):
+def test_what_the_kernels_do_not_know_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(TierRefused, match=f"^pool main: {message}$"):
         worker(pool(**fields))
+
+
+def test_the_size_that_a_refusal_names_is_taken() -> None:
+    """And none a rank's gigabyte below it."""
+    with pytest.raises(TierRefused, match=r": \d+ GiB do$") as caught:
+        tiers(pool(tiers=[{"medium": "ddr5", "gib": 16}]))
+    enough = int(str(caught.value).split()[-3])
+    assert tiers(pool(tiers=[{"medium": "ddr5", "gib": enough}])).plans[0].capacity_tokens > 0
+    with pytest.raises(TierRefused, match="must exceed its device pool"):
+        tiers(pool(tiers=[{"medium": "ddr5", "gib": enough - 2}]))
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,13 @@ def test_what_a_study_is_unlikely_to_mean(project: Path, settings: list[str], wa
             [_cache("movement: {movers: [lmcache, hicache]}")],
             "spec.space.cache.movement.movers.1: no engine of the space has hicache",
         ),
+        (
+            [
+                "spec.space={execution: {accelerators: [h200], engines: [sglang]}, "
+                "cache: {movement: {movers: [lmcache]}}}"
+            ],
+            "spec.space.cache.movement.movers.0: lmcache is exported, not simulated, with the engines of the space",
+        ),
     ],
 )
 def test_what_makes_a_study_unusable(project: Path, settings: list[str], problem: str) -> None:

@@ -11,8 +11,10 @@ from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.doctor import load_any
 from hisearch.specs.errors import SpecError
 from hisearch.specs.resolve import load_deployment
+from hisearch.specs.tier_notes import tier_notes
 from hisearch.specs.tiers import MOVERS, MovementSpec
 
+SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml"
 DRAM = "{medium: ddr5, gib: 256}"
 DISK = "{medium: nvme-gen5, gib: 3500}"
 OWN_DISK = "{medium: nvme-gen5, gib: 500, scope: worker}"
@@ -36,6 +38,13 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
         ("sglang", "{medium: ddr5, gib: 0}", "{}", "tiers.0.gib", "must be greater than 0, got 0"),
         ("sglang", f"{DRAM}, {{medium: nvme-gen5, gib: 9, ttl_s: 0}}", "{}", "tiers.1.ttl_s", "must be greater than 0"),
         ("sglang", "{medium: ddr5, gib: 9, ttl_s: -1}", "{}", "tiers.0.ttl_s", "must be greater than 0, got -1"),
+        (
+            "sglang",
+            "{medium: ddr5, gib: 9, ttl_s: 60}",
+            "{}",
+            "tiers.0.ttl_s",
+            "nothing expires in HiCache's host tier",
+        ),
         ("sglang", "{medium: ddr5, gib: 9, reclaim: pressure}", "{}", "tiers.0.reclaim", "pressure needs ttl_s"),
         (
             "sglang",
@@ -65,7 +74,7 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             f"{DRAM}, {DISK}",
             "{hierarchy: exclusive}",
             "movement.hierarchy",
-            "needs two storage tiers: a second and a third entry",
+            "is about two stores behind the host's memory: add them as second and third",
         ),
         ("vllm", DRAM, "{hierarchy: exclusive}", "movement.hierarchy", "has no such setting; leave it at inclusive"),
         ("sglang", ", ".join([DRAM] * 4), "{}", "tiers", "may have 3 entries at most, got 4"),
@@ -86,13 +95,13 @@ def deployment(engine: str = "sglang", tiers: str = DRAM, movement: str = "{}", 
             "HiCache has no such setting; leave it at 256",
         ),
         ("sglang", DRAM, "{save_decode: true}", "movement.save_decode", "has no such setting; leave it at false"),
-        ("sglang", DRAM, "{prefetch: timeout}", "movement.prefetch", "needs a storage tier: a second entry of tiers"),
+        ("sglang", DRAM, "{prefetch: timeout}", "movement.prefetch", "add one as the second entry of tiers"),
         (
             "sglang",
             DRAM,
             "{prefetch_threshold_tokens: 9}",
             "movement.prefetch_threshold_tokens",
-            "needs a storage tier",
+            "is about a disk or pool behind the host's memory",
         ),
         ("vllm", f"{DRAM}, {DISK}", "{}", "tiers", "vLLM's native offloading has 1 at most, got 2"),
         ("vllm", "{medium: ddr5, gib: 9, eviction: lfu}", "{}", "tiers.0.eviction", "no lfu; known: lru, arc"),
@@ -175,7 +184,7 @@ def test_what_is_refused(engine: str, tiers: str, movement: str, key: str, messa
         ("trtllm", DRAM, "{}"),
         (
             "sglang",
-            "{medium: ddr5, gib: 256, eviction: belady, ttl_s: 60, reclaim: periodic, reclaim_period_s: 9}",
+            f"{DRAM}, {DISK[:-1]}, eviction: belady, ttl_s: 60, reclaim: periodic, reclaim_period_s: 9}}",
             "{}",
         ),
     ],
@@ -299,12 +308,29 @@ def test_nothing_is_shared_by_a_node_that_is_not_known(tmp_path: Path) -> None:
     ],
 )
 def test_what_doctor_warns_of(tiers: str, key: str, warning: str) -> None:
-    checkup = load_any(shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml", deployment(tiers=tiers))
+    checkup = load_any(SHIPPED, deployment(tiers=tiers))
     assert checkup.problems == ()
     assert [found.key for found in checkup.warnings if warning in found.message] == [f"spec.pools.0.{key}"]
+    # What simulate says is the same.
+    notes = tier_notes(load_deployment(SHIPPED, deployment(tiers=tiers)))
+    assert [note.key for note in notes if warning in note.message] == [f"spec.pools.0.{key}"]
+    assert set(notes) <= set(checkup.warnings)
+
+
+def test_a_store_that_write_back_leaves_empty_is_warned_of() -> None:
+    settings = deployment(tiers=f"{DRAM}, {DISK}, {REMOTE}", movement="{write_policy: write_back}")
+    assert [(note.key, note.message) for note in tier_notes(load_deployment(SHIPPED, settings))] == [
+        (
+            "spec.pools.0.movement.write_policy",
+            "write_back: SGLang writes nothing to storage then; nothing will ever be in nvme-gen5 and rdma-pool, "
+            "at full price",
+        )
+    ]
+    assert tier_notes(load_deployment(SHIPPED, deployment(tiers=f"{DRAM}, {DISK}"))) == []
+    assert tier_notes(load_deployment(SHIPPED, deployment(movement="{write_policy: write_back}"))) == []
 
 
 def test_a_store_of_the_cluster_takes_nothing_of_a_host() -> None:
     tiers = f"{DRAM}, {{medium: nvme-gen4, gib: 1e6, scope: cluster}}"
-    checkup = load_any(shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml", deployment(tiers=tiers))
+    checkup = load_any(SHIPPED, deployment(tiers=tiers))
     assert not any("GiB of disk" in found.message for found in checkup.warnings)

@@ -14,7 +14,8 @@ marked *assumed*:
   way; while it is, its host memory is in use. Room is made when the write is asked for, of chunks not pinned; without
   room it is not written. It can be found when the write has ended; one written again counts as used then.
   (storage_manager batched_put, local_disk_backend)
-- What is read from a store behind host memory is used there, and goes into host memory, not into the stores between.
+- What is read from a store behind host memory is used there, and goes into host memory (over the link to it, where
+  workers share it: *assumed*), not into the stores between.
   When it is read, each chunk comes from the nearest tier that has it. (storage_manager batched_get, get_block_mapping,
   local_disk_backend get_blocking)
 - What goes first: ``lru`` the chunk whose last use is longest ago; ``mru`` the one used last; ``fifo`` the one that
@@ -198,7 +199,7 @@ class LmcacheStore:
             count = store.leading(rest, now)
             for key in rest[:count]:
                 store.use(key)
-                at_s = send_over(ways.read, at_s, self.chunk_tokens)
+                at_s = send_over((*ways.read, *self.ways[0].write), at_s, self.chunk_tokens)
                 if self.host.room():
                     fresh.append((key, Chunk()))
             rest = rest[count:]

@@ -1,0 +1,55 @@
+"""What was still under way between tiers when a run ended: counted when it was sent, and not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
+
+
+def _copies(sim: la.Sim, first: int) -> Iterator[int]:
+    """Nodes of one of HiCache's streams of copies, in order."""
+    d = first
+    while d >= 0:
+        yield d
+        d = int(sim.hosted[d].next_copy)
+
+
+def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
+    """Tokens on their way to worker ``w``'s host memory, and back, at ``end_s``: under HiCache or TensorRT-LLM.
+
+    Steps wait for all that goes back, and TensorRT-LLM's for what goes to the host too, so that only the horizon cuts
+    these. Of a node that was split on its way the lower part is known to be.
+    """
+    to_host, back = (int(link.beyond_tokens) for link in sim.links[2 * w : 2 * w + 2])
+    if sim.config.hicache and end_s != sim.fleet.config.horizon_s:
+        late = [d for d in _copies(sim, int(sim.hosts[w].to_host_head)) if sim.hosted[d].at_s > end_s]
+        to_host = sum(int(sim.nodes[d].end - sim.nodes[d].begin) for d in late)
+    return to_host, back
+
+
+def offload_transfers(sim: la.Sim, w: int, end_s: float) -> int:
+    """Under vLLM's offloading: tokens that worker ``w`` is sending to the host at ``end_s``, or is to send."""
+    connector = sim.connectors[w]
+    tokens, t, begun = 0, int(connector.transfers_head), True
+    while t >= 0:
+        begun = begun and t != connector.prepared
+        transfer = sim.transfers[t]
+        if not begun or transfer.end_s > end_s:
+            tokens += int(transfer.tokens)
+        t = int(transfer.next)
+    return tokens
+
+
+def chunk_writes(sim: la.Sim, v: int, end_s: float) -> tuple[int, int]:
+    """LMCache: chunks written to ledger ``v`` by ``end_s`` that nobody has noted, and how many are new there."""
+    book, ring = sim.ledgers[v], sim.writes[v - int(sim.offloading.stores)]
+    done = [ring[(int(book.writes_head) + k) % len(ring)] for k in range(int(book.writes))]
+    done = [write for write in done if write.end_s <= end_s]
+    return len(done), sum(int(sim.blocks[v, int(write.slot)].list) < 0 for write in done)
+
+
+def chunks_held(sim: la.Sim, v: int) -> int:
+    """LMCache: chunks that ledger ``v`` can offer."""
+    return int(sim.ledger_rows[v, 3 * tl.RECENT + tl.SIZE])
