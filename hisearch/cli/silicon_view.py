@@ -24,6 +24,8 @@ def show(report: SiliconReport) -> None:
     overall = [report.all, *report.left_out.values(), report.dense, *report.engines]
     if report.start_up.n:
         overall.append(report.start_up)
+    if report.apart.n:
+        overall += [report.apart, report.apart_stated]
     output.table(_COLUMNS, map(_row, overall), numbers=range(1, 8))
     if report.start_up.n:
         output.say()

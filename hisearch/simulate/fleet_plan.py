@@ -10,6 +10,7 @@ from hisearch.specs.cluster import TransferSpec
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import FabricSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism
 
 
 def plan_fleet(
@@ -131,7 +132,7 @@ def _transfer(
         pipelined=granularity != "whole",
         layer_share=1.0 / model.layers if granularity == "layer" else 1.0,
         base_s=fabric.link.latency_s,
-        bytes_per_token=kv_bytes_per_token(deployment.pools[sender], workers[sender], model),
+        bytes_per_token=kv_bytes_per_token(deployment.pools[sender].parallelism, workers[sender], model),
         bytes_per_s=fabric.link.bandwidth_bytes_per_s * spec.efficiency,
         forward_s=spec.forward_s,
         local_tokens=spec.local_prefill_tokens,
@@ -145,7 +146,7 @@ def _granularity(spec: TransferSpec, reserve_first: bool) -> str:
     return "chunk" if reserve_first else "whole"
 
 
-def kv_bytes_per_token(pool: PoolSpec, plan: WorkerPlan, model: ModelSpec) -> float:
+def kv_bytes_per_token(split: Parallelism, plan: WorkerPlan, model: ModelSpec) -> float:
     """Bytes of a token's KV, in all layers, each of which is sent once: ranks may have copies of the same."""
-    heads = 1 if model.mla is not None else min(pool.tensor_parallel, model.kv_heads)
-    return plan.memory.kv_bytes_per_token_per_rank * heads * pool.pipeline_parallel
+    heads = 1 if model.mla is not None else min(split.tensor, model.kv_heads)
+    return plan.memory.kv_bytes_per_token_per_rank * heads * split.pipeline

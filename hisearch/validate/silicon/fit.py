@@ -63,14 +63,14 @@ def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str]
     """Fit the host work of every engine in ``rows``.
 
     Args:
-        rows: measured runs; those that cannot be priced are passed over.
+        rows: measured runs; those that cannot be priced are passed over, and those with prefill and decode apart.
         pricer: what simulates; its profile is left as it is.
         note: told about progress.
 
     Raises:
         ValueError: no row can be priced.
     """
-    known = _priced(rows, pricer)
+    known = _priced((row for row in rows if row.mode == "agg"), pricer)
     if not known:
         raise ValueError("no row can be simulated: nothing to fit")
     engines = sorted({row.backend for row in known})

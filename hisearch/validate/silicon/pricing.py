@@ -22,18 +22,21 @@ from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.simulate.engine import EngineOutOfMemory, simulate
+from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
+from hisearch.simulate.fleet import FleetPlan
+from hisearch.simulate.fleet_plan import kv_bytes_per_token
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable
 from hisearch.specs.base import DType
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import HostTimes, LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
+from hisearch.validate.silicon import apart
 from hisearch.validate.silicon.conditions import Conditions, conditions_of
 from hisearch.validate.silicon.rows import SiliconRow
 
@@ -116,11 +119,13 @@ class Pricer:
 
     def with_times(self, row: SiliconRow, times: HostTimes | None) -> Price:
         """``price`` with ``times`` as the engine's host work; those of the profile, for its version, where None."""
-        if row.mode != "agg":
-            raise NotPriced(f"mode {row.mode}: prefill and decode apart are not simulated yet")
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
         times = self.times_of(row) if times is None else times
+        if row.mode == "disagg":
+            return self._apart(row, times)
+        if row.mode != "agg":
+            raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
         device = self._device(row, conditions)
         seconds = with_host_times(device.costs.seconds, times, self._model(row).layers)
@@ -139,6 +144,36 @@ class Pricer:
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, conditions, row, loop)
+
+    def _apart(self, row: SiliconRow, times: HostTimes) -> Price:
+        """Prompts and outputs made apart."""
+        layers = self._model(row).layers
+        sides = [apart.side_of(row, role) for role in ("prefill", "decode")]
+        pools = []
+        for side in sides:
+            conditions = conditions_of(side.row)
+            device = self._device(side.row, conditions)
+            pools.append(apart.pool_of(side, device, times, layers))
+        conditions = conditions_of(sides[1].row)
+        fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
+        moved = kv_bytes_per_token(sides[0].row.parallelism, pools[0].plan, self._model(row))
+        fleet = FleetPlan(
+            tuple(pools), apart.ROUTER, apart.ROUTER, transfer=apart.transfer_of(row.backend, fabric, moved)
+        )
+        loop = Loop(
+            row.concurrency,
+            row.input_tokens,
+            row.output_tokens,
+            conditions.input_share,
+            conditions.output_share,
+            conditions.requests_per_slot,
+            FrontEnd(times.request_s, times.prompt_token_s),
+        )
+        try:
+            result = simulate_fleet(fleet, closed_loop(loop))
+        except EngineOutOfMemory as error:
+            raise NotPriced("the simulated engine runs out of KV memory") from error
+        return _means(result.requests, replace(conditions, poll_steps=1, gather_steps=0), row, loop)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.

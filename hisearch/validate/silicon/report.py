@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hisearch.validate.silicon.apart import states_workers
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
@@ -81,8 +82,9 @@ class PeerErrors:
 class SiliconReport:
     """Errors over a file.
 
-    rows: read. priced: simulated. skipped: reason -> rows. all: every priced row. engines, groups: by engine, and by
-    engine, version, GPU, model and mode. left_out: with constants fitted without each model's (or GPU's) own rows,
+    rows: read. priced: simulated. skipped: reason -> rows. all: every priced row of aggregated runs, or of the others
+    where there are none. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. apart:
+    runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were. left_out: with constants fitted without each model's (or GPU's) own rows,
     where they were fitted. dense: rows of models without experts and with plain attention. peer: of
     aiconfigurator-core, where it is installed. start_up: rows whose TTFT is kept out of ``all``. profile: whose
     constants.
@@ -99,6 +101,8 @@ class SiliconReport:
     engines: list[Errors]
     groups: list[Errors]
     left_out: dict[str, Errors]
+    apart: Errors
+    apart_stated: Errors
     peer: PeerErrors | None = None
 
 
@@ -164,21 +168,25 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
 
 def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Mapping[str, Errors]) -> SiliconReport:
     """The report over ``priced``."""
-    done = [entry for entry in priced if entry.price is not None]
+    everything = [entry for entry in priced if entry.price is not None]
+    apart = [entry for entry in everything if entry.row.mode == "disagg"]
+    done = [entry for entry in everything if entry.row.mode != "disagg"] or apart
     start_up = [entry for entry in done if _starts_up(entry)]
     dense = [entry for entry in done if entry.dense]
     return SiliconReport(
         file=file,
         profile=profile,
         rows=len(priced),
-        priced=len(done),
+        priced=len(everything),
         skipped=dict(Counter(entry.skipped for entry in priced if entry.price is None).most_common()),
         all=errors("all", done, [entry for entry in done if not _starts_up(entry)]),
         dense=errors("dense", dense, [entry for entry in dense if not _starts_up(entry)]),
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
-        groups=_grouped(done, 5),
+        groups=_grouped(everything, 5),
         left_out=dict(left_out),
+        apart=errors("prefill and decode apart", apart),
+        apart_stated=errors("apart, workers stated", [entry for entry in apart if states_workers(entry.row)]),
     )
 
 
