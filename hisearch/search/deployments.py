@@ -126,8 +126,12 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
 
 
 def hardware(deployment: DeploymentSpec) -> str:
+    """``hardware_of`` all pools: ``2 × h200 + 3 × (4 × l40s, TP 4)``."""
+    return " + ".join(hardware_of(pool) for pool in deployment.pools)
+
+
+def hardware_of(pool: PoolSpec) -> str:
     """``3 × (2 × h200, TP 2)``, or ``2 × h200, TP 2`` for one replica, or ``3 × h200`` without tensor parallelism."""
-    pool = deployment.pool
     if pool.parallelism.ranks == 1:
         return f"{pool.replicas} × {pool.accelerator}"
     worker = f"{pool.parallelism.ranks} × {pool.accelerator}, {pool.parallelism.short}"
@@ -135,8 +139,12 @@ def hardware(deployment: DeploymentSpec) -> str:
 
 
 def formats(deployment: DeploymentSpec) -> list[str]:
+    """``formats_of`` the first pool."""
+    return formats_of(deployment.pool)
+
+
+def formats_of(pool: PoolSpec) -> list[str]:
     """Number formats that are not the usual ones: ``["fp8 weights", "fp8 KV"]``."""
-    pool = deployment.pool
     found = [f"{pool.weight_dtype} weights"] if pool.weight_dtype is not None else []
     return [*found, f"{pool.kv_dtype} KV"] if pool.kv_dtype != "bf16" else found
 
@@ -161,11 +169,19 @@ def tiers_in_words(pool: PoolSpec) -> str:
 
 
 def describe(deployment: DeploymentSpec) -> str:
-    """One line that tells deployments of a study apart."""
-    pool = deployment.pool
-    parts = [hardware(deployment), ENGINE_TITLES[pool.engine.name], *formats(deployment)]
-    if pool.replicas > 1:
-        parts.append(deployment.router.policy)
+    """One line that tells deployments of a study apart: each pool, and the router where it has a choice."""
+    several = len(deployment.pools) > 1
+    pools = [_pool_in_words(pool, named=several) for pool in deployment.pools]
+    routed = several or deployment.pool.replicas > 1
+    if several or not deployment.pool.tiers:
+        return " · ".join([" | ".join(pools), *([deployment.router.policy] * routed)])
+    # The one pool's tiers come behind the router, which they have little to do with.
+    plain = _pool_in_words(deployment.pool.model_copy(update={"tiers": []}), named=False)
+    return " · ".join([plain, *([deployment.router.policy] * routed), tiers_in_words(deployment.pool)])
+
+
+def _pool_in_words(pool: PoolSpec, *, named: bool) -> str:
+    parts = [hardware_of(pool), ENGINE_TITLES[pool.engine.name], *formats_of(pool)]
     if pool.tiers:
         parts.append(tiers_in_words(pool))
-    return " · ".join(parts)
+    return (f"{pool.name}: " if named else "") + " · ".join(parts)

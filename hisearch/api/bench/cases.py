@@ -78,6 +78,15 @@ def _million(engine: EngineName) -> Case:
     return Case("million", "qwen3-32b", "h100-sxm", engine, 2, 6, "cache_aware", afresh=True)
 
 
+def _cluster() -> Case:
+    """Sixty-four workers on eight-slot nodes: HBM, DRAM of a node, and one pool of remote DRAM that all share."""
+    tiers = (TierSpec(medium="ddr5", gib=128), TierSpec(medium="rdma-pool", gib=16000, scope="cluster"))
+    return Case(
+        "cluster-1m", "qwen3-32b", "h100-sxm", "sglang", 2, 64, "cache_aware", afresh=True, tiers=tiers,
+        movement=MovementSpec(prefetch="timeout"),
+    )  # fmt: skip
+
+
 CASES: dict[str, Case] = {
     "mooncake-like": Case("mooncake-like", "llama-3.1-70b", "h200", "vllm", 2, 8),
     "mooncake-conversation": Case("mooncake-conversation", "llama-3.1-70b", "h200", "vllm", 2, 8, shipped=False),
@@ -88,6 +97,7 @@ CASES: dict[str, Case] = {
     "weka-agents": _agents(),
     "million": _million("sglang"),
     "million-vllm": _million("vllm"),
+    "cluster-64x1m": _cluster(),
 }
 
 

@@ -84,10 +84,10 @@ class SiliconReport:
 
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row of aggregated runs, or of the others
     where there are none. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. apart:
-    runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were. left_out: with constants fitted without each model's (or GPU's) own rows,
-    where they were fitted. dense: rows of models without experts and with plain attention. peer: of
-    aiconfigurator-core, where it is installed. start_up: rows whose TTFT is kept out of ``all``. profile: whose
-    constants.
+    runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were.
+    left_out: with constants fitted without each model's (or GPU's) own rows, where they were fitted. dense: rows of
+    models without experts and with plain attention. peer: of aiconfigurator-core, where it is installed. start_up: rows
+    whose TTFT is kept out of ``all``. profile: whose constants.
     """
 
     file: str
