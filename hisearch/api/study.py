@@ -11,9 +11,10 @@ Example::
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from hisearch.report.closeup import Closeup
     from hisearch.report.data import LoadPoint, ReportInput
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.failure import Failure
@@ -176,6 +178,8 @@ class Study:
         run["wall_time_s"] = round(time.monotonic() - started, 3)
         facts = provenance(self.resolved, outcome, self._trace_facts(), run)
         result = StudyResult(self.resolved, outcome, simulation, facts, folder)
+        if outcome.stopped != "interrupted":
+            result = result.with_closeup(run["workers"])
         result.write(folder)
         return result
 
@@ -223,7 +227,8 @@ class Study:
 class StudyResult:
     """What a study came to.
 
-    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written.
+    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written. closeup: the highlighted
+    deployment looked at closely; None where it was not.
     """
 
     resolved: ResolvedStudy
@@ -231,6 +236,7 @@ class StudyResult:
     simulation: Simulation
     provenance: dict[str, Any]
     run_dir: Path
+    closeup: Closeup | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -326,8 +332,29 @@ class StudyResult:
 
         return export_trial(self, trial, folder)
 
+    @property
+    def highlighted(self) -> Trial | None:
+        """The recommended trial, or the nearest miss where there is none."""
+        return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+
+    def with_closeup(self, workers: int | None = None) -> StudyResult:
+        """The result with what its report shows of the highlighted deployment, which is simulated for it.
+
+        Args:
+            workers: threads; all cores where absent.
+        """
+        from hisearch.api.closeup import close_up_of
+
+        return replace(self, closeup=close_up_of(self, workers or os.cpu_count() or 1))
+
     def report_input(self) -> ReportInput:
-        """What the report is drawn from."""
+        """What the report is drawn from.
+
+        Raises:
+            ValueError: the run folder's ``confidence.json`` is not one.
+        """
+        from hisearch.api.costs import cost_rows
+        from hisearch.report.confidence import CONFIDENCE, read_confidence
         from hisearch.report.data import ReportInput, RunRecord
         from hisearch.search.pareto import hypervolume_progress
 
@@ -348,6 +375,9 @@ class StudyResult:
             cut_short=self.caution,
             capacity=self._load_points(),
             progress=hypervolume_progress(self.trials, study.objectives),
+            costs=cost_rows(self),
+            closeup=self.closeup,
+            confidence=read_confidence(self.run_dir / CONFIDENCE),
             provenance=RunRecord(
                 profile=profile_note(self.resolved),
                 versions=facts["versions"],
@@ -368,19 +398,15 @@ class StudyResult:
         )
 
     def _load_points(self) -> tuple[LoadPoint, ...]:
-        """The recommendation at every load that it was simulated at, in order of load."""
-        from hisearch.report.data import LoadPoint
+        """The highlighted deployment at every load that it was looked at, in order of load.
 
-        if self.recommendation is None:
-            return ()
-        chosen = self.recommendation.trial.deployment
-        same = [t for t in self.trials if t.deployment == chosen and t.slice_fraction == 1.0 and not t.error]
-        points = [LoadPoint(t.load, t.metrics["attainment"], t.metrics["goodput_rps"]) for t in same]
-        return tuple(sorted(points, key=lambda point: point.load))
+        The search's own simulations at other loads are not among them: they stop once their verdict is certain.
+        """
+        return self.closeup.loads if self.closeup is not None else ()
 
     def _warnings(self) -> tuple[str, ...]:
         """Warnings of the trace and of the highlighted deployment."""
-        chosen = self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+        chosen = self.highlighted
         return (*self.provenance["trace"]["warnings"], *(chosen.warnings if chosen is not None else ()))
 
 
@@ -410,6 +436,6 @@ class Figures:
 
     def capacity(self) -> go.Figure:
         """Share of good requests of the recommendation against load."""
-        from hisearch.report.figures import figure_capacity
+        from hisearch.report.closeup_figures import figure_loads
 
-        return figure_capacity(self.result.report_input())
+        return figure_loads(self.result.report_input().capacity)

@@ -17,13 +17,21 @@ if TYPE_CHECKING:
 
 
 def report(run_dir: options.RunDir, as_json: options.Json = False) -> None:
-    """Write a run folder's report.html again."""
-    from hisearch.api.run_folder import replace_with
+    """Write a run folder's report.html again.
+
+    Where the folder has no closeup.json, as of an interrupted run, the recommended deployment is looked at first.
+    """
+    from hisearch.api.run_folder import CLOSEUP, replace_with, write_text
     from hisearch.api.stored_run import load_run
     from hisearch.cli import output
     from hisearch.report.html import write_report
 
-    data = load_run(run_dir).report_input()
+    result = load_run(run_dir)
+    if result.closeup is None:
+        result = result.with_closeup()
+        if result.closeup is not None:
+            write_text(run_dir / CLOSEUP, result.closeup.to_json())
+    data = result.report_input()
     target = run_dir / "report.html"
     replace_with(target, lambda path: write_report(data, path))
     if as_json:
