@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from hisearch.api.replay import Replay, with_tier_share
 from hisearch.report.closeup import (
     SHARES,
     CacheMark,
@@ -26,10 +27,10 @@ from hisearch.search.trial import Trial
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
-    from hisearch.hardware.prices import CostBreakdown
     from hisearch.search.simulation import World
     from hisearch.simulate.plan import WorkerPlan
     from hisearch.simulate.result import Result
+    from hisearch.traces.compiled import CompiledTrace
 
 _T = TypeVar("_T")
 _GIB = float(2**30)
@@ -53,28 +54,17 @@ MOST_LOGGED = 40_000_000
 
 @dataclass(frozen=True)
 class Subject:
-    """The deployment looked at. smallest_miss: the smallest load known to miss the SLO, infinite where none is."""
+    """The deployment looked at, in its study's world. smallest_miss: smallest load known to miss the SLO, or inf."""
 
     trial: Trial
     world: World
-    plan: WorkerPlan
-    cost: CostBreakdown
+    replay: Replay
     smallest_miss: float = math.inf
 
     def simulate(self, *, load: float = 1.0, plan: WorkerPlan | None = None, log: bool = False) -> Result:
-        """Simulate it at a factor on the study's load, with another plan, or with a log."""
-        from hisearch.simulate.engine import simulate
-
-        deployment = self.trial.deployment
-        return simulate(
-            plan or self.plan,
-            self.world.trace,
-            replicas=deployment.pool.replicas,
-            router=deployment.router,
-            seed=self.world.seed,
-            load=self.world.load * load,
-            log=log,
-        )
+        """Simulate it on the study's trace at a factor on the study's load, with another plan, or with a log."""
+        world = self.world
+        return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
 
 
 def close_up_of(result: StudyResult, workers: int) -> Closeup | None:
@@ -84,7 +74,7 @@ def close_up_of(result: StudyResult, workers: int) -> Closeup | None:
         result: the study's.
         workers: threads.
     """
-    from hisearch.api.costs import cost_of
+    from hisearch.api.costs import replay_of
 
     trial = result.highlighted
     if trial is None:
@@ -94,8 +84,7 @@ def close_up_of(result: StudyResult, workers: int) -> Closeup | None:
     subject = Subject(
         trial,
         world,
-        result.simulation.plan(trial.deployment.pool),
-        cost_of(result, trial),
+        replay_of(result, trial),
         headroom.infeasible_load if headroom is not None else math.inf,
     )
     return close_up(subject, scales_with_load=bool(np.ptp(arrivals_s) > 0), workers=workers)
@@ -111,15 +100,17 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int) -> Close
     """
     notes: list[str] = []
     loads = _loads(subject) if scales_with_load else []
-    sizes = [(index, share) for index in range(len(subject.plan.tiers)) for share in TIER_SHARES if share != 1.0]
-    asked: list[tuple[str, Callable[[], Result]]] = [("the steps", lambda: subject.simulate(log=_can_log(subject)))]
+    sizes = [(index, share) for index in range(len(subject.replay.plan.tiers)) for share in TIER_SHARES if share != 1.0]
+    asked: list[tuple[str, Callable[[], Result]]] = [
+        ("the steps", lambda: subject.simulate(log=can_log(subject.world.trace)))
+    ]
     asked += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
     asked += [(f"tier {index + 1} at {share:g} of its size", _sized(subject, index, share)) for index, share in sizes]
     found = _all(asked, workers, notes)
     base, at_loads, at_sizes = found[0], found[1 : 1 + len(loads)], found[1 + len(loads) :]
     if base is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
-    if not _can_log(subject):
+    if not can_log(subject.world.trace):
         notes.append("the workers over time: the trace has too many tokens to keep every step")
     return Closeup(
         subject.trial.number,
@@ -152,15 +143,7 @@ def _at_load(subject: Subject, load: float) -> Callable[[], Result]:
 
 
 def _sized(subject: Subject, index: int, share: float) -> Callable[[], Result]:
-    return lambda: subject.simulate(plan=_with_tier(subject.plan, index, share))
-
-
-def _with_tier(plan: WorkerPlan, index: int, share: float) -> WorkerPlan:
-    """The plan with a tier of another size, at least a page."""
-    tier = plan.tiers[index]
-    pages = max(round(tier.capacity_tokens // tier.page_tokens * share), 1)
-    resized = replace(tier, capacity_tokens=pages * tier.page_tokens)
-    return replace(plan, tiers=(*plan.tiers[:index], resized, *plan.tiers[index + 1 :]))
+    return lambda: subject.simulate(plan=with_tier_share(subject.replay.plan, index, share))
 
 
 def _loads(subject: Subject) -> list[float]:
@@ -170,15 +153,7 @@ def _loads(subject: Subject) -> list[float]:
 
 
 def _load_point(subject: Subject, load: float, result: Result) -> LoadPoint:
-    from hisearch.score.evaluate import evaluate
-    from hisearch.traces.stats import requests_over_window
-
-    score = evaluate(
-        result,
-        subject.world.slo,
-        usd_per_hour=subject.cost.total,
-        over_window=requests_over_window(subject.world.trace, subject.plan.max_request_tokens),
-    )
+    score = subject.replay.score(subject.world.trace, result)
     return LoadPoint(load, score.metrics["attainment"], score.metrics["goodput_rps"], score.slo)
 
 
@@ -202,9 +177,9 @@ def _latency_curves(result: Result) -> list[LatencyCurve]:
     return curves
 
 
-def _can_log(subject: Subject) -> bool:
-    arrays = subject.world.trace.arrays
-    return int(arrays.output_tokens.sum()) + 8 * len(subject.world.trace) <= MOST_LOGGED
+def can_log(trace: CompiledTrace) -> bool:
+    """Whether every step of a trace's simulation can be kept in memory."""
+    return int(trace.arrays.output_tokens.sum()) + 8 * len(trace) <= MOST_LOGGED
 
 
 def _timeline(result: Result) -> WorkerTimeline:
@@ -235,7 +210,7 @@ def _round_interval(least_s: float) -> float:
 
 def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float], Result | None]) -> list[TierCurve]:
     """A curve per tier below HBM."""
-    plan, cost = subject.plan, subject.cost
+    plan, cost = subject.replay.plan, subject.replay.cost
     curves = []
     for index, (tier, price) in enumerate(zip(plan.tiers, cost.tiers, strict=True)):
         by_share = {share: results.get((index, share)) for share in TIER_SHARES} | {1.0: base}
@@ -267,14 +242,14 @@ def _ideal(subject: Subject, base: Result) -> IdealCache | None:
     """The trace's own curve; None where it has no prompt tokens."""
     from hisearch.traces.stats import curve_capacities, default_block_tokens, lru_hit_curve
 
-    trace, plan = subject.world.trace, subject.plan
+    trace, plan = subject.world.trace, subject.replay.plan
     if not trace.prompt_tokens:
         return None
     block = default_block_tokens(trace)
     pool = subject.trial.deployment.pool
     held = plan.kv_capacity_tokens * pool.replicas
     marks = [CacheMark("HBM", held)]
-    for tier, price in zip(plan.tiers, subject.cost.tiers, strict=True):
+    for tier, price in zip(plan.tiers, subject.replay.cost.tiers, strict=True):
         held += tier.capacity_tokens * price.stores
         marks.append(CacheMark(f"with {tier.medium}", held))
     capacities = sorted({*curve_capacities(trace, block_tokens=block), *(mark.tokens for mark in marks)})

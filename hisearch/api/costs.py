@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hisearch.api.replay import Replay
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.report.data import CostRow
 from hisearch.search.trial import Trial
@@ -22,6 +23,12 @@ def cost_of(result: StudyResult, trial: Trial) -> CostBreakdown:
         {name: document.spec for name, document in resolved.hosts.items()},
         {name: document.spec for name, document in resolved.media.items()},
     )
+
+
+def replay_of(result: StudyResult, trial: Trial) -> Replay:
+    """A trial's deployment, ready to be simulated again."""
+    plan = result.simulation.plan(trial.deployment.pool)
+    return Replay(trial.deployment, plan, cost_of(result, trial), result.resolved.slo.spec)
 
 
 def cost_rows(result: StudyResult) -> tuple[CostRow, ...]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: A promise that every simulation keeps: what is scored where there is no SLO. Not valid as a document.
-_NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0)
+NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0)
 
 #: Figures that mean nothing without an SLO.
 _SLO_FIGURES = ("goodput_rps", "attainment")
@@ -59,7 +59,7 @@ class SimulatedDeployment:
         """The figures and the verdict; without an SLO every simulation passes."""
         return evaluate(
             self.result,
-            self.slo or _NO_SLO,
+            self.slo or NO_SLO,
             usd_per_hour=self.cost.total,
             over_window=requests_over_window(self.trace, self.plan.max_request_tokens),
         )
@@ -217,13 +217,18 @@ def simulate_deployment(
         load=load,
         log=log,
     )
-    cost = deployment_cost(
-        spec,
+    cost = cost_of_resolved(resolved)
+    return SimulatedDeployment(resolved, compiled, promise, plan, result, cost, load, seed, horizon_s)
+
+
+def cost_of_resolved(resolved: ResolvedDeployment) -> CostBreakdown:
+    """What a deployment costs, at the prices of what it names."""
+    return deployment_cost(
+        resolved.deployment,
         {name: document.spec for name, document in resolved.accelerators.items()},
         {name: document.spec for name, document in resolved.hosts.items()},
         {name: document.spec for name, document in resolved.media.items()},
     )
-    return SimulatedDeployment(resolved, compiled, promise, plan, result, cost, load, seed, horizon_s)
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> WorkerPlan:
