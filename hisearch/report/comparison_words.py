@@ -158,21 +158,25 @@ def _cost(comparison: Comparison) -> str:
 
 
 def _speed(comparison: Comparison) -> str:
-    """The TTFT and the TPOT that differ for sure, or that neither does."""
-    found, unsure = [], []
+    """The TTFT and the TPOT that differ for sure, those that may not, and those that are the same."""
+    found, unsure, same = [], [], []
     for name in ("ttft_p99_s", "tpot_p99_s"):
         figure = comparison.figure(name)
         if figure is None or figure.relative is None:
             continue
-        if figure.better == "unsure" or abs(figure.relative) < _NEGLIGIBLE:
+        if figure.better == "same":
+            same.append(name_of(name))
+        elif figure.better == "unsure" or abs(figure.relative) < _NEGLIGIBLE:
             unsure.append(name_of(name))
         else:
             direction = "longer" if figure.difference > 0 else "shorter"
             found.append(f"{name_of(name)} is {seconds(abs(figure.difference))} {direction}")
-    text = f"Its {' and its '.join(found)}." if found else ""
+    sentences = [f"Its {' and its '.join(found)}."] if found else []
     if unsure:
-        text += f"{' ' if text else ''}{listed(unsure)} {'does' if len(unsure) == 1 else 'do'} not clearly differ."
-    return text
+        sentences.append(f"{listed(unsure)} {'does' if len(unsure) == 1 else 'do'} not clearly differ.")
+    if same:
+        sentences.append(f"{listed(same)} {'is' if len(same) == 1 else 'are'} the same.")
+    return " ".join(sentences)
 
 
 def _why(comparison: Comparison) -> str:

@@ -106,6 +106,14 @@ def test_the_summary_says_what_it_comes_to() -> None:
     )
 
 
+def test_a_deployment_against_itself_in_words() -> None:
+    one = [{"usd_per_hour": 10.0, "ttft_p99_s": 1.9, "tpot_p99_s": 0.04}]
+    itself = replace(make_comparison(), figures=compare_figures(one, one), parts=explain(A, A, 0.0, 0.0), changes=())
+    itself = replace(itself, a=itself.b)
+    assert words.summary(itself) == "Both meet the SLO. Both cost $10.00 an hour. TTFT p99 and TPOT p99 are the same."
+    assert "A and B are the same deployment" in render_comparison(itself)
+
+
 def test_what_is_nothing_on_both_sides_is_left_out() -> None:
     assert words.driver_rows(make_comparison()) == [("busiest link", "0.0 %", "50.0 %")]
 
