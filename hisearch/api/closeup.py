@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from hisearch.api.replay import Replay, with_tier_share
+from hisearch.api.replay import Replay
 from hisearch.report.closeup import (
     SHARES,
     CacheMark,
@@ -27,10 +27,11 @@ from hisearch.search.trial import Trial
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
-    from hisearch.search.simulation import World
+    from hisearch.search.progress import Progress
+    from hisearch.search.simulation import Simulation, World
     from hisearch.simulate.plan import WorkerPlan
     from hisearch.simulate.result import Result
-    from hisearch.traces.compiled import CompiledTrace
+    from hisearch.traces.compiled import I8, CompiledTrace
 
 _T = TypeVar("_T")
 _GIB = float(2**30)
@@ -42,7 +43,7 @@ LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 AROUND = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.6)
 
 #: Sizes of a tier, as shares of the deployment's.
-TIER_SHARES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+TIER_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 
 #: Most intervals of the timeline, and most workers in it.
 MOST_INTERVALS = 240
@@ -57,9 +58,22 @@ class Subject:
     """The deployment looked at, in its study's world. smallest_miss: smallest load known to miss the SLO, or inf."""
 
     trial: Trial
-    world: World
+    simulation: Simulation
     replay: Replay
     smallest_miss: float = math.inf
+
+    @property
+    def world(self) -> World:
+        """What it is simulated on."""
+        return self.simulation.world
+
+    def resized(self, index: int, share: float) -> WorkerPlan | None:
+        """A worker with a tier of ``share`` times its size; None where the engine or the host does not take that."""
+        pool = self.trial.deployment.pool
+        tier = pool.tiers[index]
+        tiers = [*pool.tiers[:index], tier.model_copy(update={"gib": tier.gib * share}), *pool.tiers[index + 1 :]]
+        other = pool.model_copy(update={"tiers": tiers})
+        return self.simulation.plan(other) if self.simulation.can_build(other) else None
 
     def simulate(self, *, load: float = 1.0, plan: WorkerPlan | None = None, log: bool = False) -> Result:
         """Simulate it on the study's trace at a factor on the study's load, with another plan, or with a log."""
@@ -67,12 +81,13 @@ class Subject:
         return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
 
 
-def close_up_of(result: StudyResult, workers: int) -> Closeup | None:
+def close_up_of(result: StudyResult, workers: int, progress: Progress) -> Closeup | None:
     """The closer look at a study's recommended deployment, or its nearest miss; None where it has neither.
 
     Args:
         result: the study's.
         workers: threads.
+        progress: who is told of each simulation.
     """
     from hisearch.api.costs import replay_of
 
@@ -83,30 +98,38 @@ def close_up_of(result: StudyResult, workers: int) -> Closeup | None:
     arrivals_s = world.trace.arrays.arrival_s[world.trace.arrays.previous < 0]
     subject = Subject(
         trial,
-        world,
+        result.simulation,
         replay_of(result, trial),
         headroom.infeasible_load if headroom is not None else math.inf,
     )
-    return close_up(subject, scales_with_load=bool(np.ptp(arrivals_s) > 0), workers=workers)
+    return close_up(subject, scales_with_load=bool(np.ptp(arrivals_s) > 0), workers=workers, progress=progress)
 
 
-def close_up(subject: Subject, *, scales_with_load: bool, workers: int) -> Closeup:
+def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress: Progress) -> Closeup:
     """Simulate all that the report shows of a deployment.
 
     Args:
         subject: the deployment.
         scales_with_load: False where no arrival depends on the load, as in a closed loop: other loads say nothing.
         workers: threads.
+        progress: who is told of each simulation.
     """
     notes: list[str] = []
     loads = _loads(subject) if scales_with_load else []
-    sizes = [(index, share) for index in range(len(subject.replay.plan.tiers)) for share in TIER_SHARES if share != 1.0]
+    plans = {
+        (index, share): plan
+        for index in range(len(subject.replay.plan.tiers))
+        for share in TIER_SHARES
+        if share != 1.0 and (plan := subject.resized(index, share)) is not None
+    }
     asked: list[tuple[str, Callable[[], Result]]] = [
         ("the steps", lambda: subject.simulate(log=can_log(subject.world.trace)))
     ]
     asked += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
-    asked += [(f"tier {index + 1} at {share:g} of its size", _sized(subject, index, share)) for index, share in sizes]
-    found = _all(asked, workers, notes)
+    asked += [(f"tier {i + 1} at {share:g} of its size", _planned(subject, p)) for (i, share), p in plans.items()]
+    progress.started("closer look", len(asked))
+    found = _all(asked, workers, notes, progress)
+    progress.finished()
     base, at_loads, at_sizes = found[0], found[1 : 1 + len(loads)], found[1 + len(loads) :]
     if base is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
@@ -117,13 +140,15 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int) -> Close
         tuple(_load_point(subject, load, result) for load, result in zip(loads, at_loads, strict=True) if result),
         tuple(_latency_curves(base)),
         _timeline(base) if base.log is not None else None,
-        tuple(_tier_curves(subject, base, dict(zip(sizes, at_sizes, strict=True)))),
+        tuple(_tier_curves(subject, base, dict(zip(plans, at_sizes, strict=True)))),
         _ideal(subject, base),
         tuple(notes),
     )
 
 
-def _all(asked: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: list[str]) -> list[_T | None]:
+def _all(
+    asked: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: list[str], progress: Progress
+) -> list[_T | None]:
     """Results in order; None and a note for what the engine itself would fail at."""
     from joblib import Parallel, delayed
 
@@ -133,17 +158,21 @@ def _all(asked: Sequence[tuple[str, Callable[[], _T]]], workers: int, notes: lis
         except TRIAL_ERRORS as error:
             return None, f"{name}: {error}"
 
-    found = Parallel(n_jobs=workers, backend="threading")(delayed(attempt)(name, make) for name, make in asked)
-    notes += [note for _, note in found if note]
-    return [result for result, _ in found]
+    pool = Parallel(n_jobs=workers, backend="threading", return_as="generator")
+    results: list[_T | None] = []
+    for result, note in pool(delayed(attempt)(name, make) for name, make in asked):
+        results.append(result)
+        notes += [note] if note else []
+        progress.advanced(1)
+    return results
 
 
 def _at_load(subject: Subject, load: float) -> Callable[[], Result]:
     return lambda: subject.simulate(load=load)
 
 
-def _sized(subject: Subject, index: int, share: float) -> Callable[[], Result]:
-    return lambda: subject.simulate(plan=with_tier_share(subject.replay.plan, index, share))
+def _planned(subject: Subject, plan: WorkerPlan) -> Callable[[], Result]:
+    return lambda: subject.simulate(plan=plan)
 
 
 def _loads(subject: Subject) -> list[float]:
@@ -189,17 +218,23 @@ def _timeline(result: Result) -> WorkerTimeline:
     interval_s = _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
     frame = result.series(interval_s)
     count = len(result.workers.steps)
+    capacities = kv_capacities(result)
     rows = []
     for worker in range(min(count, MOST_WORKERS)):
         mine = frame[frame["worker"] == worker].iloc[1:]
         rows.append(
             WorkerSeries(
                 _short(mine["busy_s"].to_numpy() / interval_s),
-                _short(mine["kv_tokens_used"].to_numpy() / result.kv_capacity_tokens),
+                _short(mine["kv_tokens_used"].to_numpy() / capacities[worker]),
                 tuple(int(value) for value in mine["waiting"]),
             )
         )
     return WorkerTimeline(interval_s, tuple(rows), count - len(rows))
+
+
+def kv_capacities(result: Result) -> I8:
+    """KV tokens that each worker holds, shape (W,), pool by pool."""
+    return np.concatenate([np.full(pool.workers, pool.kv_capacity_tokens, np.int64) for pool in result.pools])
 
 
 def _round_interval(least_s: float) -> float:
@@ -209,7 +244,7 @@ def _round_interval(least_s: float) -> float:
 
 
 def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float], Result | None]) -> list[TierCurve]:
-    """A curve per tier below HBM."""
+    """A curve per tier below HBM, of those that come in more than one size."""
     plan, cost = subject.replay.plan, subject.replay.cost
     curves = []
     for index, (tier, price) in enumerate(zip(plan.tiers, cost.tiers, strict=True)):
@@ -219,6 +254,8 @@ def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float]
             for share, result in by_share.items()
             if result is not None
         ]
+        if len(points) < 2:
+            continue
         curves.append(
             TierCurve(
                 f"{tier.medium}, per {tier.scope}",

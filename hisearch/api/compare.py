@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.closeup import can_log
+from hisearch.api.closeup import can_log, kv_capacities
 from hisearch.api.replay import Replay, with_instant_transfers
 from hisearch.report.comparison import (
     Change,
@@ -299,7 +299,7 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         "tokens per step": (float((workers.prefill_tokens + workers.decode_tokens).sum()) / steps, ""),
         "time per step": (float(workers.busy_s.sum()) / steps, "s"),
         "KV memory of a worker": (float(replay.plan.kv_capacity_tokens), "tokens"),
-        "KV memory held, peak": (float(workers.peak_kv_tokens.max()) / result.kv_capacity_tokens, "%"),
+        "KV memory held, peak": (float((workers.peak_kv_tokens / kv_capacities(result)).max()), "%"),
         "tokens evicted from HBM": (float(workers.evicted_tokens.sum()), "tokens"),
         "moved between tiers": (moved / 1e9, "GB"),
         "busiest link": (busiest / result.makespan_s if result.makespan_s else 0.0, "%"),

@@ -64,14 +64,6 @@ class Replay:
         )
 
 
-def with_tier_share(plan: WorkerPlan, index: int, share: float) -> WorkerPlan:
-    """The plan with a tier of ``share`` times its size, at least a page."""
-    tier = plan.tiers[index]
-    pages = max(round(tier.capacity_tokens // tier.page_tokens * share), 1)
-    resized = replace(tier, capacity_tokens=pages * tier.page_tokens)
-    return replace(plan, tiers=(*plan.tiers[:index], resized, *plan.tiers[index + 1 :]))
-
-
 def with_instant_transfers(plan: WorkerPlan) -> WorkerPlan:
     """The plan with media and links that take no time: what is left is queueing and computing."""
     movement = None if plan.movement is None else _instant_links(plan.movement)

@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -19,17 +20,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.provenance import hisearch_version, price_notes, profile_note, provenance, simulations_in_words
+from hisearch.api.provenance import hisearch_version, provenance
 from hisearch.api.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
 from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
+    from hisearch.api.figures import Figures
     from hisearch.report.closeup import Closeup
-    from hisearch.report.data import LoadPoint, ReportInput
+    from hisearch.report.data import ReportInput
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.failure import Failure
     from hisearch.search.problem import Problem
@@ -179,7 +180,8 @@ class Study:
         facts = provenance(self.resolved, outcome, self._trace_facts(), run)
         result = StudyResult(self.resolved, outcome, simulation, facts, folder)
         if outcome.stopped != "interrupted":
-            result = result.with_closeup(run["workers"])
+            with contextlib.suppress(KeyboardInterrupt):  # the search is over: what it found is written all the same
+                result = result.with_closeup(run["workers"], progress)
         result.write(folder)
         return result
 
@@ -286,6 +288,8 @@ class StudyResult:
     @property
     def figure(self) -> Figures:
         """The report's figures, as plotly figures."""
+        from hisearch.api.figures import Figures
+
         return Figures(self)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -337,15 +341,18 @@ class StudyResult:
         """The recommended trial, or the nearest miss where there is none."""
         return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
 
-    def with_closeup(self, workers: int | None = None) -> StudyResult:
+    def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with what its report shows of the highlighted deployment, which is simulated for it.
 
         Args:
             workers: threads; all cores where absent.
+            progress: who is told of each simulation; nobody where absent.
         """
         from hisearch.api.closeup import close_up_of
+        from hisearch.search.progress import SilentProgress
 
-        return replace(self, closeup=close_up_of(self, workers or os.cpu_count() or 1))
+        closeup = close_up_of(self, workers or os.cpu_count() or 1, progress or SilentProgress())
+        return replace(self, closeup=closeup)
 
     def report_input(self) -> ReportInput:
         """What the report is drawn from.
@@ -353,89 +360,6 @@ class StudyResult:
         Raises:
             ValueError: the run folder's ``confidence.json`` is not one.
         """
-        from hisearch.api.costs import cost_rows
-        from hisearch.report.confidence import CONFIDENCE, read_confidence
-        from hisearch.report.data import ReportInput, RunRecord
-        from hisearch.search.pareto import hypervolume_progress
+        from hisearch.api.reporting import report_input
 
-        study, facts = self.resolved.study, self.provenance
-        return ReportInput(
-            title=f"{self.resolved.name}: which deployment to buy",
-            study=self.resolved.name,
-            workload=facts["trace"]["name"],
-            model_id=self.resolved.model.spec.huggingface_id,
-            objectives=tuple(study.objectives),
-            slo=tuple(self.resolved.slo.spec.terms),
-            trials=self.trials,
-            front=self.front,
-            recommendation=self.recommendation,
-            nearest_miss=self.nearest_miss,
-            failure=self.failure.text if self.failure is not None else "",
-            failure_heading=self.failure.heading if self.failure is not None else "",
-            cut_short=self.caution,
-            capacity=self._load_points(),
-            progress=hypervolume_progress(self.trials, study.objectives),
-            costs=cost_rows(self),
-            closeup=self.closeup,
-            confidence=read_confidence(self.run_dir / CONFIDENCE),
-            provenance=RunRecord(
-                profile=profile_note(self.resolved),
-                versions=facts["versions"],
-                seeds=facts["seeds"],
-                inputs=facts["inputs"],
-                wall_time_s=facts["run"]["wall_time_s"],
-                cpu_cores=facts["cpu_cores"],
-                prices=price_notes(self.resolved),
-                warnings=self._warnings(),
-                settings={
-                    "Requests": f"{facts['trace']['requests']:,}",
-                    "Load": f"{study.workload.load:g}",
-                    "Simulated": simulations_in_words(facts),
-                    "Stage 1": self.outcome.execution.summary(),
-                    "Ended": self.outcome.ending.in_words(),
-                },
-            ),
-        )
-
-    def _load_points(self) -> tuple[LoadPoint, ...]:
-        """The highlighted deployment at every load that it was looked at, in order of load.
-
-        The search's own simulations at other loads are not among them: they stop once their verdict is certain.
-        """
-        return self.closeup.loads if self.closeup is not None else ()
-
-    def _warnings(self) -> tuple[str, ...]:
-        """Warnings of the trace and of the highlighted deployment."""
-        chosen = self.highlighted
-        return (*self.provenance["trace"]["warnings"], *(chosen.warnings if chosen is not None else ()))
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A result's figures."""
-
-    result: StudyResult
-
-    def pareto(self) -> go.Figure:
-        """The front in the study's objectives."""
-        from hisearch.report.figures import figure_pareto
-
-        return figure_pareto(self.result.report_input())
-
-    def parallel(self) -> go.Figure:
-        """Parallel coordinates of settings and objectives."""
-        from hisearch.report.figures import figure_parallel
-
-        return figure_parallel(self.result.report_input())
-
-    def progress(self) -> go.Figure:
-        """Hypervolume of the front against simulations."""
-        from hisearch.report.figures import figure_progress
-
-        return figure_progress(self.result.report_input())
-
-    def capacity(self) -> go.Figure:
-        """Share of good requests of the recommendation against load."""
-        from hisearch.report.closeup_figures import figure_loads
-
-        return figure_loads(self.result.report_input().capacity)
+        return report_input(self)

@@ -161,9 +161,10 @@ def _tiers(curves: Sequence[TierCurve], who: str) -> Drawing:
     return Drawing(
         "tiers",
         "How large each cache tier should be",
-        f"The {who} with one tier of another size and all else as it is; a diamond is the chosen size. Where a line is "
-        "flat, more of the tier buys nothing. The table says what the next dollar frees in machine time: above $1 the "
-        "larger size pays for itself, where so much time is freed that a machine can be given up.",
+        f"The {who} with one tier of another size and all else as it is; a diamond is the chosen size, and sizes that "
+        "the engine or the host does not take are left out. Where a line is flat, more of the tier buys nothing. The "
+        "table says what the next dollar frees in machine time: above $1 the larger size pays for itself, where so "
+        "much time is freed that a machine can be given up.",
         f"Hit rate and TTFT p99 over the size of {counted(len(curves), 'cache tier')}; the table has the same numbers.",
         "half",
         NumberTable(

@@ -10,10 +10,16 @@ import pandas as pd
 import pytest
 
 import hisearch
+from hisearch.api.closeup import Subject
+from hisearch.api.replay import Replay
 from hisearch.api.run_folder import replace_with
 from hisearch.api.study import StudyResult, load_study
+from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.closeup import SHARES
 from hisearch.search.journal import JournalError
+from hisearch.search.simulation import Simulation
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
 
 STUDY = """\
 apiVersion: hisearch/v1
@@ -198,3 +204,27 @@ def test_another_deployment_s_closer_look_is_refused(result: StudyResult, tmp_pa
     (folder / "closeup.json").write_text(other.to_json(), encoding="utf-8")
     with pytest.raises(ValueError, match=rf"closeup\.json: trial: expected {result.closeup.trial}, got {other.trial}"):
         hisearch.load_run(folder)
+
+
+def test_sizes_of_a_tier_that_the_engine_refuses_are_not_looked_at(study_file: Path) -> None:
+    """SGLang's host pool must exceed its device pool: half of this tier would not."""
+    study = load_study(study_file)
+    simulation = Simulation(study.world())
+    deployment = DeploymentSpec.model_validate(
+        {
+            "model": "llama-3.1-8b",
+            "pools": [
+                {
+                    "accelerator": "h100-sxm",
+                    "engine": {"name": "sglang", "chunk_tokens": 2048, "max_running_requests": 128},
+                    "tiers": [{"medium": "ddr5", "gib": 64}],
+                }
+            ],
+        }
+    )
+    replay = Replay(deployment, simulation.plan(deployment.pool), CostBreakdown(1.0, 0.0, 1), study.resolved.slo.spec)
+    subject = Subject(Trial(0, 3, deployment, {}), simulation, replay)
+    assert subject.resized(0, 0.5) is None
+    larger = subject.resized(0, 1.5)
+    assert larger is not None
+    assert larger.tiers[0].capacity_tokens == pytest.approx(1.5 * replay.plan.tiers[0].capacity_tokens, rel=2e-2)
