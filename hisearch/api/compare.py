@@ -25,7 +25,7 @@ from hisearch.report.comparison import (
     explain,
     time_rows,
 )
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
@@ -198,7 +198,7 @@ def _compare(
 ) -> Comparison:
     """Score both sides and take their mean times apart, on the first seed."""
     metrics = [[_shown(one.score.metrics, has_slo) for one in side] for side in played]
-    notes = [*notes, *_unlike_slos(replays)]
+    notes = [*notes, *_unlike_slos(replays), *_unlike_profiles(replays)]
     looks = [_look(replay, *where) for replay, where in zip(replays, settings, strict=True)]
     times: tuple[TimeRow, ...] = ()
     parts: tuple[Part, ...] = ()
@@ -238,6 +238,15 @@ def _unlike_slos(replays: Sequence[Replay]) -> list[str]:
     if replays[0].slo == replays[1].slo:
         return []
     return ["The two are held against different SLOs: goodput and attainment are each their own's."]
+
+
+def _unlike_profiles(replays: Sequence[Replay]) -> list[str]:
+    """A warning where step times come from different profiles."""
+    names = [replay.plan.costs.profile for replay in replays]
+    if names[0] == names[1]:
+        return []
+    errors = [f"{replay.plan.costs.profile} ±{replay.plan.costs.relative_error * 100:g} %" for replay in replays]
+    return [f"Step times of A and B come from different profiles ({listed(errors)}): part of the difference is theirs."]
 
 
 def _side(replay: Replay, source: str, score: Score, has_slo: bool) -> Side:

@@ -47,8 +47,9 @@ def show(metric: str, value: float, *, signed: bool = False) -> str:
         text = seconds(abs(value))
     else:
         text = significant(abs(value))
-    sign = ("+" if value > 0 else "−" if value < 0 else "") if signed else ("−" if value < 0 else "")
-    return sign + text
+    if not any(digit in text for digit in "123456789"):
+        return text  # it rounds to nothing: neither more nor less
+    return ("−" if value < 0 else "+" if signed else "") + text
 
 
 def seconds(value_s: float) -> str:

@@ -101,3 +101,10 @@ def test_what_is_no_run_or_no_deployment(hisearch: Hisearch) -> None:
     ran = hisearch("compare", "pair.yaml", "none.yaml", "--trace", "visits.yaml")
     assert ran.code == 1
     assert "none.yaml" in ran.err
+
+
+def test_unlike_profiles_are_noted(hisearch: Hisearch, here: Path) -> None:
+    (here / "roof.yaml").write_text(DEPLOYMENT + "  profile: roofline\n")
+    ran = hisearch("compare", "pair.yaml", "roof.yaml", "--trace", "visits.yaml", "--seeds", "1", "--json", "-q")
+    assert ran.code == 0
+    assert "come from different profiles" in ran.json["notes"][0]

@@ -114,6 +114,22 @@ def test_a_deployment_against_itself_in_words() -> None:
     assert "A and B are the same deployment" in render_comparison(itself)
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("usd_per_hour", -2.5, "−$2.50"),
+        ("usd_per_hour", 0.001, "$0.00"),
+        ("hit_rate", 0.125, "+12.5 points"),
+        ("hit_rate", -0.0004, "0.0 points"),
+        ("ttft_p99_s", -0.25, "−250 ms"),
+        ("e2e_mean_s", 12.0, "+12.0 s"),
+        ("goodput_rps", math.inf, "∞"),
+    ],
+)
+def test_differences_carry_sign_and_unit(metric: str, value: float, text: str) -> None:
+    assert words.show(metric, value, signed=True) == text
+
+
 def test_what_is_nothing_on_both_sides_is_left_out() -> None:
     assert words.driver_rows(make_comparison()) == [("busiest link", "0.0 %", "50.0 %")]
 
