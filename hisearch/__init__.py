@@ -16,6 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hisearch.api.compare import compare_deployments as compare_deployments
+    from hisearch.api.compare import compare_runs as compare_runs
     from hisearch.api.deployment import SimulatedDeployment as SimulatedDeployment
     from hisearch.api.deployment import simulate_deployment as simulate_deployment
     from hisearch.api.stored_run import load_run as load_run
@@ -30,6 +32,8 @@ _HOMES = {
     "SimulatedDeployment": "hisearch.api.deployment",
     "Study": "hisearch.api.study",
     "StudyResult": "hisearch.api.study",
+    "compare_deployments": "hisearch.api.compare",
+    "compare_runs": "hisearch.api.compare",
     "load_run": "hisearch.api.stored_run",
     "load_study": "hisearch.api.study",
     "load_trace": "hisearch.api.workload",

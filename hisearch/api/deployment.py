@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: A promise that every simulation keeps: what is scored where there is no SLO. Not valid as a document.
-_NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0)
+NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0)
 
 #: Figures that mean nothing without an SLO.
 _SLO_FIGURES = ("goodput_rps", "attainment")
@@ -72,7 +72,7 @@ class SimulatedDeployment:
         """The figures and the verdict; without an SLO every simulation passes."""
         return evaluate(
             self.result,
-            self.slo or _NO_SLO,
+            self.slo or NO_SLO,
             usd_per_hour=self.cost.total,
             over_window=requests_over_window(self.trace, self.plan.max_request_tokens),
         )
@@ -285,6 +285,11 @@ def simulate_deployment(
     shares = [mean / pool.replicas for pool, mean in zip(resolved.deployment.pools, result.mean_workers, strict=True)]
     cost = sum_of_costs(_pool_costs(resolved), shares)
     return SimulatedDeployment(resolved, compiled, promise, fleet, result, cost, load, seed, horizon_s)
+
+
+def cost_of_resolved(resolved: ResolvedDeployment) -> CostBreakdown:
+    """What a deployment costs with the replicas that it has at first, at the prices of what it names."""
+    return sum_of_costs(_pool_costs(resolved), [1.0] * len(resolved.deployment.pools))
 
 
 def _pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:

@@ -8,6 +8,7 @@
 ``trials.parquet``  every simulation, in order
 ``candidates.csv``  stage 1's estimates
 ``front.csv``       the Pareto front
+``closeup.json``    what the report shows of the recommended deployment beside its trial
 ``report.html``     the report
 ``recommended/``    launch scripts of the recommendation; an older one, if changed, is kept as ``recommended.1/``
 ==================  ==========================================================================================
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "journal.jsonl"
 DATABASE = "study.db"
+CLOSEUP = "closeup.json"
 
 
 def default_run_dir(study: str) -> Path:
@@ -61,6 +63,8 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
     replace_with(
         folder / "front.csv", lambda path: front.drop(columns="deployment", errors="ignore").to_csv(path, index=False)
     )
+    if result.closeup is not None:
+        write_text(folder / CLOSEUP, result.closeup.to_json())
     replace_with(folder / "report.html", lambda path: write_report(result.report_input(), path))
     if outcome.recommendation is not None:
         trial = outcome.recommendation.trial

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import JOURNAL
+from hisearch.api.run_folder import CLOSEUP, JOURNAL
 from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
@@ -46,6 +46,7 @@ def _missing(folder: Path, name: str) -> str:
 
 
 def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
+    from hisearch.report.closeup import read_closeup
     from hisearch.search.driver import SearchOutcome, headroom
     from hisearch.search.ending import FINISHED, Ending
     from hisearch.search.pareto import front
@@ -72,7 +73,14 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
             left_out=tuple(budget.get("left_out", ())),  # runs of earlier versions did not record it
         ),
     )
-    return StudyResult(study.resolved, outcome, simulation, facts, folder)
+    closeup = read_closeup(folder / CLOSEUP) if (folder / CLOSEUP).is_file() else None
+    result = StudyResult(study.resolved, outcome, simulation, facts, folder, closeup)
+    shown = result.highlighted
+    if closeup is not None and (shown is None or closeup.trial != shown.number):
+        raise ValueError(
+            f"{folder / CLOSEUP}: trial: expected {shown.number if shown else 'none'}, got {closeup.trial}"
+        )
+    return result
 
 
 def _execution(problem: Problem) -> ExecutionReport:

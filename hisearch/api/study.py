@@ -11,23 +11,26 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.provenance import hisearch_version, price_notes, profile_note, provenance, simulations_in_words
+from hisearch.api.provenance import hisearch_version, provenance
 from hisearch.api.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
 from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
-    from hisearch.report.data import LoadPoint, ReportInput
+    from hisearch.api.figures import Figures
+    from hisearch.report.closeup import Closeup
+    from hisearch.report.data import ReportInput
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.failure import Failure
     from hisearch.search.problem import Problem
@@ -176,6 +179,9 @@ class Study:
         run["wall_time_s"] = round(time.monotonic() - started, 3)
         facts = provenance(self.resolved, outcome, self._trace_facts(), run)
         result = StudyResult(self.resolved, outcome, simulation, facts, folder)
+        if outcome.stopped != "interrupted":
+            with contextlib.suppress(KeyboardInterrupt):  # the search is over: what it found is written all the same
+                result = result.with_closeup(run["workers"], progress)
         result.write(folder)
         return result
 
@@ -223,7 +229,8 @@ class Study:
 class StudyResult:
     """What a study came to.
 
-    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written.
+    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written. closeup: the highlighted
+    deployment looked at closely; None where it was not.
     """
 
     resolved: ResolvedStudy
@@ -231,6 +238,7 @@ class StudyResult:
     simulation: Simulation
     provenance: dict[str, Any]
     run_dir: Path
+    closeup: Closeup | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -280,6 +288,8 @@ class StudyResult:
     @property
     def figure(self) -> Figures:
         """The report's figures, as plotly figures."""
+        from hisearch.api.figures import Figures
+
         return Figures(self)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -326,90 +336,30 @@ class StudyResult:
 
         return export_trial(self, trial, folder)
 
+    @property
+    def highlighted(self) -> Trial | None:
+        """The recommended trial, or the nearest miss where there is none."""
+        return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+
+    def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
+        """The result with what its report shows of the highlighted deployment, which is simulated for it.
+
+        Args:
+            workers: threads; all cores where absent.
+            progress: who is told of each simulation; nobody where absent.
+        """
+        from hisearch.api.closeup import close_up_of
+        from hisearch.search.progress import SilentProgress
+
+        closeup = close_up_of(self, workers or os.cpu_count() or 1, progress or SilentProgress())
+        return replace(self, closeup=closeup)
+
     def report_input(self) -> ReportInput:
-        """What the report is drawn from."""
-        from hisearch.report.data import ReportInput, RunRecord
-        from hisearch.search.pareto import hypervolume_progress
+        """What the report is drawn from.
 
-        study, facts = self.resolved.study, self.provenance
-        return ReportInput(
-            title=f"{self.resolved.name}: which deployment to buy",
-            study=self.resolved.name,
-            workload=facts["trace"]["name"],
-            model_id=self.resolved.model.spec.huggingface_id,
-            objectives=tuple(study.objectives),
-            slo=tuple(self.resolved.slo.spec.terms),
-            trials=self.trials,
-            front=self.front,
-            recommendation=self.recommendation,
-            nearest_miss=self.nearest_miss,
-            failure=self.failure.text if self.failure is not None else "",
-            failure_heading=self.failure.heading if self.failure is not None else "",
-            cut_short=self.caution,
-            capacity=self._load_points(),
-            progress=hypervolume_progress(self.trials, study.objectives),
-            provenance=RunRecord(
-                profile=profile_note(self.resolved),
-                versions=facts["versions"],
-                seeds=facts["seeds"],
-                inputs=facts["inputs"],
-                wall_time_s=facts["run"]["wall_time_s"],
-                cpu_cores=facts["cpu_cores"],
-                prices=price_notes(self.resolved),
-                warnings=self._warnings(),
-                settings={
-                    "Requests": f"{facts['trace']['requests']:,}",
-                    "Load": f"{study.workload.load:g}",
-                    "Simulated": simulations_in_words(facts),
-                    "Stage 1": self.outcome.execution.summary(),
-                    "Ended": self.outcome.ending.in_words(),
-                },
-            ),
-        )
+        Raises:
+            ValueError: the run folder's ``confidence.json`` is not one.
+        """
+        from hisearch.api.reporting import report_input
 
-    def _load_points(self) -> tuple[LoadPoint, ...]:
-        """The recommendation at every load that it was simulated at, in order of load."""
-        from hisearch.report.data import LoadPoint
-
-        if self.recommendation is None:
-            return ()
-        chosen = self.recommendation.trial.deployment
-        same = [t for t in self.trials if t.deployment == chosen and t.slice_fraction == 1.0 and not t.error]
-        points = [LoadPoint(t.load, t.metrics["attainment"], t.metrics["goodput_rps"]) for t in same]
-        return tuple(sorted(points, key=lambda point: point.load))
-
-    def _warnings(self) -> tuple[str, ...]:
-        """Warnings of the trace and of the highlighted deployment."""
-        chosen = self.recommendation.trial if self.recommendation is not None else self.nearest_miss
-        return (*self.provenance["trace"]["warnings"], *(chosen.warnings if chosen is not None else ()))
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A result's figures."""
-
-    result: StudyResult
-
-    def pareto(self) -> go.Figure:
-        """The front in the study's objectives."""
-        from hisearch.report.figures import figure_pareto
-
-        return figure_pareto(self.result.report_input())
-
-    def parallel(self) -> go.Figure:
-        """Parallel coordinates of settings and objectives."""
-        from hisearch.report.figures import figure_parallel
-
-        return figure_parallel(self.result.report_input())
-
-    def progress(self) -> go.Figure:
-        """Hypervolume of the front against simulations."""
-        from hisearch.report.figures import figure_progress
-
-        return figure_progress(self.result.report_input())
-
-    def capacity(self) -> go.Figure:
-        """Share of good requests of the recommendation against load."""
-        from hisearch.report.figures import figure_capacity
-
-        return figure_capacity(self.result.report_input())
+        return report_input(self)

@@ -72,7 +72,6 @@ def installation() -> dict[str, Any]:
     import shutil
     from importlib.metadata import version
 
-    from hisearch.cli.folder import dashboard_program
     from hisearch.kernels.jit import CACHE_FOLDER, is_compiled
     from hisearch.specs.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
@@ -86,9 +85,19 @@ def installation() -> dict[str, Any]:
         "kernel_cache": str(CACHE_FOLDER),
         "kernels_compiled": is_compiled(),
         "trace_cache": str(cache_folder()),
-        "optuna_dashboard": dashboard_program(),
+        "optuna_dashboard": _version_of("optuna-dashboard"),
         "chromium": next((path for name in _BROWSERS if (path := shutil.which(name))), None),
     }
+
+
+def _version_of(package: str) -> str | None:
+    """Version of an optional package; None where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _shown(value: Any) -> str:

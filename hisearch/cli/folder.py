@@ -1,9 +1,7 @@
-"""Verbs on a run folder: ``report``, ``export``, ``dashboard``."""
+"""Verbs on a run folder: ``report``, ``export``."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +15,21 @@ if TYPE_CHECKING:
 
 
 def report(run_dir: options.RunDir, as_json: options.Json = False) -> None:
-    """Write a run folder's report.html again."""
-    from hisearch.api.run_folder import replace_with
+    """Write a run folder's report.html again.
+
+    Where the folder has no closeup.json, as of an interrupted run, the recommended deployment is looked at first.
+    """
+    from hisearch.api.run_folder import CLOSEUP, replace_with, write_text
     from hisearch.api.stored_run import load_run
     from hisearch.cli import output
     from hisearch.report.html import write_report
 
-    data = load_run(run_dir).report_input()
+    result = load_run(run_dir)
+    if result.closeup is None:
+        result = result.with_closeup()
+        if result.closeup is not None:
+            write_text(run_dir / CLOSEUP, result.closeup.to_json())
+    data = result.report_input()
     target = run_dir / "report.html"
     replace_with(target, lambda path: write_report(data, path))
     if as_json:
@@ -95,33 +101,3 @@ def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Tria
             f"{result.run_dir}: no deployment{where} meets the SLO; name one with --trial (see trials.parquet)"
         )
     return found.trial
-
-
-def dashboard(
-    run_dir: options.RunDir,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
-) -> None:
-    """Open a run in optuna-dashboard.
-
-    Serves the run folder's study.db until interrupted; needs the extra `dashboard`.
-    """
-    from hisearch.api.run_folder import DATABASE
-
-    database = run_dir / DATABASE
-    if not database.is_file():
-        raise FileNotFoundError(f"{run_dir}: not a run folder (no {DATABASE})")
-    program = dashboard_program()
-    if program is None:
-        raise FileNotFoundError("optuna-dashboard is not installed; pip install 'hisearch[dashboard]'")
-    sys.stdout.flush()
-    url = f"sqlite:///{database.absolute()}"
-    os.execv(program, [program, url, "--host", host, "--port", str(port)])
-
-
-def dashboard_program() -> str | None:
-    """Path of optuna-dashboard: beside this Python, or on the search path."""
-    import shutil
-
-    beside = str(Path(sys.executable).parent)
-    return shutil.which("optuna-dashboard", path=beside) or shutil.which("optuna-dashboard")

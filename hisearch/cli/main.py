@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hisearch.cli import bench, calibrate, catalogue, doctor, folder, run, simulate, trace, validate
+from hisearch.cli import bench, calibrate, catalogue, compare, dashboard, doctor, folder, run, simulate, trace, validate
 from hisearch.cli.errors import ReportingGroup
 from hisearch.cli.streams import leavable_streams
 
@@ -48,7 +48,8 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(validate.app, name="validate")
 app.command("report")(folder.report)
 app.command("export")(folder.export)
-app.command("dashboard")(folder.dashboard)
+app.command("dashboard")(dashboard.dashboard)
+app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("list")(catalogue.list_)
 app.command("schema")(catalogue.schema)

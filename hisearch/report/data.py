@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hisearch.report.closeup import Closeup, LoadPoint
+from hisearch.report.confidence import Confidence
 from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.base import Evidence
 from hisearch.specs.slo import SloTerm
 
+__all__ = ["CostRow", "LoadPoint", "PriceNote", "ProfileNote", "ReportInput", "RunRecord"]
+
 
 @dataclass(frozen=True)
-class LoadPoint:
-    """The recommended deployment at another load. load: factor on the study's load; attainment: 0 to 1."""
+class CostRow:
+    """What a deployment costs, by what is bought, and the power that it draws.
 
-    load: float
-    attainment: float
-    goodput_rps: float
+    trial: its number. parts: (what, dollars per hour). mean_w: watts over the simulated time; None where unknown.
+    """
+
+    trial: int
+    parts: tuple[tuple[str, float], ...]
+    mean_w: float | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class ReportInput:
     "".
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
+    costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: the highlighted deployment looked
+    at closely, if it was. confidence: how sure the recommendation is, if that was looked into.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -98,6 +107,9 @@ class ReportInput:
     cut_short: str = ""
     capacity: tuple[LoadPoint, ...] = ()
     progress: Mapping[int, float] = field(default_factory=dict)
+    costs: tuple[CostRow, ...] = ()
+    closeup: Closeup | None = None
+    confidence: Confidence | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

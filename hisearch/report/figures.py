@@ -14,7 +14,6 @@ from hisearch.report.points import (
     Dimension,
     ParetoData,
     Point,
-    capacity_data,
     parallel_data,
     pareto_data,
     progress_data,
@@ -23,7 +22,6 @@ from hisearch.report.points import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_MARGIN = {"l": 10, "r": 10, "t": 34, "b": 10}
 _LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
 
 #: How often a line is drawn: parallel coordinates have no line width, and repeating a translucent line makes it bolder.
@@ -46,7 +44,7 @@ def figure_pareto(data: ReportInput) -> go.Figure:
         for key, axis in zip(("xaxis", "yaxis", "zaxis"), pareto.axes, strict=False)
     }
     camera = {"eye": {"x": 1.42, "y": 1.42, "z": 0.62}, "center": {"x": 0, "y": 0, "z": -0.16}}
-    return _finish(figure, scene=scene | {"camera": camera, "aspectmode": "cube"}, legend=_LEGEND)
+    return theme.finish(figure, scene=scene | {"camera": camera, "aspectmode": "cube"}, legend=_LEGEND)
 
 
 def figure_projection(data: ReportInput, x: str, y: str) -> go.Figure:
@@ -64,7 +62,7 @@ def figure_projection(data: ReportInput, x: str, y: str) -> go.Figure:
 
 
 def figure_parallel(data: ReportInput) -> go.Figure:
-    """One line per trial through the settings that differ and the objectives."""
+    """One line per trial through the settings that differ and the objectives; ``meta`` holds each line's trial."""
     import plotly.graph_objects as go
 
     parallel = parallel_data(data)
@@ -79,8 +77,9 @@ def figure_parallel(data: ReportInput) -> go.Figure:
         }
         dimensions.append({"label": _wrapped(dimension.title), "values": [values[i] for i in lines]} | ticks)
     line = {"color": [codes[parallel.statuses[i]] for i in lines], "cmin": 0, "cmax": 2}
-    figure = go.Figure(go.Parcoords(dimensions=dimensions, line=line, labelside="top"))
-    return _finish(figure, margin={"l": 70, "r": 50, "t": 60, "b": 20})
+    meta = [parallel.numbers[i] for i in lines]
+    figure = go.Figure(go.Parcoords(dimensions=dimensions, line=line, labelside="top", meta=meta))
+    return theme.finish(figure, margin={"l": 70, "r": 50, "t": 60, "b": 20})
 
 
 def figure_progress(data: ReportInput) -> go.Figure:
@@ -103,38 +102,11 @@ def figure_progress(data: ReportInput) -> go.Figure:
             line={"color": theme.FAINT, "width": 1, "dash": "dot"},
             annotation={"text": f"stage {stage}", "y": 1, "yanchor": "bottom", "xanchor": "left"},
         )
-    return _finish(
+    return theme.finish(
         figure,
         xaxis={"title": {"text": "Simulation (number)"}},
         yaxis={"title": {"text": "Hypervolume (% of the final front's)"}, "range": [0, 105]},
     )
-
-
-def figure_capacity(data: ReportInput) -> go.Figure:
-    """Attainment and goodput of the recommended deployment as the load grows."""
-    from plotly.subplots import make_subplots
-
-    capacity = capacity_data(data)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    series = (
-        ("Good requests (%)", [_short(100 * share) for share in capacity.attainment], theme.STAGE_COLOURS[3]),
-        ("Goodput (requests/s)", [_short(rate) for rate in capacity.goodput_rps], theme.STAGE_COLOURS[1]),
-    )
-    for row, (title, values, colour) in enumerate(series, start=1):
-        figure.add_scatter(
-            x=capacity.load,
-            y=values,
-            mode="lines+markers",
-            line={"color": colour, "width": 2.5},
-            hovertemplate=f"load %{{x}}: %{{y}}<extra>{title}</extra>",
-            showlegend=False,
-            row=row,
-            col=1,
-        )
-        figure.update_yaxes(title={"text": title}, rangemode="tozero", row=row, col=1)
-        figure.add_vline(x=1.0, line={"color": theme.FAINT, "width": 1, "dash": "dot"}, row=row, col=1)
-    figure.update_xaxes(title={"text": "Load (factor on the study's arrival rate)"}, row=2, col=1)
-    return _finish(figure)
 
 
 class _Group:
@@ -190,7 +162,8 @@ def _hover(points: list[Point], pareto: ParetoData) -> dict[str, Any]:
         )
         for p in points
     ]
-    return {"text": texts, "hovertemplate": "%{text}<extra></extra>"}
+    numbers = [p.number for p in points]
+    return {"text": texts, "customdata": numbers, "hovertemplate": "%{text}<extra></extra>"}
 
 
 def _plane(pareto: ParetoData, first: int, second: int) -> go.Figure:
@@ -203,7 +176,7 @@ def _plane(pareto: ParetoData, first: int, second: int) -> go.Figure:
     axes = pareto.axes[first], pareto.axes[second]
     ranges = [_range(axis) for axis in axes]
     layouts = [_axis_layout(axis) | {"range": r} for axis, r in zip(axes, ranges, strict=True)]
-    return _finish(figure, xaxis=layouts[0], yaxis=layouts[1], legend=_LEGEND, **_slo_region(axes, ranges))
+    return theme.finish(figure, xaxis=layouts[0], yaxis=layouts[1], legend=_LEGEND, **_slo_region(axes, ranges))
 
 
 def _slo_region(axes: tuple[Axis, Axis], ranges: list[list[float]]) -> dict[str, Any]:
@@ -256,11 +229,6 @@ def _axis_layout(axis: Axis) -> dict[str, Any]:
 
 def _decade_count(axis: Axis) -> float:
     return math.log10(axis.span[1] / axis.span[0])
-
-
-def _finish(figure: go.Figure, **layout: Any) -> go.Figure:
-    figure.update_layout(**({"template": theme.template("light"), "margin": _MARGIN, "uirevision": "kept"} | layout))
-    return figure
 
 
 def _plain(text: str) -> str:

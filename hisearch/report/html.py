@@ -6,31 +6,23 @@ import base64
 import hashlib
 import itertools
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hisearch.report import figures, page
+from hisearch.report.closeup_drawings import closeup_drawings, importance_drawing
 from hisearch.report.data import ReportInput
-from hisearch.report.describe import STAGES
+from hisearch.report.describe import STAGES, UNUSED, settings
+from hisearch.report.drawing import Drawing
 from hisearch.report.points import ParallelData, ParetoData, parallel_data, pareto_data, progress_data
 from hisearch.report.quantities import quantity
-from hisearch.report.terms import term_lines
 from hisearch.report.theme import template
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-
-class Drawing(NamedTuple):
-    """A figure on the page. alt: what it shows, for those who cannot see it. kind: its CSS class."""
-
-    key: str
-    heading: str
-    caption: str
-    alt: str
-    kind: str
 
 
 def write_report(data: ReportInput, path: Path) -> None:
@@ -66,8 +58,9 @@ def render(data: ReportInput) -> str:
         caution=page.caution(data),
         counts=page.counts(data),
         counted=counted,
-        slo=term_lines(data.highlighted.slo) if data.highlighted is not None else (),
-        facts=page.key_facts(data.highlighted) if data.highlighted is not None else (),
+        slo=page.slo_lines(data),
+        sure=data.confidence is not None and bool(data.confidence.terms),
+        facts=page.key_facts(data.highlighted, data.confidence) if data.highlighted is not None else (),
         options=page.options(data),
         settings=page.chosen_settings(data),
         front=page.front_table(data),
@@ -113,21 +106,52 @@ def _drawings(data: ReportInput) -> tuple[list[Drawing], dict[str, Any]]:
             plane.update_layout(showlegend=len(names) == 2)
             built.append((_plane(data, pareto, x, y), plane))
         built.append((_parallel(pareto, parallel_data(data)), figures.figure_parallel(data)))
-    if data.capacity:
-        built.append((_capacity(data), figures.figure_capacity(data)))
+    built += importance_drawing(data)
     if data.progress:
         built.append((_progress(data), figures.figure_progress(data)))
+    built += closeup_drawings(data)
     texts: dict[str, int] = {}
     plots = {drawing.key: _plot(figure, texts) for drawing, figure in built}
-    return [drawing for drawing, _ in built], {"figures": plots, "texts": list(texts)}
+    shown = [point.number for point in pareto.points]
+    return [drawing for drawing, _ in built], {
+        "figures": plots,
+        "texts": list(texts),
+        "trials": _trial_settings(data, shown),
+    }
+
+
+def _trial_settings(data: ReportInput, shown: Sequence[int]) -> dict[str, Any]:
+    """Every setting of the drawn trials, each distinct value once.
+
+    Returns:
+        names: of the settings. values: per setting its distinct values as text. rows: by trial number, an index into
+        ``values`` for each setting. feasible: numbers of trials that meet the SLO. unused: values of what is not there.
+    """
+    by_number = {trial.number: trial for trial in data.trials}
+    names: list[str] = []
+    values: list[dict[str, int]] = []
+    rows: dict[int, list[int]] = {}
+    for number in shown:
+        chosen = settings(by_number[number].deployment)
+        if not names:
+            names, values = list(chosen), [{} for _ in chosen]
+        texts = [value if isinstance(value, str) else f"{value:,.6g}" for value in chosen.values()]
+        rows[number] = [seen.setdefault(text, len(seen)) for seen, text in zip(values, texts, strict=True)]
+    return {
+        "names": names,
+        "values": [list(seen) for seen in values],
+        "rows": rows,
+        "feasible": [number for number in shown if by_number[number].feasible],
+        "unused": sorted(str(value) for value in UNUSED),
+    }
 
 
 def _plot(figure: go.Figure, texts: dict[str, int]) -> dict[str, Any]:
-    """A figure's data and layout. Hover texts, which the figures share, become indices into ``texts`` (extended)."""
+    """A figure's data and layout. Hover texts of trials become indices into ``texts`` (extended)."""
     plot: dict[str, Any] = json.loads(figure.to_json())
     del plot["layout"]["template"]
     for trace in plot["data"]:
-        if isinstance(trace.get("text"), list):
+        if isinstance(trace.get("text"), list) and "customdata" in trace:
             trace["text"] = [texts.setdefault(text, len(texts)) for text in trace["text"]]
     return plot
 
@@ -187,19 +211,6 @@ def _parallel(pareto: ParetoData, parallel: ParallelData) -> Drawing:
         f"Parallel coordinates of {counted(len(pareto.points), 'trial')} over the settings that differ and the "
         "objectives.",
         "parallel",
-    )
-
-
-def _capacity(data: ReportInput) -> Drawing:
-    who = "recommended deployment" if data.recommendation is not None else "nearest miss"
-    good = [point.load for point in data.capacity if point.attainment >= 0.99]
-    reach = f"At least 99 % of requests are good up to {max(good):.3g} times the load." if good else ""
-    return Drawing(
-        "capacity",
-        f"The {who} at other loads",
-        f"Load 1 (dotted) is the study's own arrival rate. Good is a flat line that falls late. {reach}".strip(),
-        f"Share of good requests and goodput of the {who} at {len(data.capacity)} loads. {reach}".strip(),
-        "half",
     )
 
 

@@ -6,14 +6,23 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hisearch.report.confidence import Confidence
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import NO_ROUTER, TIER_SIZES, UNUSED, sentence, settings
-from hisearch.report.quantities import UNDEFINED, percent, quantity, significant, usd
+from hisearch.report.quantities import HOURS_PER_MONTH, UNDEFINED, percent, quantity, significant, usd
+from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.terms import REJECTED, notes
 from hisearch.search.deployments import describe, stores
 from hisearch.search.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted
+
+
+class Promise(NamedTuple):
+    """A term of the SLO. chance: the probability that it holds, in words; "" where none is known."""
+
+    line: TermLine
+    chance: str
 
 
 class Fact(NamedTuple):
@@ -82,22 +91,39 @@ def counts(data: ReportInput) -> Counts:
     )
 
 
-def key_facts(trial: Trial) -> tuple[Fact, ...]:
-    """Goodput, cost and the figures that explain them; those that the trial does not carry are left out."""
+def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
+    """Each term of the highlighted trial, with how likely it is to hold."""
+    if data.highlighted is None:
+        return ()
+    chances = data.confidence.terms if data.confidence is not None else {}
+    return tuple(
+        Promise(line, percent(chances[line.label]) if line.label in chances else "")
+        for line in term_lines(data.highlighted.slo)
+    )
+
+
+def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact, ...]:
+    """Cost, goodput and the figures that explain them; those that the trial does not carry are left out.
+
+    Where a range is known it is said with the figure's meaning.
+    """
     metrics = trial.metrics
     found = {key: metrics.get(key, math.nan) for key in _FACTS}
-    return tuple(
-        Fact(name, show(found[key]), unit, meaning)
-        for key, (name, show, unit, meaning) in _FACTS.items()
-        if not math.isnan(found[key])
-    )
+    month = metrics.get("usd_per_hour", math.nan) * HOURS_PER_MONTH
+    facts = [Fact("Cost", usd(month), "per month", f"{HOURS_PER_MONTH:g} hours: accelerators, hosts, cache tiers")]
+    for key, (name, show, unit, meaning) in _FACTS.items():
+        if not math.isnan(found[key]):
+            ends = confidence.intervals.get(key) if confidence is not None else None
+            spread = f"; {show(ends[0])} to {show(ends[1])} with confidence" if ends is not None else ""
+            facts.append(Fact(name, show(found[key]), unit, meaning + spread))
+    return tuple(fact for fact in facts if fact.value != UNDEFINED)
 
 
 #: Metric -> name, format, unit, meaning.
 _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
     "goodput_rps": ("Goodput", significant, "requests/s", "requests that meet every SLO term"),
     "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
-    "usd_per_hour": ("Cost", usd, "per hour", "accelerators, hosts, cache tiers"),
+    "usd_per_hour": ("Cost", usd, "per hour", "at the prices under Provenance"),
     "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
     "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
     "utilisation": ("Utilisation", percent, "", "share of time the accelerators are busy"),

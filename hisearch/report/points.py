@@ -84,11 +84,15 @@ class Dimension(NamedTuple):
 
 
 class ParallelData(NamedTuple):
-    """Lines of the parallel coordinates, faintest first. statuses: per line. omitted: settings without an axis."""
+    """Lines of the parallel coordinates, faintest first.
+
+    statuses, numbers: per line; numbers are the trials'. omitted: settings without an axis.
+    """
 
     dimensions: tuple[Dimension, ...]
     statuses: tuple[Status, ...]
     omitted: tuple[str, ...]
+    numbers: tuple[int, ...]
 
 
 class ProgressData(NamedTuple):
@@ -97,14 +101,6 @@ class ProgressData(NamedTuple):
     simulations: tuple[int, ...]
     share: tuple[float, ...]
     stages: tuple[tuple[int, int], ...]
-
-
-class CapacityData(NamedTuple):
-    """The highlighted deployment by load factor, in rising order."""
-
-    load: tuple[float, ...]
-    attainment: tuple[float, ...]
-    goodput_rps: tuple[float, ...]
 
 
 def pareto_data(data: ReportInput) -> ParetoData:
@@ -199,7 +195,7 @@ def parallel_data(data: ReportInput) -> ParallelData:
     columns: dict[str, list[str | int | float]] = {}
     for name in chosen[0] if chosen else ():
         column = [setting[name] for setting in chosen]
-        if len(set(column) - UNUSED) > 1 and not any(_same_partition(column, other) for other in columns.values()):
+        if len(set(column) - UNUSED) > 1 and not any(same_partition(column, other) for other in columns.values()):
             columns[name] = column
     varied = sorted(columns, key=lambda name: Counter(columns[name]).most_common(1)[0][1])
     kept = set(varied[: MAX_DIMENSIONS - len(pareto.axes)])
@@ -207,10 +203,11 @@ def parallel_data(data: ReportInput) -> ParallelData:
     for index, axis in enumerate(pareto.axes):
         dimensions.append(_objective_dimension(axis, [point.values[index] for point in pareto.points]))
     omitted = tuple(name for name in columns if name not in kept)
-    return ParallelData(tuple(dimensions), tuple(point.status for point in pareto.points), omitted)
+    statuses, numbers = zip(*((point.status, point.number) for point in pareto.points), strict=True)
+    return ParallelData(tuple(dimensions), statuses, omitted, numbers)
 
 
-def _same_partition(first: Sequence[object], second: Sequence[object]) -> bool:
+def same_partition(first: Sequence[object], second: Sequence[object]) -> bool:
     """True where one column is the other with its values renamed."""
     return len(set(zip(first, second, strict=True))) == len(set(first)) == len(set(second))
 
@@ -266,13 +263,3 @@ def progress_data(data: ReportInput) -> ProgressData:
     for trial in sorted(data.trials, key=lambda trial: trial.number):
         first.setdefault(trial.stage, trial.number)
     return ProgressData(tuple(simulations), share, tuple((number, stage) for stage, number in sorted(first.items())))
-
-
-def capacity_data(data: ReportInput) -> CapacityData:
-    """Attainment and goodput of the highlighted deployment by load."""
-    points = sorted(data.capacity, key=lambda point: point.load)
-    return CapacityData(
-        tuple(point.load for point in points),
-        tuple(point.attainment for point in points),
-        tuple(point.goodput_rps for point in points),
-    )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 #: Readable on both backgrounds (contrast of at least 3 to 1); each stage also has a shape of its own.
 STAGE_COLOURS = {1: "#3b82c4", 2: "#c9701a", 3: "#1f9a6c", 4: "#8757c9"}
@@ -54,3 +57,10 @@ def template(scheme: str) -> dict[str, Any]:
             "modebar": {"bgcolor": "rgba(0, 0, 0, 0)", "color": colours["line"], "activecolor": colours["text"]},
         },
     }
+
+
+def finish(figure: go.Figure, **layout: Any) -> go.Figure:
+    """Give a figure the light template, small margins and ``layout``; drawing it anew keeps what its reader did."""
+    margin = {"l": 10, "r": 10, "t": 34, "b": 10}
+    figure.update_layout(**({"template": template("light"), "margin": margin, "uirevision": "kept"} | layout))
+    return figure

@@ -79,6 +79,11 @@ class Simulation:
         self._plans: _Memo[WorkerPlan] = _Memo()
         self._slices: _Memo[CompiledTrace] = _Memo()
 
+    @property
+    def world(self) -> World:
+        """What is simulated on."""
+        return self._world
+
     def kv_capacity_tokens(self, pool: PoolSpec) -> int:
         """KV tokens that one worker holds.
 

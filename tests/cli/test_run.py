@@ -303,22 +303,3 @@ def test_a_run_that_has_not_ended_says_how_to_go_on(hisearch: Hisearch, result: 
     ran = hisearch("report", tmp_path)
     assert ran.code == 1
     assert f"hisearch run --resume {tmp_path}" in ran.err
-
-
-def test_the_dashboard_is_an_extra(hisearch: Hisearch, result: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hisearch.cli.folder.dashboard_program", lambda: None)
-    ran = hisearch("dashboard", result.run_dir)
-    assert ran.code == 1
-    assert "hisearch[dashboard]" in ran.err
-
-
-def test_the_dashboard_opens_the_runs_database(
-    hisearch: Hisearch, result: StudyResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr("hisearch.cli.folder.dashboard_program", lambda: "/bin/optuna-dashboard")
-    monkeypatch.setattr(os, "execv", lambda program, arguments: started.append([program, *arguments]))
-    assert hisearch("dashboard", result.run_dir, "--port", 9000).code == 0
-    assert started[0][0] == "/bin/optuna-dashboard"
-    assert f"sqlite:///{result.run_dir.absolute() / 'study.db'}" in started[0]
-    assert started[0][-1] == "9000"

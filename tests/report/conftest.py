@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from hisearch.report.data import LoadPoint, PriceNote, ProfileNote, ReportInput, RunRecord
+from hisearch.report.closeup import (
+    SHARES,
+    CacheMark,
+    Closeup,
+    IdealCache,
+    LatencyCurve,
+    LoadPoint,
+    TierCurve,
+    TierPoint,
+    WorkerSeries,
+    WorkerTimeline,
+)
+from hisearch.report.data import CostRow, PriceNote, ProfileNote, ReportInput, RunRecord
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
@@ -118,6 +130,49 @@ def make_record(**changes: Any) -> RunRecord:
     return RunRecord(**(values | changes))
 
 
+def make_closeup(trial: int = 0) -> Closeup:
+    """A closer look at a deployment with two workers and one tier, whose TPOT breaks first, at load 1.5."""
+    loads = tuple(
+        LoadPoint(
+            load,
+            1 / (1 + (load / 1.6) ** 8),
+            6.1 * load / (1 + (load / 1.6) ** 8),
+            (TermCheck("ttft_p99", 0.9 * load, 2.0), TermCheck("tpot_p99", 0.036 * load, 0.05)),
+        )
+        for load in (0.5, 1.0, 1.5, 3.0)
+    )
+    latencies = tuple(
+        LatencyCurve(metric, tuple(scale * (0.01 + share**4) for share in SHARES), 4000)
+        for metric, scale in (("ttft", 1.8), ("tpot", 0.048), ("itl", 0.08), ("e2e", 20.0))
+    )
+    worker = WorkerSeries((0.5, 1.0, 0.25), (0.1, 0.9, 0.3), (0, 7, 1))
+    sizes = ((64.0, 0.30), (128.0, 0.42), (256.0, 0.44))
+    tier = TierCurve(
+        "ddr5, per worker",
+        128.0,
+        tuple(TierPoint(gib, rate, rate - 0.2, 1.0 / rate, 900.0 * (1 - rate), 0.005 * gib) for gib, rate in sizes),
+        device_s=1800.0,
+        machines_usd_per_hour=10.0,
+    )
+    ideal = IdealCache(
+        (1000, 100_000, 1_000_000, 4_000_000), (0.1, 0.3, 0.5, 0.6), 131072.0,
+        (CacheMark("HBM", 100_000), CacheMark("with ddr5", 1_000_000)), 0.41,
+    )  # fmt: skip
+    return Closeup(trial, loads, latencies, WorkerTimeline(5.0, (worker, worker)), (tier,), ideal)
+
+
+def make_costs(trials: tuple[Trial, ...]) -> tuple[CostRow, ...]:
+    """Nine tenths for accelerators, the rest for a tier."""
+    return tuple(
+        CostRow(
+            trial.number,
+            (("Accelerators", 0.9 * trial.metrics["usd_per_hour"]), ("ddr5", 0.1 * trial.metrics["usd_per_hour"])),
+            4200.0,
+        )
+        for trial in trials
+    )
+
+
 def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **changes: Any) -> ReportInput:
     """A study of ``count`` trials; with ``feasible`` False no trial meets the SLO."""
     rng = random.Random(seed)
@@ -126,6 +181,11 @@ def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **chan
     if not feasible:
         trials = [_worse(trial) for trial in trials]
     front = front_of(trials)
+    recommendation = _recommend(front) if feasible else None
+    nearest = None if feasible else min(trials, key=lambda t: t.worst_violation)
+    shown = recommendation.trial if recommendation else nearest
+    assert shown is not None
+    closeup = make_closeup(shown.number)
     values: dict[str, Any] = {
         "title": "Quickstart: chat on Qwen3-32B",
         "study": "quickstart",
@@ -135,13 +195,12 @@ def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **chan
         "slo": SLO,
         "trials": tuple(trials),
         "front": front,
-        "recommendation": _recommend(front) if feasible else None,
-        "nearest_miss": None if feasible else min(trials, key=lambda t: t.worst_violation),
+        "recommendation": recommendation,
+        "nearest_miss": nearest,
         "failure": "" if feasible else "Of 300 deployments none meets the SLO.",
-        "capacity": tuple(
-            LoadPoint(load, 1 / (1 + (load / 1.6) ** 8), 6.1 * load / (1 + (load / 1.6) ** 8))
-            for load in (0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0)
-        ),
+        "capacity": closeup.loads,
+        "closeup": closeup,
+        "costs": make_costs((shown, *([t for t, _ in recommendation.runner_ups] if recommendation else []))),
         "progress": {n: 1.0 - 0.9 ** (1 + n / 8) for n in range(count)},
         "provenance": make_record(),
     }
@@ -170,6 +229,12 @@ def _recommend(front: tuple[Trial, ...]) -> Recommendation:
 def build_input() -> Any:
     """``make_input``."""
     return make_input
+
+
+@pytest.fixture
+def build_closeup() -> Any:
+    """``make_closeup``."""
+    return make_closeup
 
 
 @pytest.fixture

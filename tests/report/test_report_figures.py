@@ -8,7 +8,6 @@ import pytest
 
 from hisearch.report import figures
 from hisearch.report.figures import (
-    figure_capacity,
     figure_parallel,
     figure_pareto,
     figure_progress,
@@ -86,12 +85,17 @@ def test_markup_in_names_stays_text(build_input: Any, build_trial: Any) -> None:
     assert "&lt;b&gt;x&lt;/b&gt;" in accelerators.ticktext
 
 
-def test_progress_and_capacity_have_titles_with_units(build_input: Any) -> None:
-    data = build_input()
-    progress = figure_progress(data)
+def test_progress_has_titles_with_units(build_input: Any) -> None:
+    progress = figure_progress(build_input())
     assert progress.layout.yaxis.title.text == "Hypervolume (% of the final front's)"
     assert len(progress.data[0].x) == 300
-    capacity = figure_capacity(data)
-    assert capacity.layout.yaxis2.title.text == "Goodput (requests/s)"
-    assert capacity.layout.xaxis2.title.text.startswith("Load (factor")
-    assert list(capacity.data[0].x) == sorted(point.load for point in data.capacity)
+
+
+def test_points_and_lines_name_their_trials(build_input: Any) -> None:
+    """What links the figures: a mark or a line is known by its trial wherever it is drawn."""
+    data = build_input(60)
+    numbers = {number for trace in figure_pareto(data).data for number in trace.customdata}
+    assert numbers == {trial.number for trial in data.trials}
+    lines = figure_parallel(data).data[0]
+    assert len(lines.meta) == len(lines.dimensions[0]["values"])
+    assert set(lines.meta) == numbers

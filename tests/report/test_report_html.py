@@ -1,23 +1,20 @@
-"""The written report: self-contained, escaped, small enough, and drawn by a real browser."""
+"""The written report: self-contained, escaped, small enough."""
 
 from __future__ import annotations
 
 import html.parser
 import json
-import os
 import random
 import re
-import shutil
-import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from hisearch.report.confidence import Confidence
+from hisearch.report.describe import settings
 from hisearch.report.html import render, write_report
 from hisearch.search.trial import Recommendation
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
@@ -98,8 +95,14 @@ def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
         "plane-ttft_p99-usd_per_hour",
         "plane-goodput-usd_per_hour",
         "parallel",
-        "capacity",
+        "importance",
         "progress",
+        "capacity",
+        "latencies",
+        "ideal",
+        "tiers",
+        "costs",
+        "workers",
     ]
     assert all(len(a["aria-label"]) > 40 for a in drawn)
     assert set(json.loads(page.scripts["plots"])["figures"]) == {a["data-figure"] for a in drawn}
@@ -130,11 +133,35 @@ def test_no_trial_at_all_still_makes_a_report(build_input: Any) -> None:
         nearest_miss=None,
         failure="No deployment was simulated.",
         capacity=(),
+        closeup=None,
+        costs=(),
         progress={},
     )
     source = without_plotly(render(empty))
     assert "No deployment was simulated." in source
     assert not [a for a in Page(source).all("div") if "data-figure" in a]
+
+
+def test_confidence_is_a_column_where_it_is_known(build_input: Any) -> None:
+    assert "Chance to hold" not in without_plotly(render(build_input()))
+    sure = Confidence({"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)})
+    source = without_plotly(render(build_input(confidence=sure)))
+    assert ">97.5 %</td>" in source
+    assert "5.50 to 6.50 with confidence" in source
+
+
+def test_the_settings_behind_every_mark_are_on_the_page_once(build_input: Any) -> None:
+    data = build_input()
+    trials = json.loads(Page(without_plotly(render(data))).scripts["plots"])["trials"]
+    assert {int(number) for number in trials["rows"]} == {trial.number for trial in data.trials}
+    for trial in data.trials[::37]:
+        row = trials["rows"][str(trial.number)]
+        shown = {n: v[i] for n, v, i in zip(trials["names"], trials["values"], row, strict=True)}
+        expected = settings(trial.deployment)
+        assert list(shown) == list(expected)
+        assert shown["accelerator"] == expected["accelerator"]
+        assert shown["replicas"] == str(expected["replicas"])
+    assert all(len(set(values)) == len(values) for values in trials["values"])
 
 
 def hostile_input(build_input: Any, build_record: Any, build_trial: Any) -> Any:
@@ -150,6 +177,8 @@ def hostile_input(build_input: Any, build_record: Any, build_trial: Any) -> Any:
         trials=(*data.trials, trial),
         front=(*data.front, trial),
         recommendation=Recommendation(trial, HOSTILE, ((data.front[0], HOSTILE),)),
+        costs=tuple(replace(row, trial=trial.number, parts=((HOSTILE, 2.0),)) for row in data.costs[:1]),
+        closeup=replace(data.closeup, tiers=(replace(data.closeup.tiers[0], name=HOSTILE),), notes=(HOSTILE,)),
         provenance=build_record(warnings=(HOSTILE,), versions={HOSTILE: HOSTILE}, inputs={HOSTILE: HOSTILE}),
     )
 
@@ -166,44 +195,3 @@ def test_names_are_escaped_in_the_page_and_in_the_figures(
     plots = json.loads(page.scripts["plots"])
     assert any("&lt;/script&gt;" in text for text in plots["texts"])
     assert "<" not in page.scripts["plots"]
-
-
-def browse(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Load a file in headless Chromium with a profile of its own; figures in space need its software WebGL."""
-    assert CHROMIUM is not None
-    command = [
-        CHROMIUM,
-        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-        *("--disable-component-update", "--disable-sync", f"--user-data-dir={path.parent / 'profile'}"),
-        *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--window-size=1280,5000"),
-        *("--virtual-time-budget=20000", "--enable-logging=stderr", *arguments, path.as_uri()),
-    ]
-    environment = {"HOME": str(path.parent), "PATH": os.environ["PATH"]}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
-
-
-def console_errors(stderr: str) -> list[str]:
-    """What the page wrote to the console, but for the drivers' performance hints."""
-    lines = [line for line in stderr.splitlines() if ":CONSOLE" in line]
-    return [line for line in lines if "willReadFrequently" not in line and "GL Driver Message" not in line]
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: the report was NOT looked at by a browser")
-def test_a_browser_draws_every_figure_without_errors(
-    build_input: Any, build_record: Any, build_trial: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "report.html"
-    write_report(hostile_input(build_input, build_record, build_trial), path)
-    done = browse(path, "--dump-dom")
-    assert console_errors(done.stderr) == []
-    page = Page(without_plotly(done.stdout))
-    drawn = [a for a in page.all("div") if "data-figure" in a]
-    assert len(drawn) == 7
-    assert all("js-plotly-plot" in a["class"] for a in drawn)
-    assert len([a for a in page.all("svg") if "main-svg" in a.get("class", "")]) >= 2 * 7
-    assert page.all("canvas")
-    assert done.stdout.count('class="point') > 3 * 60
-    main = done.stdout.split("</main>")[0]
-    assert "could not be drawn" not in main
-    assert "WebGL is not supported" not in main

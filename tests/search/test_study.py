@@ -2,14 +2,24 @@
 
 import json
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import hisearch
+from hisearch.api.closeup import Subject
+from hisearch.api.replay import Replay
 from hisearch.api.run_folder import replace_with
 from hisearch.api.study import StudyResult, load_study
+from hisearch.hardware.prices import CostBreakdown
+from hisearch.report.closeup import SHARES
 from hisearch.search.journal import JournalError
+from hisearch.search.simulation import Simulation
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
 
 STUDY = """\
 apiVersion: hisearch/v1
@@ -66,7 +76,7 @@ def test_the_run_folder_holds_everything(result: StudyResult) -> None:
     names = {path.name for path in result.run_dir.iterdir()}
     assert names == {
         "study.yaml", "provenance.json", "journal.jsonl", "study.db", "trials.parquet", "candidates.csv", "front.csv",
-        "report.html", "recommended",
+        "closeup.json", "report.html", "recommended",
     }  # fmt: skip
     facts = json.loads((result.run_dir / "provenance.json").read_text())
     assert facts["budget"]["simulations_used"] == len(result.trials)
@@ -156,3 +166,65 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         replace_with(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_closer_look_agrees_with_its_trial(result: StudyResult) -> None:
+    """It is simulated again, apart from the search: the study's own load must give the trial's own figures."""
+    assert result.closeup is not None
+    assert result.recommendation is not None
+    trial = result.recommendation.trial
+    assert result.closeup.trial == trial.number
+    own = next(point for point in result.closeup.loads if point.load == 1.0)
+    assert (own.attainment, own.goodput_rps) == (trial.metrics["attainment"], trial.metrics["goodput_rps"])
+    assert own.terms == trial.slo
+    ttft = next(curve for curve in result.closeup.latencies if curve.metric == "ttft")
+    assert ttft.values_s[SHARES.index(0.99)] == pytest.approx(trial.metrics["ttft_p99_s"], rel=1e-3)
+    timeline = result.closeup.timeline
+    assert timeline is not None
+    assert len(timeline.workers) == trial.deployment.pool.replicas
+    busy_s = sum(timeline.interval_s * sum(worker.busy) for worker in timeline.workers)
+    whole_s = trial.metrics["utilisation"] * trial.metrics["makespan_s"] * len(timeline.workers)
+    assert busy_s == pytest.approx(whole_s, rel=1e-2)
+
+
+def test_costs_in_the_report_add_up_to_the_trials(result: StudyResult) -> None:
+    by_number = {trial.number: trial for trial in result.trials}
+    rows = result.report_input().costs
+    assert rows[0].trial == result.report_input().highlighted.number
+    for row in rows:
+        assert sum(usd for _, usd in row.parts) == pytest.approx(by_number[row.trial].metrics["usd_per_hour"])
+
+
+def test_another_deployment_s_closer_look_is_refused(result: StudyResult, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(result.run_dir, folder)
+    assert hisearch.load_run(folder).closeup == result.closeup
+    assert result.closeup is not None
+    other = replace(result.closeup, trial=result.closeup.trial + 1)
+    (folder / "closeup.json").write_text(other.to_json(), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"closeup\.json: trial: expected {result.closeup.trial}, got {other.trial}"):
+        hisearch.load_run(folder)
+
+
+def test_sizes_of_a_tier_that_the_engine_refuses_are_not_looked_at(study_file: Path) -> None:
+    """SGLang's host pool must exceed its device pool: half of this tier would not."""
+    study = load_study(study_file)
+    simulation = Simulation(study.world())
+    deployment = DeploymentSpec.model_validate(
+        {
+            "model": "llama-3.1-8b",
+            "pools": [
+                {
+                    "accelerator": "h100-sxm",
+                    "engine": {"name": "sglang", "chunk_tokens": 2048, "max_running_requests": 128},
+                    "tiers": [{"medium": "ddr5", "gib": 64}],
+                }
+            ],
+        }
+    )
+    replay = Replay(deployment, simulation.plan(deployment.pool), CostBreakdown(1.0, 0.0, 1), study.resolved.slo.spec)
+    subject = Subject(Trial(0, 3, deployment, {}), simulation, replay)
+    assert subject.resized(0, 0.5) is None
+    larger = subject.resized(0, 1.5)
+    assert larger is not None
+    assert larger.tiers[0].capacity_tokens == pytest.approx(1.5 * replay.plan.tiers[0].capacity_tokens, rel=2e-2)

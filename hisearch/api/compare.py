@@ -1,0 +1,348 @@
+"""Two deployments on one workload, or two runs: ``hisearch.compare_deployments(…)``, ``hisearch.compare_runs(…)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hisearch.api.closeup import can_log, kv_capacities
+from hisearch.api.replay import Replay, with_instant_transfers
+from hisearch.report.comparison import (
+    Change,
+    Comparison,
+    Driver,
+    Fronts,
+    MeanTimes,
+    Part,
+    Side,
+    TimeRow,
+    changes_between,
+    compare_figures,
+    explain,
+    time_rows,
+)
+from hisearch.specs.wording import counted, listed
+
+if TYPE_CHECKING:
+    from hisearch.api.study import StudyResult
+    from hisearch.score.evaluate import Score
+    from hisearch.search.trial import Trial
+    from hisearch.simulate.result import Result
+    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.slo import SloSpec
+    from hisearch.traces.compiled import F8, CompiledTrace
+
+#: Figures that mean nothing without an SLO.
+_SLO_FIGURES = ("goodput_rps", "attainment")
+
+
+def compare_deployments(
+    a: str | Path,
+    b: str | Path,
+    trace: str | Path,
+    *,
+    slo: str | Path | None = None,
+    load: float = 1.0,
+    seed: int = 0,
+    seeds: int = 5,
+    limit: int | None = None,
+    catalogue: Catalogue | None = None,
+) -> Comparison:
+    """Simulate two deployments on the same requests, seed by seed.
+
+    Args:
+        a: a deployment, by name or path.
+        b: the other one.
+        trace: a workload's name or path, or a trace file.
+        slo: what to hold both against, by name or path.
+        load: factor on the arrival rate.
+        seed: the first seed.
+        seeds: how many, from it on. Each makes a workload (where it is generated) and the routers' random stream, the
+            same for both sides.
+        limit: keep the first requests only.
+        catalogue: where names are looked up.
+
+    Raises:
+        SpecError, TraceError: with file, line and key.
+        ValueError: ``seeds`` is below 1, or a deployment cannot be simulated.
+    """
+    from hisearch.api.deployment import NO_SLO
+    from hisearch.api.workload import load_trace
+    from hisearch.specs.catalogue import Catalogue
+
+    if seeds < 1:
+        raise ValueError(f"seeds: expected at least 1, got {seeds}")
+    names = catalogue or Catalogue()
+    promise: SloSpec | None = names.get("SLO", str(slo)).spec if slo is not None else None
+    replays = tuple(_load(ref, names, promise or NO_SLO) for ref in (a, b))
+    drawn = tuple(range(seed, seed + seeds))
+    traces = [load_trace(trace, seed=number, limit=limit, catalogue=names) for number in drawn]
+    played = [
+        [_play(replay, one, number, load) for one, number in zip(traces, drawn, strict=True)] for replay in replays
+    ]
+    fixed = len({one.digest for one in traces}) == 1
+    notes = [_fixed_trace_note(played)] if fixed and seeds > 1 else []
+    changes = changes_between(*(replay.deployment.model_dump(mode="json") for replay in replays))
+    first = traces[0]
+    at = "" if load == 1.0 else f" at {load:g} times its load"
+    return _compare(
+        "deployments",
+        replays,
+        (str(a), str(b)),
+        played,
+        [(first, drawn[0], load)] * 2,
+        has_slo=promise is not None,
+        workload=f"{first.name}, {counted(len(first), 'request')}{at}",
+        seeds=drawn,
+        question=(),
+        changes=changes,
+        fronts=None,
+        notes=notes,
+    )
+
+
+def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Comparison:
+    """Two runs: how their questions differ, what each recommends (or its nearest miss), and why they perform so.
+
+    Args:
+        a: a run folder, or what a run returned.
+        b: the other one.
+
+    Raises:
+        FileNotFoundError, SpecError, ValueError: as of ``hisearch.load_run``; or a run found no deployment at all.
+    """
+    from hisearch.api.costs import replay_of
+    from hisearch.api.stored_run import load_run
+
+    results = [load_run(ref) if isinstance(ref, str | Path) else ref for ref in (a, b)]
+    trials = [_highlighted(result) for result in results]
+    replays = tuple(replay_of(result, trial) for result, trial in zip(results, trials, strict=True))
+    worlds = [result.simulation.world for result in results]
+    settings = [(world.trace, world.seed, world.load) for world in worlds]
+    same = len({(world.trace.digest, world.seed, world.load) for world in worlds}) == 1
+    played = [
+        [_play(replay, world.trace, world.seed, world.load)] for replay, world in zip(replays, worlds, strict=True)
+    ]
+    question = changes_between(*(_question(result) for result in results))
+    notes = [] if same else ["The runs saw different requests: differences are not of the deployments alone."]
+    words = [f"{trace.name}, {counted(len(trace), 'request')}, load {load:g}" for trace, _, load in settings]
+    return _compare(
+        "runs",
+        replays,
+        tuple(str(result.run_dir) for result in results),
+        played,
+        settings,
+        has_slo=True,
+        workload=words[0] if words[0] == words[1] else f"A: {words[0]}; B: {words[1]}",
+        seeds=(worlds[0].seed,) if same else tuple(world.seed for world in worlds),
+        question=question,
+        changes=changes_between(*(trial.deployment.model_dump(mode="json") for trial in trials)),
+        fronts=_fronts(results) if same else None,
+        notes=notes,
+        same_workload=same,
+    )
+
+
+def _load(ref: str | Path, catalogue: Catalogue, slo: SloSpec) -> Replay:
+    from hisearch.api.deployment import cost_of_resolved, plan_deployment
+    from hisearch.specs.resolve import load_deployment
+
+    resolved = load_deployment(ref, (), catalogue)
+    return Replay(resolved.deployment, plan_deployment(resolved), cost_of_resolved(resolved), slo)
+
+
+def _highlighted(result: StudyResult) -> Trial:
+    if result.highlighted is None:
+        raise ValueError(f"{result.run_dir}: no deployment was simulated on the whole trace, there is none to compare")
+    return result.highlighted
+
+
+@dataclass(frozen=True)
+class _Played:
+    """One simulation and its score."""
+
+    result: Result
+    score: Score
+
+
+def _play(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> _Played:
+    result = replay.simulate(trace, seed=seed, load=load)
+    return _Played(result, replay.score(trace, result))
+
+
+def _fixed_trace_note(played: Sequence[Sequence[_Played]]) -> str:
+    varies = any(len({repr(one.score.metrics) for one in side}) > 1 for side in played)
+    what = "only the routers' random choices vary" if varies else "nothing varies, and every interval is a point"
+    return f"The trace is a recording, the same for every seed: {what}. No interval says what another day would bring."
+
+
+def _compare(
+    kind: Any,
+    replays: Sequence[Replay],
+    sources: Sequence[str],
+    played: Sequence[Sequence[_Played]],
+    settings: Sequence[tuple[CompiledTrace, int, float]],
+    *,
+    has_slo: bool,
+    workload: str,
+    seeds: tuple[int, ...],
+    question: tuple[Change, ...],
+    changes: tuple[Change, ...],
+    fronts: Fronts | None,
+    notes: Sequence[str],
+    same_workload: bool = True,
+) -> Comparison:
+    """Score both sides and take their mean times apart, on the first seed."""
+    metrics = [[_shown(one.score.metrics, has_slo) for one in side] for side in played]
+    notes = [*notes, *_unlike_slos(replays), *_unlike_profiles(replays)]
+    looks = [_look(replay, *where) for replay, where in zip(replays, settings, strict=True)]
+    times: tuple[TimeRow, ...] = ()
+    parts: tuple[Part, ...] = ()
+    if looks[0] is None or looks[1] is None:
+        notes.append("Why is not told: the trace has too many tokens to keep every step.")
+    else:
+        (a_times, a_transfers_s), (b_times, b_transfers_s) = looks[0], looks[1]
+        parts = explain(a_times, b_times, a_transfers_s, b_transfers_s)
+        times = time_rows(a_times, b_times, a_transfers_s, b_transfers_s)
+    sides = [
+        _side(replay, source, side[0].score, has_slo)
+        for replay, source, side in zip(replays, sources, played, strict=True)
+    ]
+    return Comparison(
+        kind=kind,
+        a=sides[0],
+        b=sides[1],
+        workload=workload,
+        same_workload=same_workload,
+        seeds=seeds,
+        question=question,
+        changes=changes,
+        figures=compare_figures(*metrics),
+        times=times,
+        parts=parts,
+        drivers=_drivers(replays, [side[0].result for side in played]),
+        fronts=fronts,
+        notes=tuple(notes),
+    )
+
+
+def _shown(metrics: Mapping[str, float], has_slo: bool) -> Mapping[str, float]:
+    return metrics if has_slo else {key: value for key, value in metrics.items() if key not in _SLO_FIGURES}
+
+
+def _unlike_slos(replays: Sequence[Replay]) -> list[str]:
+    if replays[0].slo == replays[1].slo:
+        return []
+    return ["The two are held against different SLOs: goodput and attainment are each their own's."]
+
+
+def _unlike_profiles(replays: Sequence[Replay]) -> list[str]:
+    """A warning where step times come from different profiles."""
+    names = [replay.plan.costs.profile for replay in replays]
+    if names[0] == names[1]:
+        return []
+    errors = [f"{replay.plan.costs.profile} ±{replay.plan.costs.relative_error * 100:g} %" for replay in replays]
+    return [f"Step times of A and B come from different profiles ({listed(errors)}): part of the difference is theirs."]
+
+
+def _side(replay: Replay, source: str, score: Score, has_slo: bool) -> Side:
+    from hisearch.search.deployments import describe
+
+    label = Path(source).name
+    verdict = score.feasible if has_slo else None
+    return Side(label, source, describe(replay.deployment), score.slo if has_slo else (), verdict)
+
+
+def _look(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> tuple[MeanTimes, float] | None:
+    """Mean times without transfers, and what transfers add to their sum, seconds; None where no log can be kept."""
+    if not can_log(trace):
+        return None
+    whole = mean_times(replay.simulate(trace, seed=seed, load=load, log=True))
+    if not replay.plan.tiers:
+        return whole, 0.0
+    at_once = with_instant_transfers(replay.plan)
+    free = mean_times(replay.simulate(trace, seed=seed, load=load, plan=at_once, log=True))
+    return free, whole.total_s - free.total_s
+
+
+def mean_times(result: Result) -> MeanTimes:
+    """Means of a simulation's finished requests, from its log; their sum is the mean E2E.
+
+    Raises:
+        LogMissing: there is no log.
+    """
+    from hisearch.report.phases import PHASES, request_phases
+    from hisearch.simulate.residence import residences
+    from hisearch.simulate.series import end_of_log_s
+
+    finished = result.requests.finished
+    count = max(int(finished.sum()), 1)
+    phases = request_phases(result, residences(result), end_of_log_s(result)).of_requests(finished)
+    seconds = np.bincount(phases.phase, weights=phases.end_s - phases.start_s, minlength=len(PHASES)) / count
+    by_name = dict(zip(PHASES, (float(value) for value in seconds), strict=True))
+    computed = float(result.workers.prefill_tokens.sum()) / count
+    return MeanTimes(by_name["queued"] + by_name["preempted"], by_name["prefill"], by_name["decode"], computed)
+
+
+def _drivers(replays: Sequence[Replay], results: Sequence[Result]) -> tuple[Driver, ...]:
+    """What explains the parts."""
+    found = [_facts(replay, result) for replay, result in zip(replays, results, strict=True)]
+    return tuple(Driver(name, a, found[1][name][0], unit) for name, (a, unit) in found[0].items())
+
+
+def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
+    workers, requests = result.workers, result.requests
+    finished, steps = max(int(requests.finished.sum()), 1), max(int(workers.steps.sum()), 1)
+    moved = sum(
+        (store.stored_tokens + store.read_tokens) * replay.plan.tiers[store.tier - 1].bytes_per_token
+        for store in result.stores
+        if store.tier > 0
+    )
+    busiest = max((link.busy_s for link in result.links), default=0.0)
+    return {
+        "prompt tokens computed per request": (float(workers.prefill_tokens.sum()) / finished, ""),
+        "tokens per step": (float((workers.prefill_tokens + workers.decode_tokens).sum()) / steps, ""),
+        "time per step": (float(workers.busy_s.sum()) / steps, "s"),
+        "KV memory of a worker": (float(replay.plan.kv_capacity_tokens), "tokens"),
+        "KV memory held, peak": (float((workers.peak_kv_tokens / kv_capacities(result)).max()), "%"),
+        "tokens evicted from HBM": (float(workers.evicted_tokens.sum()), "tokens"),
+        "moved between tiers": (moved / 1e9, "GB"),
+        "busiest link": (busiest / result.makespan_s if result.makespan_s else 0.0, "%"),
+        "slowest worker's share of requests": (float(workers.requests.max()) / max(len(requests.finished), 1), "%"),
+    }
+
+
+def _question(result: StudyResult) -> dict[str, Any]:
+    """What a run was asked, as plain values: the study's spec with all that it names."""
+    resolved = result.resolved
+    asked: dict[str, Any] = resolved.study.model_dump(mode="json", exclude_none=True)
+    asked.pop("pins", None)
+    trace = result.provenance["trace"]
+    asked["workload"] = {"name": trace["name"], "digest": trace["digest"][:16], "load": resolved.study.workload.load}
+    asked["model"] = resolved.model_name
+    asked["slo"] = resolved.slo.spec.model_dump(mode="json")
+    asked["space"] = resolved.space.spec.model_dump(mode="json")
+    asked["profile"] = resolved.profile.name
+    return asked
+
+
+def _fronts(results: Sequence[StudyResult]) -> Fronts | None:
+    """How the fronts stand to each other; None where the runs did not ask for the same."""
+    from hisearch.search.pareto import minimised
+
+    objectives = [tuple(result.resolved.study.objectives) for result in results]
+    slos = [result.resolved.slo.spec for result in results]
+    feasible = [result.recommendation is not None for result in results]
+    if objectives[0] != objectives[1] or slos[0] != slos[1] or not all(feasible):
+        return None
+    a, b = (minimised(result.front, objectives[0]) for result in results)
+    return Fronts(len(a), len(b), _beaten(a, b), _beaten(b, a))
+
+
+def _beaten(points: F8, others: F8) -> int:
+    """How many of ``points`` (n, d) one of ``others`` (m, d), minimised, dominates."""
+    return sum(bool(((others <= point).all(axis=1) & (others < point).any(axis=1)).any()) for point in points)

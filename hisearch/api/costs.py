@@ -1,0 +1,53 @@
+"""What a study's deployments cost, by what is bought."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hisearch.api.replay import Replay
+from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.report.data import CostRow
+from hisearch.search.trial import Trial
+
+if TYPE_CHECKING:
+    from hisearch.api.study import StudyResult
+
+
+def cost_of(result: StudyResult, trial: Trial) -> CostBreakdown:
+    """Dollars per hour of a trial's deployment, at the study's prices."""
+    resolved = result.resolved
+    return deployment_cost(
+        trial.deployment,
+        {name: document.spec for name, document in resolved.accelerators.items()},
+        {name: document.spec for name, document in resolved.hosts.items()},
+        {name: document.spec for name, document in resolved.media.items()},
+    )
+
+
+def replay_of(result: StudyResult, trial: Trial) -> Replay:
+    """A trial's deployment, ready to be simulated again."""
+    plan = result.simulation.plan(trial.deployment.pool)
+    return Replay(trial.deployment, plan, cost_of(result, trial), result.resolved.slo.spec)
+
+
+def cost_rows(result: StudyResult) -> tuple[CostRow, ...]:
+    """The recommendation and its runner-ups, or the nearest miss."""
+    if result.recommendation is not None:
+        trials = [result.recommendation.trial, *(trial for trial, _ in result.recommendation.runner_ups)]
+    else:
+        trials = [result.nearest_miss] if result.nearest_miss is not None else []
+    return tuple(_row(trial, cost_of(result, trial)) for trial in trials)
+
+
+def _row(trial: Trial, cost: CostBreakdown) -> CostRow:
+    parts = {"Accelerators": cost.accelerator_usd_per_hour, "Hosts": cost.host_usd_per_hour}
+    for tier in cost.tiers:
+        parts[tier.medium] = parts.get(tier.medium, 0.0) + tier.usd_per_hour
+    return CostRow(trial.number, tuple(parts.items()), mean_power_w(trial.metrics))
+
+
+def mean_power_w(metrics: dict[str, float]) -> float | None:
+    """Watts over the simulated time: joules per token times tokens per second; None where no token was served."""
+    power_w = metrics.get("joules_per_token", math.nan) * metrics.get("total_tokens_per_s", math.nan)
+    return power_w if math.isfinite(power_w) else None

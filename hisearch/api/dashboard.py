@@ -1,0 +1,177 @@
+"""Runs in a browser: their reports, a comparison of them, optuna-dashboard on all their trials; live while they run.
+
+A small WSGI application for one reader on one machine. It reads run folders and never writes into them:
+optuna-dashboard works on a copy in memory, and everything but looking is refused.
+
+==========================  ==========================================================================================
+``/``                       the runs: how far they are, what they recommend, side by side
+``/runs/N/report.html``     the report of the N-th run, from 0
+``/compare/N/M``            two runs that have ended, compared
+``/dashboard``              optuna-dashboard; it answers ``/api``, ``/static`` and ``/csv`` as well
+==========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from hisearch.api.run_state import RunState, run_state
+from hisearch.api.run_studies import RunStudies
+from hisearch.report.dashboard_page import render_index
+
+#: First parts of addresses that optuna-dashboard answers.
+_OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
+
+_StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+_App = Callable[[dict[str, Any], _StartResponse], Iterable[bytes]]
+
+
+class NoDashboardError(ValueError):
+    """The extra with optuna-dashboard is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("optuna-dashboard is not installed; pip install 'hisearch[dashboard]'")
+
+
+class Dashboard:
+    """The application. hosts: what a browser may call it by; others are refused, as a page elsewhere may send them."""
+
+    def __init__(self, runs: Sequence[Path], hosts: Iterable[str]) -> None:
+        """Serve ``runs``.
+
+        Raises:
+            FileNotFoundError: a folder holds no run.
+            NoDashboardError: optuna-dashboard is missing.
+        """
+        for folder in runs:
+            if not (folder / "study.yaml").is_file():
+                raise FileNotFoundError(f"{folder}: not a run folder (no study.yaml)")
+        self._runs = list(runs)
+        self._hosts = frozenset(hosts)
+        self._studies = RunStudies(self._runs)
+        self._optuna = _optuna_app(self._studies)
+        self._compared: dict[tuple[int, int, int, int], str] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
+        """Answer a request."""
+        if environ.get("HTTP_HOST", "") not in self._hosts:
+            return _answer(start_response, "403 Forbidden", "This address is not served.")
+        if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
+            return _answer(start_response, "405 Method Not Allowed", "The dashboard only shows runs.")
+        parts = [part for part in environ.get("PATH_INFO", "").split("/") if part]
+        if parts and parts[0] in _OPTUNA:
+            self._studies.refresh()
+            return self._optuna(environ, start_response)
+        try:
+            return _answer(start_response, "200 OK", self._page(parts))
+        except LookupError as error:
+            return _answer(start_response, "404 Not Found", str(error.args[0]))
+        except (ValueError, OSError) as error:
+            return _answer(start_response, "500 Internal Server Error", str(error))
+
+    def _page(self, parts: list[str]) -> str | bytes:
+        """The page at an address.
+
+        Raises:
+            LookupError: there is none.
+        """
+        if not parts:
+            return render_index(self.states())
+        if len(parts) == 3 and parts[0] == "runs" and parts[2] == "report.html":
+            report = self._runs[self._number(parts[1])] / "report.html"
+            if not report.is_file():
+                raise LookupError(f"{report.parent.name} has no report yet: it is written when the run ends.")
+            return report.read_bytes()
+        if len(parts) == 3 and parts[0] == "compare":
+            return self._comparison(self._number(parts[1]), self._number(parts[2]))
+        raise LookupError("There is no such page.")
+
+    def states(self) -> list[RunState]:
+        """How every run stands now."""
+        return [run_state(folder) for folder in self._runs]
+
+    def _number(self, text: str) -> int:
+        if not text.isdecimal() or int(text) >= len(self._runs):
+            raise LookupError("There is no such run.")
+        return int(text)
+
+    def _comparison(self, a: int, b: int) -> str:
+        """The page; kept, as it takes simulations, for as long as neither run is written anew."""
+        from hisearch.api.compare import compare_runs
+        from hisearch.report.comparison_page import render_comparison
+
+        ends = [self._runs[number] / "provenance.json" for number in (a, b)]
+        for end in ends:
+            if not end.is_file():
+                raise LookupError(f"{end.parent.name} has not ended: only runs that have can be compared.")
+        key = (a, b, ends[0].stat().st_mtime_ns, ends[1].stat().st_mtime_ns)
+        with self._lock:
+            if key not in self._compared:
+                self._compared[key] = render_comparison(compare_runs(self._runs[a], self._runs[b]), home="/")
+            return self._compared[key]
+
+
+def _optuna_app(studies: RunStudies) -> _App:
+    try:
+        from optuna_dashboard import wsgi
+    except ModuleNotFoundError as error:
+        if error.name not in {"optuna_dashboard", "bottle"}:
+            raise
+        raise NoDashboardError from None
+    app: _App = wsgi(studies.storage)
+    return app
+
+
+def _answer(start_response: _StartResponse, status: str, content: str | bytes) -> list[bytes]:
+    """A page, or the text of a refusal as one."""
+    if isinstance(content, str):
+        page = content if status.startswith("200") else f"<!DOCTYPE html><p>{html.escape(content)} <a href='/'>Runs</a>"
+        content = page.encode()
+    headers = [
+        ("Content-Type", "text/html; charset=utf-8"),
+        ("Content-Length", str(len(content))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),
+    ]
+    start_response(status, headers)
+    return [content]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""
+
+
+def serve(runs: Sequence[Path], host: str, port: int) -> WSGIServer:
+    """A server, bound and ready: ``serve_forever`` it. Port 0 takes any free one (``server_port``).
+
+    Args:
+        runs: run folders.
+        host: address to listen on.
+        port: likewise.
+
+    Raises:
+        FileNotFoundError: a folder holds no run.
+        NoDashboardError: optuna-dashboard is missing.
+        OSError: the port is taken.
+    """
+    server = make_server(host, port, lambda _environ, _start: [], server_class=_Server, handler_class=_Quiet)
+    try:
+        names = {host, "localhost", "127.0.0.1"} if host == "127.0.0.1" else {host, "localhost"}
+        server.set_app(Dashboard(runs, {f"{name}:{server.server_port}" for name in names}))
+    except BaseException:
+        server.server_close()
+        raise
+    return server

@@ -1,0 +1,84 @@
+"""A deployment ready to be simulated again and again: on other seeds, at other loads, with another plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hisearch.hardware.prices import CostBreakdown
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.slo import SloSpec
+
+if TYPE_CHECKING:
+    from hisearch.score.evaluate import Score
+    from hisearch.simulate.result import Result
+    from hisearch.traces.compiled import CompiledTrace
+
+#: A transfer that takes no time.
+_AT_ONCE = TransferLaw()
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A deployment with all that its simulation and its score need beside a trace."""
+
+    deployment: DeploymentSpec
+    plan: WorkerPlan
+    cost: CostBreakdown
+    slo: SloSpec
+
+    def simulate(
+        self,
+        trace: CompiledTrace,
+        *,
+        load: float = 1.0,
+        seed: int = 0,
+        plan: WorkerPlan | None = None,
+        log: bool = False,
+    ) -> Result:
+        """Simulate it; ``plan`` takes the place of its own. Errors as of ``hisearch.simulate.engine.simulate``."""
+        from hisearch.simulate.engine import simulate
+
+        return simulate(
+            plan or self.plan,
+            trace,
+            replicas=self.deployment.pool.replicas,
+            router=self.deployment.router,
+            seed=seed,
+            load=load,
+            log=log,
+        )
+
+    def score(self, trace: CompiledTrace, result: Result) -> Score:
+        """What came of it, held against the SLO."""
+        from hisearch.score.evaluate import evaluate
+        from hisearch.traces.stats import requests_over_window
+
+        return evaluate(
+            result,
+            self.slo,
+            usd_per_hour=self.cost.total,
+            over_window=requests_over_window(trace, self.plan.max_request_tokens),
+        )
+
+
+def with_instant_transfers(plan: WorkerPlan) -> WorkerPlan:
+    """The plan with media and links that take no time: what is left is queueing and computing."""
+    movement = None if plan.movement is None else _instant_links(plan.movement)
+    return replace(plan, tiers=tuple(_instant(tier) for tier in plan.tiers), movement=movement)
+
+
+def _instant(tier: TierPlan) -> TierPlan:
+    return replace(tier, read=_AT_ONCE, write=_AT_ONCE, query_s=0.0)
+
+
+def _instant_links(movement: MovementPlan) -> MovementPlan:
+    return replace(
+        movement,
+        host_read=_AT_ONCE,
+        host_write=_AT_ONCE,
+        network_read=None if movement.network_read is None else _AT_ONCE,
+        network_write=None if movement.network_write is None else _AT_ONCE,
+    )

@@ -1,0 +1,83 @@
+"""How a run stands, from its folder alone, whether it has ended or not; nothing is simulated and no trace is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hisearch.api.run_folder import CLOSEUP, JOURNAL
+from hisearch.specs.source import read_source
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run.
+
+    label: its folder's name. study: the study's. ended: its documents are written. simulations: finished so far;
+    budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), "" and empty
+    where that is not known. stopped: what ended it early, in the words of provenance.
+    """
+
+    label: str
+    study: str
+    ended: bool
+    simulations: int
+    budget: int
+    stopped: str = ""
+    trial: int | None = None
+    description: str = ""
+    feasible: bool | None = None
+    has_report: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def run_state(folder: Path) -> RunState:
+    """How the run in a folder stands.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is not what a run writes.
+    """
+    study = read_source(folder / "study.yaml").data
+    budget = int(study["spec"]["budget"]["simulations"])
+    name = str(study["metadata"]["name"])
+    provenance = folder / "provenance.json"
+    if not provenance.is_file():
+        return RunState(folder.name, name, False, _journalled(folder / JOURNAL), budget)
+    facts = json.loads(provenance.read_text(encoding="utf-8"))["budget"]
+    shown = _shown(folder)
+    return RunState(
+        folder.name, name, True, int(facts["simulations_used"]), budget, str(facts["stopped"]),
+        has_report=(folder / "report.html").is_file(), **shown,
+    )  # fmt: skip
+
+
+def _journalled(path: Path) -> int:
+    """Whole lines of a journal behind its head."""
+    if not path.is_file():
+        return 0
+    return max(path.read_bytes().count(b"\n") - 1, 0)
+
+
+def _shown(folder: Path) -> dict[str, Any]:
+    """The trial that the report shows, from ``closeup.json`` and ``trials.parquet``; nothing without the former."""
+    import pandas as pd
+
+    if not (folder / CLOSEUP).is_file():
+        return {}
+    number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
+    frame = pd.read_parquet(folder / "trials.parquet")
+    row = frame[frame["number"] == number].iloc[0]
+    metrics = {
+        name: float(row[name])
+        for name in ("usd_per_hour", "goodput_rps", "attainment", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate")
+        if name in row and pd.notna(row[name])
+    }
+    return {
+        "trial": number,
+        "description": str(row["description"]),
+        "feasible": bool(row["feasible"]),
+        "metrics": metrics,
+    }

@@ -1,0 +1,174 @@
+"""The recommended deployment looked at closely: data of the figures that need simulations of their own.
+
+``hisearch.api.closeup`` makes them; a run keeps them in ``closeup.json``, so that its report can be drawn again without
+simulating.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisearch.score.terms import Check
+
+#: Version of ``closeup.json``.
+CLOSEUP_VERSION = 1
+
+#: Shares of requests at which a latency curve is known: every hundredth, and every thousandth of the last tenth.
+SHARES: tuple[float, ...] = tuple(
+    float(share) for share in np.round(np.concatenate([np.arange(0.0, 0.9, 0.01), np.arange(0.9, 1.0005, 0.001)]), 3)
+)
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """The deployment at another load.
+
+    load: factor on the study's load. attainment: share of good requests, 0 to 1. terms: each term of the SLO then.
+    """
+
+    load: float
+    attainment: float
+    goodput_rps: float
+    terms: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class LatencyCurve:
+    """A latency's distribution at the study's load.
+
+    metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``. values_s: at each of ``SHARES``, of shape (len(SHARES),). count: of
+    what was measured: finished requests, or gaps between tokens.
+    """
+
+    metric: str
+    values_s: tuple[float, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class WorkerSeries:
+    """One worker over time, a value per interval: busy and kv_held as shares, waiting in requests."""
+
+    busy: tuple[float, ...]
+    kv_held: tuple[float, ...]
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WorkerTimeline:
+    """Workers over time. interval_s: of each value, seconds, from 0 on. omitted: workers that are left out."""
+
+    interval_s: float
+    workers: tuple[WorkerSeries, ...]
+    omitted: int = 0
+
+
+@dataclass(frozen=True)
+class TierPoint:
+    """The deployment with one tier of another size, all else as it is.
+
+    gib: of the tier, all its stores together. hit_rate: over all tiers, 0 to 1; own_hit_rate: of this one. busy_s:
+    device time of all workers. usd_per_hour: of the tier.
+    """
+
+    gib: float
+    hit_rate: float
+    own_hit_rate: float
+    ttft_p99_s: float
+    busy_s: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class TierCurve:
+    """What sizes of one tier would do. name: what the tier is. points: by size; chosen_gib: the deployment's.
+
+    device_s: simulated time times workers. machines_usd_per_hour: accelerators and hosts.
+    """
+
+    name: str
+    chosen_gib: float
+    points: tuple[TierPoint, ...]
+    device_s: float
+    machines_usd_per_hour: float
+
+    def returns(self) -> tuple[float | None, ...]:
+        """Dollars of machine time that a dollar for more of the tier frees, from each point to the next.
+
+        None where the sizes cost the same. The time is priced as the machines are: it is money only where so much is
+        freed that a machine can be given up.
+        """
+        found: list[float | None] = []
+        for less, more in zip(self.points, self.points[1:], strict=False):
+            spent = more.usd_per_hour - less.usd_per_hour
+            freed = self.machines_usd_per_hour * (less.busy_s - more.busy_s) / self.device_s if self.device_s else 0.0
+            found.append(freed / spent if spent > 0 else None)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class CacheMark:
+    """What a deployment's memory holds: name, and KV tokens of all stores up to it together."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class IdealCache:
+    """Hit rate of one LRU cache for all requests in order, by capacity: what memory alone could reach.
+
+    capacity_tokens, hit_rate: of equal length. bytes_per_token: of KV in HBM. marks: what the deployment has.
+    """
+
+    capacity_tokens: tuple[int, ...]
+    hit_rate: tuple[float, ...]
+    bytes_per_token: float
+    marks: tuple[CacheMark, ...]
+    simulated_hit_rate: float
+
+
+@dataclass(frozen=True)
+class Closeup:
+    """All of it. trial: the number of the trial that was looked at. notes: what could not be looked at, and why."""
+
+    trial: int
+    loads: tuple[LoadPoint, ...]
+    latencies: tuple[LatencyCurve, ...]
+    timeline: WorkerTimeline | None
+    tiers: tuple[TierCurve, ...]
+    ideal: IdealCache | None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The text of ``closeup.json``; infinite figures as ``Infinity``, as Python writes them."""
+        return json.dumps({"closeup": CLOSEUP_VERSION, **asdict(self)}, separators=(",", ":")) + "\n"
+
+
+def read_closeup(path: Path) -> Closeup:
+    """Read ``closeup.json``.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not one, or another version's; says where.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
+    version = data.get("closeup") if isinstance(data, dict) else None
+    if version != CLOSEUP_VERSION:
+        raise ValueError(f"{path}: closeup: expected version {CLOSEUP_VERSION}, got {version}")
+    try:
+        found: Closeup = TypeAdapter(Closeup).validate_python({k: v for k, v in data.items() if k != "closeup"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{path}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+    return found

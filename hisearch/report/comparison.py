@@ -1,0 +1,308 @@
+"""Two deployments, or two runs, side by side: what changed, what came of it, and why.
+
+The mean time of a request (E2E) is taken apart without remainder, seconds:
+
+    queueing    from arrival to the first batch, and, of preempted requests, from losing its KV to the next batch
+    misses      prefill, as far as it follows from the prompt tokens that no cache had:
+                (missed tokens of B - of A) x A's prefill seconds per missed token
+    prefill     the rest of prefill: missed tokens of B x (B's seconds per missed token - A's)
+    decode      from a request's token to its last one, preemptions apart
+    transfers   what the four above would be less if all media and links moved KV at once; a simulation of its own says
+                so, and the four are taken from that simulation. 0 where nothing lies below HBM
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hisearch.score.terms import Check, check_to_dict
+
+#: Share of the seeds' differences that an interval holds.
+CONFIDENCE = 0.95
+
+#: Figures that are compared, with the direction that is better: +1 more, -1 less, 0 neither.
+COMPARED: Mapping[str, int] = {
+    "usd_per_hour": -1,
+    "usd_per_million_tokens": -1,
+    "goodput_rps": 1,
+    "attainment": 1,
+    "throughput_rps": 1,
+    "ttft_mean_s": -1,
+    "ttft_p50_s": -1,
+    "ttft_p99_s": -1,
+    "tpot_p50_s": -1,
+    "tpot_p99_s": -1,
+    "itl_p99_s": -1,
+    "e2e_mean_s": -1,
+    "e2e_p99_s": -1,
+    "hit_rate": 1,
+    "preemptions": -1,
+    "utilisation": 0,
+    "joules_per_token": -1,
+}
+
+Better = Literal["A", "B", "same", "neither", "unsure"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting that differs. key: where it stands; a, b: its values as text, "" where it is not there."""
+
+    key: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric on both sides, means over the seeds.
+
+    low, high: of the difference B - A, at ``CONFIDENCE``; None of one seed. better: which side is, "unsure" where the
+    interval holds 0, "neither" where no direction is better.
+    """
+
+    name: str
+    a: float
+    b: float
+    low: float | None
+    high: float | None
+    better: Better
+
+    @property
+    def difference(self) -> float:
+        """B - A."""
+        return self.b - self.a
+
+    @property
+    def relative(self) -> float | None:
+        """(B - A) / A; None where A is 0 or either is not finite."""
+        known = math.isfinite(self.a) and math.isfinite(self.b) and self.a != 0
+        return self.difference / self.a if known else None
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """Part of the mean time of a request on both sides, seconds."""
+
+    name: str
+    a_s: float
+    b_s: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of the difference in mean time follows from something, seconds; positive where B is slower for it."""
+
+    name: str
+    difference_s: float
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A figure that explains the parts. unit: of both values, "" of a number, "%" of a share (0 to 1)."""
+
+    name: str
+    a: float
+    b: float
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two. label: what it is; source: where it comes from."""
+
+    label: str
+    source: str
+    description: str
+    slo: tuple[Check, ...]
+    feasible: bool | None
+
+
+@dataclass(frozen=True)
+class Fronts:
+    """Fronts of two runs on one question. beaten: of its trials, how many a trial of the other front dominates."""
+
+    a: int
+    b: int
+    a_beaten: int
+    b_beaten: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of it.
+
+    kind: what was compared. workload: in words. same_workload: both sides saw the same requests. seeds: that both were
+    simulated with. question: how the runs' studies differ. changes: how the deployments differ. notes: what to know.
+    """
+
+    kind: Literal["deployments", "runs"]
+    a: Side
+    b: Side
+    workload: str
+    same_workload: bool
+    seeds: tuple[int, ...]
+    question: tuple[Change, ...]
+    changes: tuple[Change, ...]
+    figures: tuple[Figure, ...]
+    times: tuple[TimeRow, ...]
+    parts: tuple[Part, ...]
+    drivers: tuple[Driver, ...]
+    fronts: Fronts | None
+    notes: tuple[str, ...]
+
+    def figure(self, name: str) -> Figure | None:
+        """A figure by its name; None where it was not compared."""
+        return next((figure for figure in self.figures if figure.name == name), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as ``--json`` prints them; see docs/report.md."""
+        data = asdict(self)
+        for key, side in (("a", self.a), ("b", self.b)):
+            data[key]["slo"] = [check_to_dict(check) for check in side.slo]
+        data["figures"] = [
+            asdict(figure) | {"difference": figure.difference, "relative": figure.relative} for figure in self.figures
+        ]
+        return data | {"confidence": CONFIDENCE}
+
+
+def compare_figures(a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]]) -> tuple[Figure, ...]:
+    """Every figure of ``COMPARED`` that both sides have; ``a`` and ``b`` hold one mapping per seed, seed by seed."""
+    names = [name for name in COMPARED if all(name in metrics for metrics in (*a, *b))]
+    return tuple(
+        _figure(name, [m[name] for m in a], [m[name] for m in b])
+        for name in names
+        if not all(math.isnan(m[name]) for m in (*a, *b))
+    )
+
+
+def _figure(name: str, a: Sequence[float], b: Sequence[float]) -> Figure:
+    low, high = paired_interval(a, b)
+    mean_a, mean_b = float(np.mean(a)), float(np.mean(b))
+    return Figure(name, mean_a, mean_b, low, high, _better(COMPARED[name], mean_b - mean_a, low, high))
+
+
+def _better(direction: int, difference: float, low: float | None, high: float | None) -> Better:
+    if math.isnan(difference):  # both infinite, or undefined on one side
+        return "unsure"
+    spread = low is not None and high is not None and high > low
+    if difference == 0.0 and not spread:
+        return "same"
+    if direction == 0:
+        return "neither"
+    if low is not None and high is not None and low <= 0.0 <= high:
+        return "unsure"
+    return "B" if difference * direction > 0 else "A"
+
+
+def paired_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float | None, float | None]:
+    """Student's interval of the mean of b - a at ``CONFIDENCE``, pair by pair; (None, None) of fewer than two pairs.
+
+    Pairs share their random numbers, so that what both see alike cancels. None, too, where a value is not finite.
+    """
+    from scipy.stats import t
+
+    if len(a) < 2 or not all(math.isfinite(value) for value in (*a, *b)):
+        return None, None
+    differences = np.asarray(b, float) - np.asarray(a, float)
+    mean = float(differences.mean())
+    error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
+    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(differences) - 1)) * error
+    return mean - half, mean + half
+
+
+@dataclass(frozen=True)
+class MeanTimes:
+    """Means per finished request, seconds, of one simulation; missed_tokens: prompt tokens computed, per request."""
+
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    missed_tokens: float
+
+    @property
+    def total_s(self) -> float:
+        """Mean E2E."""
+        return self.queued_s + self.prefill_s + self.decode_s
+
+    @property
+    def prefill_s_per_token(self) -> float:
+        """Prefill seconds per missed token."""
+        return self.prefill_s / self.missed_tokens if self.missed_tokens else 0.0
+
+
+def explain(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: float) -> tuple[Part, ...]:
+    """The parts of the difference in mean E2E; see the module.
+
+    Args:
+        a: of A's simulation whose transfers take no time, where there are any.
+        b: likewise B's.
+        a_transfers_s: what A's transfers add to its mean E2E.
+        b_transfers_s: what B's add to its.
+    """
+    misses = (b.missed_tokens - a.missed_tokens) * a.prefill_s_per_token
+    pace = b.missed_tokens * (b.prefill_s_per_token - a.prefill_s_per_token)
+    return (
+        Part("queueing", b.queued_s - a.queued_s),
+        Part("misses", misses),
+        Part("prefill", pace),
+        Part("decode", b.decode_s - a.decode_s),
+        Part("transfers", b_transfers_s - a_transfers_s),
+    )
+
+
+def time_rows(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: float) -> tuple[TimeRow, ...]:
+    """The same means as they are on either side; arguments as of ``explain``."""
+    return (
+        TimeRow("queueing", a.queued_s, b.queued_s),
+        TimeRow("prefill", a.prefill_s, b.prefill_s),
+        TimeRow("decode", a.decode_s, b.decode_s),
+        TimeRow("transfers", a_transfers_s, b_transfers_s),
+    )
+
+
+#: What each part means, for readers.
+PART_MEANINGS = {
+    "queueing": "waiting for a batch, and again after a preemption",
+    "misses": "more or fewer prompt tokens that no cache had",
+    "prefill": "the time each of those tokens takes",
+    "decode": "making the output tokens",
+    "transfers": "waiting for KV to move between tiers",
+}
+
+
+def changes_between(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Every leaf that differs between two trees of plain values, by its dotted path."""
+    left, right = flatten(a), flatten(b)
+    keys = dict.fromkeys([*left, *right])
+    return tuple(
+        Change(key, left.get(key, ""), right.get(key, "")) for key in keys if left.get(key, "") != right.get(key, "")
+    )
+
+
+def flatten(tree: Any, path: str = "") -> dict[str, str]:
+    """Leaves as text by dotted path; a list of plain values is one leaf; empty containers and nulls are left out."""
+    if isinstance(tree, list | tuple) and tree and not any(isinstance(item, Mapping | list | tuple) for item in tree):
+        return {path: ", ".join(_text(item) for item in tree)}
+    if isinstance(tree, Mapping):
+        items = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, list | tuple):
+        items = [(str(index), value) for index, value in enumerate(tree)]
+    elif tree is None:
+        return {}
+    else:
+        return {path: _text(tree)}
+    found: dict[str, str] = {}
+    for key, value in items:
+        found |= flatten(value, f"{path}.{key}" if path else key)
+    return found
+
+
+def _text(value: Any) -> str:
+    """A plain value; numbers without trailing zeros."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

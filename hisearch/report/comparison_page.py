@@ -1,0 +1,68 @@
+"""A comparison as one small HTML file that opens offline and runs no script."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from hisearch.report import comparison_words as words
+from hisearch.report.comparison import Comparison
+from hisearch.report.terms import term_lines
+
+
+class Bar(NamedTuple):
+    """A part of the difference as a bar around a middle line. left, width: in per cent of the bar's cell."""
+
+    name: str
+    value: str
+    meaning: str
+    left: float
+    width: float
+    slower: bool
+
+
+def write_comparison(comparison: Comparison, path: Path) -> None:
+    """Write the page; its folder exists."""
+    path.write_text(render_comparison(comparison), encoding="utf-8", newline="\n")
+
+
+def render_comparison(comparison: Comparison, *, home: str = "") -> str:
+    """The page's HTML; what comes from the user is escaped. ``home``: address of a page to lead back to."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hisearch.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("comparison.html.j2").render(
+        data=comparison,
+        home=home,
+        summary=words.summary(comparison),
+        seeds=words.seeds_in_words(comparison),
+        fronts=words.fronts_in_words(comparison),
+        question_rows=[(change.key, change.a, change.b) for change in comparison.question],
+        change_rows=[(change.key, change.a, change.b) for change in comparison.changes],
+        figure_columns=words.FIGURE_COLUMNS,
+        figures=words.figure_rows(comparison),
+        times=words.time_rows(comparison),
+        bars=bars(comparison),
+        total=words.part_rows(comparison)[-1:],
+        drivers=words.driver_rows(comparison),
+        terms=[(term_lines(side.slo), words.verdict(side)) for side in (comparison.a, comparison.b)],
+        css=(files("hisearch.report") / "templates" / "report.css").read_text(encoding="utf-8"),
+    )
+
+
+def bars(comparison: Comparison) -> list[Bar]:
+    """The parts; the longest takes half of its cell, to the right where B is slower for it."""
+    longest = max((abs(part.difference_s) for part in comparison.parts), default=0.0) or 1.0
+    found = []
+    for part, (name, value, meaning) in zip(comparison.parts, words.part_rows(comparison), strict=False):
+        width = round(50 * abs(part.difference_s) / longest, 2)
+        slower = part.difference_s > 0
+        found.append(Bar(name, value, meaning, 50.0 if slower else round(50 - width, 2), width, slower))
+    return found

@@ -1,0 +1,79 @@
+"""The first page of the dashboard: every run, how it stands and what it recommends, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Protocol
+
+from hisearch.report.comparison_words import name_of, show
+
+#: Metrics of the runs' recommendations, in rows.
+_METRICS = (
+    "usd_per_hour", "goodput_rps", "attainment", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate",
+)  # fmt: skip
+
+#: Seconds after which the page is loaded anew while a run is going on.
+REFRESH_S = 5
+
+
+#: What ended a run, as provenance writes it, in words behind the number of its simulations.
+_ENDINGS = {
+    "finished": "; it came to its end",
+    "simulations": "; the budget of simulations ended it",
+    "seconds": "; the budget of seconds ended it",
+    "interrupted": "; it was interrupted",
+}
+
+
+class RunRow(Protocol):
+    """What is shown of a run; see ``hisearch.api.run_state.RunState``."""
+
+    @property
+    def label(self) -> str: ...  # noqa: D102
+    @property
+    def study(self) -> str: ...  # noqa: D102
+    @property
+    def ended(self) -> bool: ...  # noqa: D102
+    @property
+    def simulations(self) -> int: ...  # noqa: D102
+    @property
+    def budget(self) -> int: ...  # noqa: D102
+    @property
+    def stopped(self) -> str: ...  # noqa: D102
+    @property
+    def trial(self) -> int | None: ...  # noqa: D102
+    @property
+    def description(self) -> str: ...  # noqa: D102
+    @property
+    def feasible(self) -> bool | None: ...  # noqa: D102
+    @property
+    def has_report(self) -> bool: ...  # noqa: D102
+    @property
+    def metrics(self) -> dict[str, float]: ...  # noqa: D102
+
+
+def render_index(runs: Sequence[RunRow]) -> str:
+    """The page's HTML; it loads itself anew while a run is going on."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hisearch.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    rows = [
+        (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
+        for metric in _METRICS
+        if any(metric in run.metrics for run in runs)
+    ]
+    return environment.get_template("dashboard.html.j2").render(
+        runs=runs,
+        rows=rows,
+        endings=_ENDINGS,
+        pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
+        refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
+        css=(files("hisearch.report") / "templates" / "report.css").read_text(encoding="utf-8"),
+    )

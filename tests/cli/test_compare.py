@@ -1,0 +1,110 @@
+from pathlib import Path
+
+import pytest
+
+from hisearch.api.compare import mean_times
+from hisearch.api.deployment import simulate_deployment
+from tests.cli.conftest import Hisearch
+from tests.cli.documents import DEPLOYMENT
+
+pytestmark = pytest.mark.usefixtures("here")
+
+#: Keys of ``--json``, as docs/report.md lists them.
+KEYS = {
+    "kind", "a", "b", "workload", "same_workload", "seeds", "confidence", "question", "changes", "figures", "times",
+    "parts", "drivers", "fronts", "notes",
+}  # fmt: skip
+
+
+def tiered(here: Path) -> Path:
+    path = here / "tiered.yaml"
+    text = DEPLOYMENT.replace("replicas: 2", "replicas: 1")
+    assert text != DEPLOYMENT
+    path.write_text(text)
+    return path
+
+
+def test_a_deployment_against_itself_is_the_same(hisearch: Hisearch) -> None:
+    ran = hisearch("compare", "pair.yaml", "pair.yaml", "--trace", "visits.yaml", "--seeds", "2", "--json", "-q")
+    assert ran.code == 0
+    assert set(ran.json) == KEYS
+    assert ran.json["changes"] == []
+    assert {figure["better"] for figure in ran.json["figures"]} == {"same"}
+    assert all(part["difference_s"] == 0 for part in ran.json["parts"])
+    assert ran.json["seeds"] == [0, 1]
+
+
+def test_two_deployments_and_why_they_differ(hisearch: Hisearch, here: Path) -> None:
+    other = tiered(here)
+    ran = hisearch(
+        "compare", "pair.yaml", other, "--trace", "visits.yaml", "--slo", "interactive-chat", "--seeds", "3",
+        "--html", "page.html", "--json", "-q",
+    )  # fmt: skip
+    assert ran.code == 0
+    found = ran.json
+    assert {"key": "pools.0.replicas", "a": "2", "b": "1"} in found["changes"]
+    figures = {figure["name"]: figure for figure in found["figures"]}
+    assert set(figures["e2e_mean_s"]) == {"name", "a", "b", "difference", "relative", "low", "high", "better"}
+    assert figures["usd_per_hour"]["relative"] == pytest.approx(-0.5)
+    assert figures["usd_per_hour"]["better"] == "B"
+    assert figures["e2e_mean_s"]["low"] <= figures["e2e_mean_s"]["difference"] <= figures["e2e_mean_s"]["high"]
+    assert {part["name"] for part in found["parts"]} == {"queueing", "misses", "prefill", "decode", "transfers"}
+    assert found["a"]["feasible"] in (True, False)
+    one = [simulate_deployment(path, "visits.yaml", seed=0).metrics["e2e_mean_s"] for path in ("pair.yaml", str(other))]
+    assert sum(part["difference_s"] for part in found["parts"]) == pytest.approx(one[1] - one[0], abs=1e-9)
+    assert sum(row["a_s"] for row in found["times"]) == pytest.approx(one[0])
+    assert sum(row["b_s"] for row in found["times"]) == pytest.approx(one[1])
+    assert "Why it differs" in Path("page.html").read_text(encoding="utf-8")
+
+
+def test_mean_times_add_up_to_the_mean_of_a_request(here: Path) -> None:
+    simulated = simulate_deployment("pair.yaml", "visits.yaml", log=True)
+    assert mean_times(simulated.result).total_s == pytest.approx(simulated.metrics["e2e_mean_s"])
+
+
+def test_text_for_people(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("compare", "pair.yaml", tiered(here), "--trace", "visits.yaml", "--seeds", "2")
+    assert ran.code == 0
+    for heading in ("What changed", "What came of it", "Where the mean time of a request goes", "Why it differs"):
+        assert f"\n{heading}\n" in ran.out
+
+
+def test_two_runs(hisearch: Hisearch) -> None:
+    for name, simulations in (("one", 12), ("two", 20)):
+        setting = f"spec.budget.simulations={simulations}"
+        assert hisearch("run", "small.yaml", "--set", setting, "--out", name, "-q").code == 0
+    ran = hisearch("compare", "one", "two", "--json", "-q")
+    assert ran.code == 0
+    assert set(ran.json) == KEYS
+    assert ran.json["question"] == [{"key": "budget.simulations", "a": "12", "b": "20"}]
+    assert ran.json["same_workload"] is True
+    assert set(ran.json["fronts"]) == {"a", "b", "a_beaten", "b_beaten"}
+    assert ran.json["fronts"]["b_beaten"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("pair.yaml", "pair.yaml"), "--trace"),
+        (("pair.yaml", "."), "is a folder"),
+        ((".", ".", "--trace", "visits.yaml"), "runs bring their own workload"),
+    ],
+)
+def test_usage(hisearch: Hisearch, arguments: tuple[str, ...], complaint: str) -> None:
+    ran = hisearch("compare", *arguments)
+    assert ran.code == 2
+    assert complaint in ran.err
+
+
+def test_what_is_no_run_or_no_deployment(hisearch: Hisearch) -> None:
+    assert hisearch("compare", ".", ".").code == 1
+    ran = hisearch("compare", "pair.yaml", "none.yaml", "--trace", "visits.yaml")
+    assert ran.code == 1
+    assert "none.yaml" in ran.err
+
+
+def test_unlike_profiles_are_noted(hisearch: Hisearch, here: Path) -> None:
+    (here / "roof.yaml").write_text(DEPLOYMENT + "  profile: roofline\n")
+    ran = hisearch("compare", "pair.yaml", "roof.yaml", "--trace", "visits.yaml", "--seeds", "1", "--json", "-q")
+    assert ran.code == 0
+    assert "come from different profiles" in ran.json["notes"][0]

@@ -1,0 +1,160 @@
+"""Comparisons: intervals, the parts of a difference, words, the page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from hisearch.report import comparison_words as words
+from hisearch.report.comparison import (
+    Change,
+    Comparison,
+    Driver,
+    Fronts,
+    MeanTimes,
+    Side,
+    changes_between,
+    compare_figures,
+    explain,
+    paired_interval,
+    time_rows,
+)
+from hisearch.report.comparison_page import bars, render_comparison
+from hisearch.score.terms import TermCheck
+
+A = MeanTimes(queued_s=1.0, prefill_s=0.2, decode_s=5.0, missed_tokens=1000.0)
+B = MeanTimes(queued_s=0.4, prefill_s=0.15, decode_s=5.3, missed_tokens=500.0)
+
+
+def make_comparison() -> Comparison:
+    """B is dearer and has the shorter TTFT; it queues less and decodes longer."""
+    a = [{"usd_per_hour": 10.0, "ttft_p99_s": 1.9 + 0.1 * i, "tpot_p99_s": 0.04, "hit_rate": 0.3} for i in range(3)]
+    b = [
+        {"usd_per_hour": 12.5, "ttft_p99_s": 0.8 + 0.1 * i, "tpot_p99_s": 0.04 + 0.01 * (i - 1), "hit_rate": 0.5}
+        for i in range(3)
+    ]
+    return Comparison(
+        kind="deployments",
+        a=Side("a.yaml", "a.yaml", "2 × h100", (TermCheck("ttft_p99", 2.1, 2.0),), False),
+        b=Side("b.yaml", "b.yaml", "2 × <b>", (TermCheck("ttft_p99", 1.0, 2.0),), True),
+        workload="chat, 100 requests",
+        same_workload=True,
+        seeds=(0, 1, 2),
+        question=(),
+        changes=(Change("pools.0.replicas", "2", "<script>"),),
+        figures=compare_figures(a, b),
+        times=time_rows(A, B, 0.0, 0.1),
+        parts=explain(A, B, 0.0, 0.1),
+        drivers=(Driver("busiest link", 0.0, 0.5, "%"), Driver("evicted", 0.0, 0.0)),
+        fronts=None,
+        notes=(),
+    )
+
+
+def test_the_interval_is_student_s_of_the_pairs() -> None:
+    rng = np.random.default_rng(3)
+    a = rng.normal(5.0, 2.0, 6)
+    b = a + rng.normal(0.3, 0.1, 6)
+    expected = ttest_rel(b, a).confidence_interval(0.95)
+    assert paired_interval(list(a), list(b)) == pytest.approx((expected.low, expected.high))
+
+
+def test_no_interval_without_pairs_or_with_infinite_values() -> None:
+    assert paired_interval([1.0], [2.0]) == (None, None)
+    assert paired_interval([1.0, math.inf], [2.0, 3.0]) == (None, None)
+
+
+def test_which_side_is_better() -> None:
+    found = {figure.name: figure.better for figure in make_comparison().figures}
+    assert found == {"usd_per_hour": "A", "ttft_p99_s": "B", "tpot_p99_s": "unsure", "hit_rate": "B"}
+    same = compare_figures([{"utilisation": 0.5, "preemptions": 1.0}], [{"utilisation": 0.7, "preemptions": 1.0}])
+    assert {figure.name: figure.better for figure in same} == {"utilisation": "neither", "preemptions": "same"}
+    (endless,) = compare_figures([{"e2e_p99_s": math.inf}], [{"e2e_p99_s": math.inf}])
+    assert endless.better == "unsure"
+    assert endless.relative is None
+
+
+def test_the_parts_leave_no_remainder() -> None:
+    parts = {part.name: part.difference_s for part in explain(A, B, 0.0, 0.1)}
+    assert sum(parts.values()) == pytest.approx(B.total_s + 0.1 - A.total_s)
+    assert parts["misses"] == pytest.approx(-500 * 0.2 / 1000)
+    assert parts["prefill"] == pytest.approx(500 * (0.15 / 500 - 0.2 / 1000))
+    assert parts["queueing"] == pytest.approx(-0.6)
+    assert all(part.difference_s == 0 for part in explain(A, A, 0.0, 0.0))
+
+
+def test_changes_name_each_leaf() -> None:
+    a = {"pools": [{"replicas": 2, "tiers": []}], "router": {"policy": "random"}, "media": ["x", "y"]}
+    b = {"pools": [{"replicas": 4, "tiers": [{"gib": 64.0}]}], "router": {"policy": "random"}, "media": ["x"]}
+    assert changes_between(a, b) == (
+        Change("pools.0.replicas", "2", "4"),
+        Change("media", "x, y", "x"),
+        Change("pools.0.tiers.0.gib", "", "64"),
+    )
+    assert changes_between(a, a) == ()
+
+
+def test_the_summary_says_what_it_comes_to() -> None:
+    assert words.summary(make_comparison()) == (
+        "A misses the SLO (TTFT p99 2.10 s of at most 2 s); B meets the SLO. B costs $2.50 an hour more (25.0 %). Its "
+        "TTFT p99 is 1.10 s shorter. TPOT p99 does not clearly differ. A request takes 250 ms less on average: "
+        "queueing −600 ms, decode +300 ms, misses −100 ms and transfers +100 ms."
+    )
+
+
+def test_a_deployment_against_itself_in_words() -> None:
+    one = [{"usd_per_hour": 10.0, "ttft_p99_s": 1.9, "tpot_p99_s": 0.04}]
+    itself = replace(make_comparison(), figures=compare_figures(one, one), parts=explain(A, A, 0.0, 0.0), changes=())
+    itself = replace(itself, a=itself.b)
+    assert words.summary(itself) == "Both meet the SLO. Both cost $10.00 an hour. TTFT p99 and TPOT p99 are the same."
+    assert "A and B are the same deployment" in render_comparison(itself)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("usd_per_hour", -2.5, "−$2.50"),
+        ("usd_per_hour", 0.001, "$0.00"),
+        ("hit_rate", 0.125, "+12.5 points"),
+        ("hit_rate", -0.0004, "0.0 points"),
+        ("ttft_p99_s", -0.25, "−250 ms"),
+        ("e2e_mean_s", 12.0, "+12.0 s"),
+        ("goodput_rps", math.inf, "∞"),
+    ],
+)
+def test_differences_carry_sign_and_unit(metric: str, value: float, text: str) -> None:
+    assert words.show(metric, value, signed=True) == text
+
+
+def test_what_is_nothing_on_both_sides_is_left_out() -> None:
+    assert words.driver_rows(make_comparison()) == [("busiest link", "0.0 %", "50.0 %")]
+
+
+def test_the_page_is_small_escaped_and_runs_nothing() -> None:
+    page = render_comparison(make_comparison())
+    assert len(page) < 60_000
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "2 × &lt;b&gt;" in page
+    assert "script-src" not in page
+    assert "default-src 'none'" in page
+    assert page.count("<caption") == page.count("<table")
+    for heading in ("In short", "What changed", "What came of it", "Why it differs", "What goes with it"):
+        assert f">{heading}</h2>" in page
+
+
+def test_bars_are_in_proportion() -> None:
+    drawn = {bar.name: bar for bar in bars(make_comparison())}
+    assert (drawn["queueing"].left, drawn["queueing"].width, drawn["queueing"].slower) == (0.0, 50.0, False)
+    assert (drawn["decode"].left, drawn["decode"].width, drawn["decode"].slower) == (50.0, 25.0, True)
+
+
+def test_runs_with_one_question_compare_their_fronts() -> None:
+    comparison = replace(make_comparison(), kind="runs", fronts=Fronts(12, 9, 3, 0))
+    assert words.fronts_in_words(comparison) == (
+        "A's front has 12 deployments, 3 of them beaten by one of B's; B's has 9, 0 of them beaten by one of A's."
+    )
