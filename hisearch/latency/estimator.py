@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType
@@ -138,15 +139,18 @@ def compile_costs(
     )  # fmt: skip
     question = _Question(
         key,
-        lambda: build_estimator(profile_name, profile).compile(
-            model,
-            accelerator,
-            tensor_parallel=tensor_parallel,
-            parallelism=parallelism,
-            weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype,
-            engine=engine,
-            **limits,
+        lambda: corrected(
+            build_estimator(profile_name, profile).compile(
+                model,
+                accelerator,
+                tensor_parallel=tensor_parallel,
+                parallelism=parallelism,
+                weight_dtype=weight_dtype,
+                kv_dtype=kv_dtype,
+                engine=engine,
+                **limits,
+            ),
+            profile.corrections,
         ),
     )
     return _answer(question)
