@@ -25,7 +25,7 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_cli.py from the command line itself; `make docs` writes it again. -->
 
-Every verb, as `hisearch VERB --help` has it. What comes out (files, `--json`, exit codes) is in [cli.md](cli.md).
+Every verb, as its `--help` has it. What comes out (files, `--json`, exit codes) is in [cli.md](cli.md).
 """
 
 

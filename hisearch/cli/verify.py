@@ -93,7 +93,9 @@ def _show(found: Verification, profile: Path | None) -> None:
     elif profile is not None:
         output.say(f"Recalibrated profile: {profile}")
     else:
-        output.say("Write the recalibrated profile with --profile OUT.yaml; use it with --set spec.profile=OUT.yaml.")
+        output.say(
+            "Write the recalibrated profile with --profile OUT.yaml; use it with --set spec.space.profile=OUT.yaml."
+        )
 
 
 def _text(figure: str, value: float) -> str:

@@ -105,7 +105,9 @@ class Case(NamedTuple):
     def predicted(self, correction: Correction) -> dict[str, float]:
         """Likewise, by the corrected model."""
         found = self.predict(correction)
-        return found.figures if self.rows is None else found.requests.keep(self.rows).figures()
+        if self.rows is None:
+            return found.figures
+        return found.requests.keep(np.isin(found.requests.rows, self.rows)).figures()
 
     def differences(self, correction: Correction) -> dict[str, float]:
         """Of the figures that count."""

@@ -18,7 +18,7 @@ from hisearch.specs.profile import CorrectionSpec
 from hisearch.traces.compiled import F8, CompiledTrace
 from hisearch.traces.replay import Replay
 from hisearch.traces.sampling import stream
-from hisearch.verify.measured import Measurement, MeasurementError, PerRequest
+from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest
 
 if TYPE_CHECKING:
     from hisearch.simulate.plan import WorkerPlan
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: How far the tool's count of prompt tokens may be from the replay's: a share, and a chat template's tokens.
 TOKENS_TOLERANCE = 0.1
 TEMPLATE_TOKENS = 64
+#: Poisson arrivals whose times the tool did not write are drawn so often.
+DRAWS = 5
+_COLUMNS = ("rows", "ttft_s", "e2e_s", "input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,11 @@ class Predictor:
         """
         self._plan, self._run = plan, run
         self._replay = _of_measurement(measurement, replay)
-        self._arrival_s = _arrivals(measurement, self._replay, seed)
+        self._arrivals_s = _arrivals(measurement, self._replay, seed)
         self._order = stream("verify", seed).permutation(len(self._replay))
         self._name = measurement.source
         self._known: dict[Correction, Prediction] = {}
-        self._traces: dict[int, CompiledTrace] = {}
+        self._traces: dict[int, tuple[CompiledTrace, ...]] = {}
 
     def __call__(self, correction: Correction) -> Prediction:
         """What the corrected model says.
@@ -101,8 +104,28 @@ class Predictor:
         return self._known[correction]
 
     def _predict(self, correction: Correction) -> Prediction:
+        """Over all draws of the arrivals, whose requests are taken together."""
         plan = replace(self._plan, costs=corrected(self._plan.costs, correction.factors))
-        result = self._run(plan, self._trace(round(correction.hits_lost * len(self._replay))))
+        traces = self._draws(round(correction.hits_lost * len(self._replay)))
+        results = [self._run(plan, trace) for trace in traces]
+        parts = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+        rows, ttft_s, e2e_s, inputs, outputs = columns
+        late_s = correction.front_end_s
+        requests = PerRequest(rows, None, ttft_s + late_s, e2e_s + late_s, inputs, outputs)
+        figures = requests.figures()
+        gaps = int((outputs - 1).sum())
+        if gaps:
+            figures["itl_mean_s"] = float((e2e_s - ttft_s).sum()) / gaps
+            for percent in PERCENTILES:
+                figures[f"itl_p{percent}_s"] = float(np.mean([result.itl_s(percent / 100) for result in results]))
+        spans_s = [float(r.requests.finish_s.max() - r.requests.arrival_s.min()) + late_s for r in results]
+        figures["throughput_rps"] = len(rows) / sum(spans_s)
+        figures["output_tokens_per_s"] = float(outputs.sum()) / sum(spans_s)
+        return Prediction(figures, requests, float(np.mean([result.hit_rate for result in results])))
+
+    def _requests(self, result: Result, arrival_s: F8) -> PerRequest:
+        """Requests of one simulation in the tool's order; the trace has them by arrival."""
         table = result.requests
         finished = table.finished
         if not finished.all():
@@ -110,36 +133,21 @@ class Predictor:
                 f"{self._name}: {int((~finished).sum())} of {len(finished)} requests do not finish in the simulation: "
                 "the deployment cannot serve them"
             )
-        # The trace is ordered by arrival; ``rows`` go back to the tool's order.
-        rows = np.argsort(self._arrival_s, kind="stable")
-        back = np.argsort(rows)
-        requests = PerRequest(
-            np.arange(len(rows)),
-            None,
-            (table.ttft_s + correction.front_end_s)[back],
-            (table.e2e_s + correction.front_end_s)[back],
-            table.input_tokens[back],
+        back = np.argsort(np.argsort(arrival_s, kind="stable"))
+        return PerRequest(
+            np.arange(len(back)), None, table.ttft_s[back], table.e2e_s[back], table.input_tokens[back],
             table.output_tokens[back],
-        )
-        figures = requests.figures()
-        gaps = int((table.output_tokens - 1).sum())
-        if gaps:
-            figures["itl_mean_s"] = float((table.finish_s - table.first_token_s).sum()) / gaps
-            figures |= {f"itl_p{p}_s": result.itl_s(p / 100) for p in (50, 90, 95, 99)}
-        span_s = float(table.finish_s.max() - table.arrival_s.min()) + correction.front_end_s
-        figures["throughput_rps"] = len(rows) / span_s
-        figures["output_tokens_per_s"] = float(table.output_tokens.sum()) / span_s
-        return Prediction(figures, requests, result.hit_rate)
+        )  # fmt: skip
 
-    def _trace(self, alone: int) -> CompiledTrace:
-        """The replay with ``alone`` of its requests sharing nothing with any other."""
+    def _draws(self, alone: int) -> tuple[CompiledTrace, ...]:
+        """The replay at each draw of the arrivals, with ``alone`` of its requests sharing nothing with any other."""
         if alone not in self._traces:
             blocks, fresh = list(self._replay.block_ids), 1 + max(max(ids) for ids in self._replay.block_ids)
             for index in self._order[:alone].tolist():
                 blocks[index] = tuple(range(fresh, fresh + len(blocks[index])))
                 fresh += len(blocks[index])
             replay = replace(self._replay, block_ids=tuple(blocks))
-            self._traces[alone] = replay.compile(self._name, self._arrival_s)
+            self._traces[alone] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
         return self._traces[alone]
 
 
@@ -169,20 +177,20 @@ def _of_measurement(measurement: Measurement, replay: Replay) -> Replay:
     return part
 
 
-def _arrivals(measurement: Measurement, replay: Replay, seed: int) -> F8:
-    """When each request was sent, seconds from the first one, shape (N,)."""
+def _arrivals(measurement: Measurement, replay: Replay, seed: int) -> tuple[F8, ...]:
+    """When each request was sent, seconds from the first one, shape (N,); several draws where that is not known."""
     requests = measurement.requests
     if requests is not None and requests.start_s is not None:
         arrival_s = np.interp(np.arange(len(replay)), requests.rows, requests.start_s)
-        return np.asarray(np.maximum(arrival_s - arrival_s.min(), 0.0))
+        return (np.asarray(np.maximum(arrival_s - arrival_s.min(), 0.0)),)
     if measurement.concurrency is not None:
         raise MeasurementError(
             f"{measurement.source}: max_concurrency: the client held requests back, and the file does not say until "
             "when: run vllm bench serve with --save-detailed, or guidellm"
         )
     if measurement.rate_rps is None:
-        return replay.arrival_s
+        return (replay.arrival_s,)
     if math.isinf(measurement.rate_rps):
-        return np.zeros(len(replay))
-    gaps = stream("verify arrivals", seed).exponential(1.0 / measurement.rate_rps, len(replay))
-    return np.asarray(np.cumsum(gaps) - gaps[0])
+        return (np.zeros(len(replay)),)
+    draws = stream("verify arrivals", seed).exponential(1.0 / measurement.rate_rps, (DRAWS, len(replay)))
+    return tuple(np.cumsum(gaps) - gaps[0] for gaps in draws)

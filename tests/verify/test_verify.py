@@ -14,6 +14,7 @@ from hisearch.api.study import StudyResult, load_study
 from hisearch.api.verify import Verification, verify_run
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.corrections import corrected
+from hisearch.search.simulation import Simulation
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
 from tests.cli.conftest import Hisearch
@@ -95,9 +96,10 @@ def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResul
 def test_a_summary_alone_is_enough(result: StudyResult, tmp_path: Path) -> None:
     """sglang.bench_serving without details: arrivals are another draw of the same Poisson process."""
     replay, _, _ = measure(result)
-    times = np.cumsum(np.random.default_rng(3).exponential(1 / replay.rate_rps, len(replay)))
+    rate = replay.rate_rps / 2
+    times = np.cumsum(np.random.default_rng(3).exponential(1 / rate, len(replay)))
     _, _, table = measure(result, factors=CorrectionSpec(decode=1.6), arrival_s=times - times[0])
-    path = write_sglang(tmp_path / "s.jsonl", table, rate=replay.rate_rps)
+    path = write_sglang(tmp_path / "s.jsonl", table, rate=rate)
     found = verify_run(result, [path])
     assert found.diagnosis.terms[0] == "decode"
     assert found.diagnosis.correction.decode == pytest.approx(1.6, rel=0.1)
@@ -130,11 +132,11 @@ def test_the_recalibrated_profile_predicts_what_was_measured(
     assert found.cross_check is not None
     assert profile.relative_error == pytest.approx(max(found.cross_check.error_after, 0.01), abs=1e-3)
     assert "g.json" in profile.provenance.source
-    settings = [f"spec.profile={tmp_path / 'p.yaml'}"]
-    again = load_study(result.run_dir.parent / "study.yaml", settings).run(workers=2, run_dir=tmp_path / "run")
+    settings = [f"spec.space.profile={tmp_path / 'p.yaml'}"]
+    again = Simulation(load_study(result.run_dir.parent / "study.yaml", settings).world())
     assert result.recommendation is not None
     deployment = result.recommendation.trial.deployment
-    plans = [study.simulation.plan(deployment.pool).costs.seconds for study in (result, again)]
+    plans = [simulation.plan(deployment.pool).costs.seconds for simulation in (result.simulation, again)]
     expected = corrected(result.simulation.plan(deployment.pool).costs, profile.corrections).seconds
     np.testing.assert_array_equal(plans[1].token_s, expected.token_s)
     assert plans[1].token_s[1] == pytest.approx(1.5 * plans[0].token_s[1], rel=0.02)
@@ -195,6 +197,7 @@ def test_what_cannot_be_compared_is_refused(result: StudyResult, tmp_path: Path)
         path.write_text(json.dumps(data | changed))
         with pytest.raises(ValueError, match=reason):
             verify_run(result, [path])
+    path.write_text(json.dumps(data))
     with pytest.raises(ValueError, match="no trial 999"):
         verify_run(result, [path], trial=999)
 
