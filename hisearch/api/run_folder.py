@@ -65,6 +65,7 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
     replace_with(folder / "report.html", lambda path: write_report(result.report_input(), path))
     if outcome.recommendation is not None:
         trial = outcome.recommendation.trial
+        (folder / "recommended.txt").unlink(missing_ok=True)
         try:
             write_tree(folder / "recommended", lambda path: result.export_trial(trial, path))
         except ExportError as error:
