@@ -31,8 +31,9 @@ format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write docs/specs.md from the spec models and the catalogue
+docs: $(STAMP) ## Write docs/specs.md and docs/reference.md from the spec models, the catalogue and the command line
 	$(BIN)/python docs/generate_specs.py --write
+	$(BIN)/python docs/generate_cli.py --write
 
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hisearch.api.study import Study as Study
     from hisearch.api.study import StudyResult as StudyResult
     from hisearch.api.study import load_study as load_study
+    from hisearch.api.verify import Verification as Verification
+    from hisearch.api.verify import verify_run as verify_run
     from hisearch.api.workload import load_trace as load_trace
     from hisearch.traces.stats import trace_stats as trace_stats
 
@@ -32,6 +34,7 @@ _HOMES = {
     "SimulatedDeployment": "hisearch.api.deployment",
     "Study": "hisearch.api.study",
     "StudyResult": "hisearch.api.study",
+    "Verification": "hisearch.api.verify",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
     "load_run": "hisearch.api.stored_run",
@@ -39,6 +42,7 @@ _HOMES = {
     "load_trace": "hisearch.api.workload",
     "simulate_deployment": "hisearch.api.deployment",
     "trace_stats": "hisearch.traces.stats",
+    "verify_run": "hisearch.api.verify",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names of _HOMES are strings

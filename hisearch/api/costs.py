@@ -9,6 +9,7 @@ from hisearch.api.replay import Replay
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.report.data import CostRow
 from hisearch.search.trial import Trial
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
@@ -28,7 +29,8 @@ def cost_of(result: StudyResult, trial: Trial) -> CostBreakdown:
 def replay_of(result: StudyResult, trial: Trial) -> Replay:
     """A trial's deployment, ready to be simulated again."""
     plan = result.simulation.plan(trial.deployment.pool)
-    return Replay(trial.deployment, plan, cost_of(result, trial), result.resolved.slo.spec)
+    fleet = FleetPlan((PoolPlan(plan, trial.deployment.pool.replicas),), trial.deployment.router)
+    return Replay(trial.deployment, fleet, cost_of(result, trial), result.resolved.slo.spec)
 
 
 def cost_rows(result: StudyResult) -> tuple[CostRow, ...]:

@@ -6,12 +6,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.export.benchmark import Benchmark
 from hisearch.export.deployment import document_text, export_deployment
 from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
 from hisearch.export.standing import Standing, standing_of
 from hisearch.specs.document import Document
 from hisearch.specs.resolved import ResolvedStudy, ships
 from hisearch.specs.stand_alone import stand_alone
+from hisearch.traces.compiler import head
+from hisearch.traces.replay import USUAL_REQUESTS, Replay
+from hisearch.traces.replay import replay_of as replay_of_trace
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
@@ -22,7 +26,7 @@ USUAL_SLOTS = 8
 
 
 def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
-    """Write the launch scripts of a trial's deployment into ``folder``; see ``export_deployment``.
+    """Write a trial's deployment into ``folder``: launch scripts, manifests, benchmarks; see ``export_deployment``.
 
     Raises:
         ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where these
@@ -33,6 +37,7 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
     host_name = pool.host or accelerator.host
     limit = len(result.simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
     replay, inputs = replay_of(resolved, trial.load, limit)
+    about = f"workload {result.simulation.slice(1.0).name}"
     return export_deployment(
         stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware),
         resolved.model.spec,
@@ -43,6 +48,24 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
         standing=standing(result, trial),
         replay=replay,
         inputs=inputs,
+        benchmark=Benchmark(benchmark_of(result, trial), about) if not trial.error else None,
+    )
+
+
+def benchmark_of(result: StudyResult, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
+    """The first requests of the study's workload, at the times at which a simulation of the trial sees them arrive.
+
+    Args:
+        result: the study's.
+        trial: whose deployment is to be measured, at its own load.
+        limit: most requests.
+
+    Raises:
+        ValueError: the deployment cannot be simulated.
+    """
+    trace = head(result.simulation.slice(1.0), limit)
+    return replay_of_trace(
+        trace, result.simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s, limit
     )
 
 

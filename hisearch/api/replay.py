@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hisearch.hardware.prices import CostBreakdown
+from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import DeploymentSpec
@@ -25,9 +26,14 @@ class Replay:
     """A deployment with all that its simulation and its score need beside a trace."""
 
     deployment: DeploymentSpec
-    plan: WorkerPlan
+    fleet: FleetPlan
     cost: CostBreakdown
     slo: SloSpec
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """A worker of the first pool."""
+        return self.fleet.pools[0].plan
 
     def simulate(
         self,
@@ -38,18 +44,14 @@ class Replay:
         plan: WorkerPlan | None = None,
         log: bool = False,
     ) -> Result:
-        """Simulate it; ``plan`` takes the place of its own. Errors as of ``hisearch.simulate.engine.simulate``."""
-        from hisearch.simulate.engine import simulate
+        """Simulate it; ``plan`` takes the place of the first pool's. Errors as of ``simulate.engine.simulate_fleet``."""
+        from hisearch.simulate.engine import simulate_fleet
 
-        return simulate(
-            plan or self.plan,
-            trace,
-            replicas=self.deployment.pool.replicas,
-            router=self.deployment.router,
-            seed=seed,
-            load=load,
-            log=log,
-        )
+        fleet = self.fleet
+        if plan is not None:
+            first, *others = fleet.pools
+            fleet = replace(fleet, pools=(replace(first, plan=plan), *others))
+        return simulate_fleet(fleet, trace, seed=seed, load=load, log=log)
 
     def score(self, trace: CompiledTrace, result: Result) -> Score:
         """What came of it, held against the SLO."""

@@ -10,7 +10,8 @@
 ``front.csv``       the Pareto front
 ``closeup.json``    what the report shows of the recommended deployment beside its trial
 ``report.html``     the report
-``recommended/``    launch scripts of the recommendation; an older one, if changed, is kept as ``recommended.1/``
+``recommended/``    the recommendation as launch scripts, manifests and benchmarks; an older one, if changed, is kept as
+                    ``recommended.1/``. Where no command line can express it, ``recommended.txt`` says why
 ==================  ==========================================================================================
 
 Every file is written beside its place and renamed into it, so that no reader ever sees half of one. Nothing is written
@@ -47,8 +48,8 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
 
     Raises:
         OSError: the folder cannot be written.
-        ExportError: the recommendation cannot be expressed as launch commands.
     """
+    from hisearch.export.flags import ExportError
     from hisearch.report.html import write_report
     from hisearch.search.tables import candidates_frame, trials_frame
 
@@ -68,7 +69,11 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
     replace_with(folder / "report.html", lambda path: write_report(result.report_input(), path))
     if outcome.recommendation is not None:
         trial = outcome.recommendation.trial
-        write_tree(folder / "recommended", lambda path: result.export_trial(trial, path))
+        (folder / "recommended.txt").unlink(missing_ok=True)
+        try:
+            write_tree(folder / "recommended", lambda path: result.export_trial(trial, path))
+        except ExportError as error:
+            write_text(folder / "recommended.txt", f"The recommendation was not exported: {error}\n")
 
 
 def write_text(path: Path, text: str) -> None:

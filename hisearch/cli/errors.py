@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 #: Exit codes.
-ERROR, USAGE, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 99, 130
+ERROR, USAGE, DISAGREES, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 98, 99, 130
 
 
 class ReportingGroup(TyperGroup):

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from hisearch.cli import bench, calibrate, catalogue, compare, dashboard, doctor, folder, run, simulate, trace, validate
+from hisearch.cli import (
+    bench,
+    calibrate,
+    catalogue,
+    compare,
+    dashboard,
+    doctor,
+    folder,
+    run,
+    simulate,
+    trace,
+    validate,
+    verify,
+)
 from hisearch.cli.errors import ReportingGroup
 from hisearch.cli.streams import leavable_streams
 
@@ -15,8 +28,8 @@ app = typer.Typer(
     name="hisearch",
     cls=ReportingGroup,
     help="Find the LLM-serving deployment to buy, and how to configure it, by simulation. No GPU needed.",
-    epilog="Catalogue names are accepted wherever a path is. Exit codes: 0 done, 1 error, 2 usage, "
-    "99 nothing meets the SLO, 130 interrupted. HISEARCH_DEBUG=1 shows where an error came from.",
+    epilog="Catalogue names are accepted wherever a path is. Exit codes: 0 done, 1 error, 2 usage, 98 verify: measured "
+    "and predicted differ, 99 nothing meets the SLO, 130 interrupted. HISEARCH_DEBUG=1 shows where an error came from.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -48,6 +61,7 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(validate.app, name="validate")
 app.command("report")(folder.report)
 app.command("export")(folder.export)
+app.command("verify")(verify.verify)
 app.command("dashboard")(dashboard.dashboard)
 app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)

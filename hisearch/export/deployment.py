@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from hisearch.export.benchmark import Benchmark
 from hisearch.export.cache_tiers import (
     hicache_gb_per_rank,
     is_moved_by,
@@ -31,7 +29,9 @@ from hisearch.export.flags import (
     router_flags,
 )
 from hisearch.export.placement import SERVICE_PORTS, place
+from hisearch.export.rendering import render
 from hisearch.export.standing import Standing
+from hisearch.export.targets import Export, name_of, target_files
 from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.deployments import tiers_in_words
@@ -62,13 +62,14 @@ def export_deployment(
     standing: Standing | None = None,
     replay: str = EXAMPLE_REPLAY,
     inputs: dict[str, str] | None = None,
+    benchmark: Benchmark | None = None,
 ) -> list[Path]:
-    """Write launch scripts for ``deployment`` into the folder ``out`` (made where absent).
+    """Write launch scripts and manifests for ``deployment`` into the folder ``out`` (made where absent).
 
-    ``README.md``, ``deployment.yaml`` and ``<engine>/run.sh`` are what was simulated;
-    ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the other engine and was not simulated. An
-    earlier export's own files in ``out`` are replaced or removed; anything else there is left, or refused where it is
-    in the way.
+    ``README.md``, ``deployment.yaml``, ``<engine>/run.sh`` and the same for Docker Compose, Kubernetes, llm-d and
+    Dynamo are what was simulated; ``alternatives/<other engine>/run.sh`` is the nearest equivalent on the other engine
+    and was not simulated. An earlier export's own files in ``out`` are replaced or removed; anything else there is
+    left, or refused where it is in the way.
 
     Args:
         deployment: what was simulated; what it names should be found from anywhere (see ``specs.stand_alone``).
@@ -80,6 +81,7 @@ def export_deployment(
         standing: what the deployment is to its study; None where there is none.
         replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
         inputs: further documents that the command reads, by name.
+        benchmark: requests to send to the real deployment; without them there are no scripts that do.
 
     Returns:
         The files written, README first.
@@ -94,6 +96,9 @@ def export_deployment(
     files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, standing, simulated=True)}
     if engine == "trtllm":
         files[TRTLLM_OPTIONS] = options_text(launch)
+    placements = place(launch.pool, accelerators_per_host)
+    export = Export(deployment, launch, placements, name_of(deployment), summary(launch.pool))
+    files |= target_files(export, benchmark)
     other, notes = other_engine(launch.pool.engine)
     other_pool, tier_notes = on_other_engine(launch.pool, other)
     other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
@@ -108,29 +113,17 @@ def export_deployment(
         notes = (*notes, f"It needs a checkpoint with {needed.dtype} weights: {needed.reason}.")
     inputs = inputs or {}
     readme = _readme(
-        deployment, launch, accelerators_per_host, other.name, notes, standing=standing, replay=replay, inputs=inputs
+        deployment,
+        launch,
+        accelerators_per_host,
+        other.name,
+        notes,
+        standing=standing,
+        replay=replay,
+        inputs=inputs,
+        benchmark=benchmark,
     )
     return write_export(out, {README: readme, DEPLOYMENT: _yaml(deployment, standing)} | inputs | files)
-
-
-def _render(template: str, **values: Any) -> str:
-    """Shell and Markdown, so nothing is HTML-escaped: shell words pass the filter ``q``, free text ``line``."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hisearch.export"),
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["q"] = lambda value: shlex.quote(str(value))
-    environment.filters["line"] = _one_line
-    return environment.get_template(template).render(**values)
-
-
-def _one_line(text: str) -> str:
-    """Printable characters on a single line: what may stand in a comment or in Markdown code."""
-    return "".join(c if c.isprintable() else " " for c in str(text)).replace("`", "'")
 
 
 def _script(
@@ -138,7 +131,7 @@ def _script(
 ) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
-    return _render(
+    return render(
         "run.sh.j2",
         engine=ENGINE_TITLES[engine],
         version=ENGINE_VERSIONS[engine],
@@ -192,15 +185,17 @@ def _readme(
     standing: Standing,
     replay: str,
     inputs: dict[str, str],
+    benchmark: Benchmark | None,
 ) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
-    return _render(
+    return render(
         "README.md.j2",
         deployment=deployment,
         standing=standing,
         replay=replay,
         inputs=tuple(inputs),
+        benchmark=benchmark,
         pool=launch.pool,
         model=launch.model,
         summary=summary(launch.pool),

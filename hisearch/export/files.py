@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hisearch.export.flags import TABLES, ExportError
+from hisearch.export.targets import TARGET_FILES
 
 README = "README.md"
 DEPLOYMENT = "deployment.yaml"
@@ -25,6 +26,7 @@ _NAMES = (
     *(README, DEPLOYMENT, WORKLOAD, SLO),
     *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
     TRTLLM_OPTIONS,
+    *TARGET_FILES,
 )
 
 

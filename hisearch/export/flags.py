@@ -131,6 +131,20 @@ def _of_all_groups(launch: Launch, limit: int) -> str:
     return str(limit * launch.pool.attention_data_parallel)
 
 
+#: What SGLang's command line takes of the policies that its cache knows (RADIX_EVICTION_POLICY_CHOICES).
+SGLANG_EVICTIONS = ("lru", "lfu")
+
+
+def _radix_eviction(launch: Launch) -> Value:
+    wanted = launch.pool.engine.eviction
+    if launch.pool.engine.prefix_caching and wanted not in SGLANG_EVICTIONS:
+        raise ExportError(
+            f"the command line of sglang {ENGINE_VERSIONS['sglang']} has no --radix-eviction-policy {wanted}; "
+            f"it takes {' or '.join(SGLANG_EVICTIONS)}"
+        )
+    return wanted if launch.pool.engine.prefix_caching else None
+
+
 def _by_priority(launch: Launch) -> bool:
     return launch.pool.engine.schedule == "priority"
 
@@ -159,7 +173,7 @@ SGLANG: Table = (
     ("--schedule-low-priority-values-first", lambda c: True if _by_priority(c) else None),
     ("--disable-overlap-schedule", lambda c: None if c.pool.engine.overlap else True),
     ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
-    ("--radix-eviction-policy", lambda c: c.pool.engine.eviction),
+    ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
     ("--enable-hierarchical-cache", lambda c: True if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if is_moved_by(c.pool, "hicache") else None),

@@ -32,7 +32,7 @@ RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, ARRIVE, LET_GO = 0, 1, 2, 3, 
 
 _MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",
-    la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache", la.DECODING: "decoding",
+    la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache", la.DECODE_WORKER: "decoding",
 }  # fmt: skip
 
 #: door(sim, errand, w, r, now) -> int

@@ -24,7 +24,7 @@ VLLM, SGLANG, TRTLLM = 0, 1, 2
 # Doors of vLLM with tiers (see ``doors``); its engine is VLLM.
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 # Of decode workers, whatever their engine.
-DECODING = 5
+DECODE_WORKER = 5
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
 CLOCK, TLRU, GDSF, ARC, BELADY = 7, 8, 9, 10, 11

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, parallelism_of
@@ -117,7 +118,10 @@ def compile_costs(
         profile_name, profile.model_dump_json(), model.model_dump_json(), accelerator.model_dump_json(),
         split, weight_dtype, kv_dtype, engine.model_dump_json(), *priced.limits,
     )  # fmt: skip
-    return _answer(_Question(key, lambda: build_estimator(profile_name, profile).compile(priced)))
+    question = _Question(
+        key, lambda: corrected(build_estimator(profile_name, profile).compile(priced), profile.corrections)
+    )
+    return _answer(question)
 
 
 def forget() -> None:

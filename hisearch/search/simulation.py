@@ -28,6 +28,7 @@ from hisearch.traces.stats import requests_over_window
 if TYPE_CHECKING:
     from hisearch.latency.costs import CompiledCosts
     from hisearch.simulate.engine import GiveUp
+    from hisearch.simulate.result import Result
 
 _Value = TypeVar("_Value")
 
@@ -154,6 +155,23 @@ class Simulation:
             over_window=requests_over_window(trace, plan.max_request_tokens),
         )
         return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
+
+    def replay(self, deployment: DeploymentSpec, trace: CompiledTrace, load: float = 1.0) -> Result:
+        """Simulate a deployment on another trace, at ``load`` times the study's own.
+
+        Raises:
+            ValueError: the deployment cannot be built or simulated.
+        """
+        from hisearch.simulate.engine import simulate
+
+        return simulate(
+            self.plan(deployment.pool),
+            trace,
+            replicas=deployment.pool.replicas,
+            router=deployment.router,
+            seed=self._world.seed,
+            load=self._world.load * load,
+        )
 
     def _give_up(self, job: Job, trace: CompiledTrace) -> GiveUp:
         """Of other loads than the study's only the verdict is asked: stop as soon as the TTFT term is bound to fail."""

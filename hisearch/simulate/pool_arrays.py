@@ -49,7 +49,7 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
 def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
     """By which kernels a pool runs (see ``kernels.doors``)."""
     if role == fl.DECODE:
-        return la.DECODING
+        return la.DECODE_WORKER
     return offload_arrays.door(ENGINES[plan.engine.name], offload_arrays.mover_of(plan))
 
 

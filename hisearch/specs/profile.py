@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Provenance, Strict
+from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Positive, Provenance, Strict
 from hisearch.specs.laws import LawsSpec
 from hisearch.specs.regression import StepRegression
 
@@ -101,6 +101,20 @@ class AicNames(Strict):
     )
 
 
+class CorrectionSpec(Strict):
+    """Factors on what the estimator says, as a measurement of the deployment asks for them (`hisearch verify`)."""
+
+    host: Positive = Field(1.0, description="On host work: per step and per sequence.")
+    prefill: Positive = Field(
+        1.0, description="On what grows with the tokens of a step, and on the attention of prompt chunks."
+    )
+    decode: Positive = Field(
+        1.0,
+        description="On what a step of one token takes (reading the weights, launching kernels), on the attention of "
+        "decodes and on sampling.",
+    )
+
+
 class LatencyProfileSpec(Strict):
     """Constants of a latency estimator. Every one has the roofline's, for what it has nothing better for.
 
@@ -131,6 +145,7 @@ class LatencyProfileSpec(Strict):
     choices: list[ProfileChoice] = Field(
         default_factory=list, description="Profiles of accelerators under engines; with estimator auto."
     )
+    corrections: CorrectionSpec | None = Field(None, description="Factors on the times of all of the above.")
     relative_error: NonNegative = Field(description="Stated error of one step's latency (0.2 = 20 %).")
     provenance: Provenance = Field(description="Where the facts come from.")
 

@@ -15,19 +15,9 @@ from hisearch.cli.output import note_compilation, plain
 from tests.cli.conftest import Hisearch
 
 VERBS = (
-    "run",
-    "simulate",
-    "trace",
-    "report",
-    "export",
-    "dashboard",
-    "compare",
-    "doctor",
-    "list",
-    "schema",
-    "calibrate",
-    "bench",
-)
+    "run", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list", "schema",
+    "calibrate", "bench",
+)  # fmt: skip
 
 #: What the command may not import before it knows its verb.
 HEAVY = ("numpy", "pandas", "numba", "scipy", "optuna", "plotly", "pyarrow", "pydantic", "rich", "jinja2", "yaml")

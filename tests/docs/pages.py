@@ -8,19 +8,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*)([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("console", "bash", "sh", "shell")
 
 
 @dataclass(frozen=True)
 class Snippet:
-    """A piece of a page: where it begins, and its text."""
+    """A piece of a page: where it begins, its text, and what the fence says beside the language."""
 
     page: Path
     line: int
     text: str
+    remark: str = ""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -30,7 +31,7 @@ def blocks(page: Path, *languages: str) -> list[Snippet]:
     """Fenced blocks of a language; the line is the one after the fence."""
     text = page.read_text(encoding="utf-8")
     return [
-        Snippet(page, text.count("\n", 0, match.start(2)) + 1, match[2])
+        Snippet(page, text.count("\n", 0, match.start(3)) + 1, match[3], match[2].strip())
         for match in _FENCE.finditer(text)
         if match[1] in languages
     ]

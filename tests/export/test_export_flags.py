@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from hisearch.export.flags import (
-    ENGINE_VERSIONS,
-    ROUTER_VERSION,
+    SGLANG_EVICTIONS,
     TABLES,
     ExportError,
     Launch,
@@ -21,21 +19,7 @@ from hisearch.export.flags import (
 )
 from hisearch.export.placement import place
 from hisearch.export.trtllm_options import options_text
-
-FLAGS = Path(__file__).parent / "flags"
-FILES = {
-    "sglang": f"sglang-{ENGINE_VERSIONS['sglang']}.txt",
-    "vllm": f"vllm-{ENGINE_VERSIONS['vllm']}.txt",
-    "trtllm": f"trtllm-{ENGINE_VERSIONS['trtllm']}.txt",
-    "router": f"sglang-router-{ROUTER_VERSION}.txt",
-}
-
-
-def known_flags(engine: str) -> set[str]:
-    """Flags of the engine's help; vLLM's switches have a ``--no-`` form each (argparse.BooleanOptionalAction)."""
-    lines = (FLAGS / FILES[engine]).read_text().splitlines()
-    flags = {line for line in lines if line and not line.startswith("#")}
-    return flags | {flag.replace("--", "--no-", 1) for flag in flags} if engine == "vllm" else flags
+from tests.export.command_lines import known_flags, parse
 
 
 @pytest.fixture
@@ -50,18 +34,72 @@ def launch(build_deployment: Any, build_model: Any, build_accelerator: Any) -> A
 
 @pytest.mark.parametrize("engine", TABLES)
 def test_every_flag_of_the_table_exists(engine: str) -> None:
-    assert {flag for flag, _ in TABLES[engine]} <= known_flags(engine)
-    assert {"--host", "--port"} <= known_flags(engine)
+    assert {flag for flag, _ in TABLES[engine]} <= known_flags(engine).keys()
+    assert {"--host", "--port"} <= known_flags(engine).keys()
 
 
-def test_every_router_flag_exists(build_deployment: Any) -> None:
-    known = known_flags("router")
-    for policy in ("random", "round_robin", "power_of_two", "cache_aware"):
-        flags = router_flags(build_deployment(router={"policy": policy}).router)
-        assert {flag[0] for flag in flags} <= known
-        assert ("--policy", policy) in flags
-        assert (("--cache-threshold", "0.3") in flags) == (policy == "cache_aware")
-    assert {"--worker-urls", "--host", "--port"} <= known
+_TIERS = [{"medium": "ddr5", "gib": 256, "scope": "worker"}]
+_DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "pool"),
+    [
+        ({"name": "sglang"}, {}),
+        ({"name": "sglang", "eviction": "lfu", "schedule": "dfs-weight", "mixed_chunk": True, "overlap": False}, {}),
+        ({"name": "sglang", "schedule": "priority", "prefix_caching": False, "chunked_prefill": False}, {}),
+        ({"name": "sglang"}, {"kv_dtype": "fp8", "weight_dtype": "fp8", "tiers": [*_TIERS, _DISK]}),
+        ({"name": "sglang"}, {"kv_dtype": "fp4", "tiers": _TIERS, "movement": {"write_policy": "write_back"}}),
+        ({"name": "sglang"}, {"kv_dtype": "fp16", "tiers": _TIERS, "movement": {"mover": "lmcache"}}),
+        ({"name": "vllm"}, {}),
+        ({"name": "vllm", "schedule": "priority", "overlap": False, "prefix_caching": False}, {"kv_dtype": "fp8"}),
+        ({"name": "vllm", "chunked_prefill": False, "long_prefill_tokens": 9, "reserve_full_prompt": False}, {}),
+        ({"name": "vllm"}, {"weight_dtype": "fp8", "tiers": _TIERS, "movement": {"store_threshold": 2}}),
+        ({"name": "vllm"}, {"kv_dtype": "fp16", "tiers": _TIERS, "movement": {"mover": "lmcache"}}),
+        ({"name": "trtllm", "capacity_policy": "max_utilization"}, {"tiers": _TIERS, "kv_dtype": "fp8"}),
+    ],
+)
+def test_every_command_line_is_one_that_the_engine_takes(
+    launch: Any, engine: dict[str, Any], pool: dict[str, Any]
+) -> None:
+    words = [word for flag in engine_flags(launch(engine=engine, pool=pool)) for word in flag]
+    found = parse(engine["name"], words)
+    if engine["name"] == "sglang":
+        assert found["--chunked-prefill-size"] == ["-1" if engine.get("chunked_prefill") is False else "8192"]
+        assert found["--max-running-requests"] == ["256"]
+        assert found["--max-total-tokens"] == ["400000"]
+
+
+@pytest.mark.parametrize("eviction", ["fifo", "mru", "filo", "slru", "priority"])
+def test_an_eviction_that_sglang_s_command_line_lacks_is_refused(launch: Any, eviction: str) -> None:
+    assert list(SGLANG_EVICTIONS) == sorted(known_flags("sglang")["--radix-eviction-policy"]["choices"], reverse=True)
+    with pytest.raises(ExportError, match=f"has no --radix-eviction-policy {eviction}; it takes lru or lfu"):
+        engine_flags(launch(engine={"eviction": eviction}))
+    assert engine_flags(launch(engine={"eviction": eviction, "prefix_caching": False}))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--no-such-flag"], "has no --no-such-flag"),
+        (["--schedule-policy", "fastest"], "expected one of"),
+        (["--schedule-policy"], "needs a value"),
+        (["--disable-radix-cache", "yes"], "takes nothing"),
+        (["--tp-size", "1", "--tp-size", "2"], "given twice"),
+    ],
+)
+def test_the_check_itself_refuses(words: list[str], reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        parse("sglang", words)
+
+
+@pytest.mark.parametrize("policy", ["random", "round_robin", "power_of_two", "cache_aware"])
+def test_every_router_command_line_is_taken(build_deployment: Any, policy: str) -> None:
+    flags = router_flags(build_deployment(router={"policy": policy}).router)
+    words = [word for flag in flags for word in flag]
+    parse("sglang-router", ["--worker-urls", "http://a:1", "http://b:2", *words, "--host", "0.0.0.0", "--port", "1"])
+    assert ("--policy", policy) in flags
+    assert (("--cache-threshold", "0.3") in flags) == (policy == "cache_aware")
 
 
 def test_sglang_settings(launch: Any) -> None:

@@ -62,6 +62,11 @@ def test_files_and_their_syntax(export: Any, tmp_path: Path, engine: str, replic
     other = {"sglang": "vllm", "vllm": "sglang", "trtllm": "vllm"}[engine]
     options = {"out/recommended/trtllm/llm_api_options.yaml"} if engine == "trtllm" else set()
     everything = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    if engine == "trtllm":
+        options |= {f"out/recommended/{name}" for name in ("compose/llm_api_options.yaml", "llm-d/options.yaml")}
+    manifests = ("compose/compose.yaml", "kubernetes/manifests.yaml", "llm-d/values.yaml", "dynamo/graph.yaml")
+    options |= {f"out/recommended/{name}" for name in manifests}
+    options |= {f"out/recommended/{name.split('/')[0]}/README.md" for name in manifests}
     assert everything == options | {
         "out/recommended/README.md",
         "out/recommended/deployment.yaml",

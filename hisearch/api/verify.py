@@ -1,0 +1,291 @@
+"""A run held against measurements: ``hisearch.verify_run(...)``, all that ``hisearch verify`` does."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hisearch.verify.diagnosis import Case, Diagnosis, diagnose, refit
+from hisearch.verify.measured import read_measurements
+from hisearch.verify.prediction import Correction, Predictor
+
+if TYPE_CHECKING:
+    from hisearch.api.study import StudyResult
+    from hisearch.search.trial import Trial
+    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.result import Result
+    from hisearch.specs.document import Document
+    from hisearch.specs.profile import LatencyProfileSpec
+    from hisearch.traces.compiled import CompiledTrace
+
+#: Fewest requests of which one half can be held against the other.
+_FEWEST = 40
+#: A recalibrated profile does not claim to be better than this.
+_LEAST_ERROR = 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure, seconds or per second. error: predicted / measured - 1. corrected: by the corrected model."""
+
+    figure: str
+    measured: float
+    predicted: float
+    error: float
+    corrected: float
+    corrected_error: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A measurement beside its prediction. hit_rate: predicted share of prompt tokens found in the cache."""
+
+    tool: str
+    source: str
+    requests: int
+    failed: int
+    hit_rate: float
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """Error where the correction had no part in the fit, before and after it. how: in words."""
+
+    how: str
+    error_before: float
+    error_after: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of it.
+
+    trial: whose deployment was measured. stated_error: of its latency profile. agrees: the measurements are within it.
+    cross_check: None where there is too little to hold back. profile_name, profile: recalibrated; None where nothing
+    that a profile holds is corrected.
+    """
+
+    run_dir: Path
+    trial: int
+    measurements: tuple[Compared, ...]
+    diagnosis: Diagnosis
+    cross_check: CrossCheck | None
+    stated_error: float
+    agrees: bool
+    profile_name: str
+    profile: LatencyProfileSpec | None
+
+    @property
+    def findings(self) -> list[str]:
+        """What is off, as sentences, the weightiest first."""
+        return [_FINDINGS[name](self.diagnosis.correction) for name in self.diagnosis.terms]
+
+    def profile_text(self) -> str:
+        """The recalibrated profile as a YAML document.
+
+        Raises:
+            ValueError: nothing that a profile holds is corrected.
+        """
+        from hisearch.calibrate.writing import profile_yaml
+
+        if self.profile is None:
+            raise ValueError("there is no profile to write: nothing that a latency profile holds is off")
+        return profile_yaml(self.profile_name, "Corrected by a measurement of the deployment.", self.profile)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; see docs/cli.md."""
+        found = asdict(self)
+        del found["profile"]
+        found["diagnosis"]["rivals"] = [one.name for one in self.diagnosis.rivals]
+        return found | {"findings": self.findings, "recalibrated": self.profile is not None}
+
+
+def _factor(what: str, factor: float) -> str:
+    return f"{what} {factor:.3g} times what the profile says"
+
+
+_FINDINGS = {
+    "host": lambda c: _factor("Host work of a step (scheduling, input preparation) takes", c.host),
+    "prefill": lambda c: _factor("Prefill (what grows with a step's tokens) takes", c.prefill),
+    "decode": lambda c: _factor("Decode (reading weights and KV) takes", c.decode),
+    "front_end_s": lambda c: (
+        f"Requests wait {1e3 * c.front_end_s:.3g} ms that the simulator does not know, before the scheduler or on the "
+        "way back: front end, network, a queue in the client or router"
+    ),
+    "hits_lost": lambda c: (
+        f"{c.hits_lost:.0%} of the prompts find nothing in the prefix cache though they should: caching is off, the "
+        "cache was flushed, the router scatters sessions, or the prompts sent do not share what the workload shares"
+    ),
+}
+
+
+def verify_run(
+    run: str | Path | StudyResult, measured: Iterable[str | Path], *, trial: int | None = None
+) -> Verification:
+    """Hold measurements of a run's deployment against what the simulator says of the same requests.
+
+    Args:
+        run: the folder of a run that has ended, or its result.
+        measured: outputs of guidellm, sglang.bench_serving or vllm bench serve, sent by the scripts in ``benchmark/``.
+        trial: whose deployment was measured; the recommendation's where absent.
+
+    Raises:
+        OSError, MeasurementError: a file cannot be used.
+        ValueError: there is no such trial, or the deployment cannot serve what was sent.
+    """
+    from hisearch.api.exporting import benchmark_of
+    from hisearch.api.stored_run import load_run
+    from hisearch.traces.replay import USUAL_REQUESTS
+
+    runs = [found for path in measured for found in read_measurements(Path(path))]
+    result = load_run(run) if isinstance(run, str | Path) else run
+    chosen = _chosen(result, trial)
+    replay = benchmark_of(result, chosen, USUAL_REQUESTS)
+    plan = replace(result.simulation.plan(chosen.deployment.pool), ignore_eos=True)
+    simulate = _simulator(result, chosen)
+    predictors = [Predictor(one, replay, plan, simulate, result.resolved.study.seed) for one in runs]
+    cases = [
+        Case(one, predict, one.requests.rows if one.requests is not None else None)
+        for one, predict in zip(runs, predictors, strict=True)
+    ]
+    found = diagnose(cases)
+    check = _cross_check(cases, found.terms)
+    profile = _recalibrated(result, chosen, found, check, [one.source for one in runs])
+    stated = plan.costs.relative_error
+    return Verification(
+        result.run_dir,
+        chosen.number,
+        tuple(_compared(case, found.correction) for case in cases),
+        found,
+        check,
+        stated,
+        found.error_before <= stated,
+        f"{result.resolved.profile.name}-measured",
+        profile,
+    )
+
+
+def _chosen(result: StudyResult, number: int | None) -> Trial:
+    if number is not None:
+        if not 0 <= number < len(result.trials):
+            raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
+        return result.trials[number]
+    if result.recommendation is None:
+        raise ValueError(f"{result.run_dir}: nothing is recommended; name the trial that was measured with --trial")
+    return result.recommendation.trial
+
+
+def _simulator(result: StudyResult, trial: Trial) -> Any:
+    from hisearch.simulate.engine import simulate
+
+    def run(plan: WorkerPlan, trace: CompiledTrace) -> Result:
+        deployment = trial.deployment
+        return simulate(
+            plan, trace, replicas=deployment.pool.replicas, router=deployment.router, seed=result.resolved.study.seed
+        )
+
+    return run
+
+
+def _compared(case: Case, correction: Correction) -> Compared:
+    """Every figure that both sides have."""
+    one = case.measurement
+    predicted, corrected = (case.predict(c).figures | case.predicted(c) for c in (Correction(), correction))
+    measured = one.figures | case.measured()
+    rows = [
+        Row(
+            name, measured[name], predicted[name], predicted[name] / measured[name] - 1, corrected[name],
+            corrected[name] / measured[name] - 1,
+        )
+        for name in predicted
+        if measured.get(name, 0.0) > 0
+    ]  # fmt: skip
+    hit_rate = case.predict(Correction()).hit_rate
+    return Compared(one.tool, one.source, one.sent, one.failed, hit_rate, tuple(rows))
+
+
+def _cross_check(cases: Sequence[Case], terms: Sequence[str]) -> CrossCheck | None:
+    """Each measurement by a correction from the others; of one alone, every other request by the rest."""
+    if len(cases) > 1:
+        errors = [_held_back([other for other in cases if other is not case], case, terms) for case in cases]
+        how = f"each of {len(cases)} measurements by a correction from the others"
+    else:
+        (case,) = cases
+        if case.rows is None or len(case.rows) < _FEWEST:
+            return None
+        halves = [case._replace(rows=case.rows[start::2]) for start in (0, 1)]
+        errors = [_held_back([halves[0]], halves[1], terms), _held_back([halves[1]], halves[0], terms)]
+        how = "every other request by a correction from the rest"
+    before, after = np.mean(errors, axis=0)
+    return CrossCheck(how, float(before), float(after))
+
+
+def _held_back(fitted: Sequence[Case], held: Case, terms: Sequence[str]) -> tuple[float, float]:
+    """Errors of ``held`` before and after a correction that ``fitted`` ask for."""
+    return held.error(Correction()), held.error(refit(fitted, terms))
+
+
+def _recalibrated(
+    result: StudyResult, trial: Trial, found: Diagnosis, check: CrossCheck | None, sources: Sequence[str]
+) -> LatencyProfileSpec | None:
+    """The profile of the deployment's accelerator and engine, corrected; None where it stays as it is."""
+    from hisearch.specs.base import Provenance
+
+    correction, pool = found.correction, trial.deployment.pool
+    if not set(found.terms) - {"hits_lost"}:
+        return None
+    document = _concrete_profile(result, trial)
+    base, engine = document.spec, pool.engine.name
+    old = base.corrections
+    factors = correction.factors if old is None else correction.factors.model_copy(update={
+        name: getattr(correction.factors, name) * getattr(old, name) for name in ("host", "prefill", "decode")
+    })  # fmt: skip
+    overhead = base.engines[engine]
+    engines = base.engines | {
+        engine: overhead.model_copy(update={"request_s": overhead.request_s + correction.front_end_s})
+    }
+    operators = base.operators
+    if operators is not None:
+        operators = str((document.path.parent / operators).resolve())
+    checked = check.how if check is not None else "nothing was held back"
+    error = check.error_after if check is not None else found.error_after
+    files = ", ".join(Path(source).name for source in sources)
+    notes = (
+        f"Corrected terms: {', '.join(found.terms)}. Root mean square difference of TTFT, TPOT and E2E (means and "
+        f"percentiles) {found.error_before:.3f} before, {found.error_after:.3f} after; {checked}: {error:.3f}. "
+        f"Measured on {pool.accelerator}, {engine}, tensor parallel {pool.tensor_parallel}. "
+        f"Before: {base.provenance.source}"
+    )
+    source = f"hisearch verify of {files}, on profile {document.name}"
+    return base.model_copy(
+        update={
+            "corrections": factors,
+            "engines": engines,
+            "operators": operators,
+            "evidence": "fitted",
+            "relative_error": max(round(error, 4), _LEAST_ERROR),
+            "provenance": Provenance(source=source, as_of=datetime.datetime.now(datetime.UTC).date(), notes=notes),
+        }
+    )
+
+
+def _concrete_profile(result: StudyResult, trial: Trial) -> Document[LatencyProfileSpec]:
+    """The profile that prices the deployment; of one that chooses by accelerator and engine, the chosen one."""
+    from hisearch.latency.estimators.auto import AutoEstimator
+    from hisearch.specs.catalogue import Catalogue
+
+    document, pool = result.resolved.profile, trial.deployment.pool
+    if document.spec.estimator != "auto":
+        return document
+    accelerator = result.resolved.accelerators[pool.accelerator].spec
+    name = AutoEstimator(document.name, document.spec).chosen(accelerator, pool.engine.name)
+    if name is not None:
+        return Catalogue().get("LatencyProfile", name)
+    roofline = document.spec.model_copy(update={"estimator": "roofline", "choices": []})
+    return replace(document, spec=roofline)

@@ -1,0 +1,108 @@
+"""``hisearch verify``: a run held against measurements of its deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisearch.cli import options
+from hisearch.cli.errors import DISAGREES
+
+if TYPE_CHECKING:
+    from hisearch.api.verify import Verification
+
+
+def verify(
+    run_dir: options.RunDir,
+    measured: Annotated[
+        list[Path],
+        typer.Option(
+            "--measured",
+            metavar="FILE",
+            help="Output of guidellm, sglang.bench_serving or vllm bench serve; may be given more than once.",
+        ),
+    ],
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="The trial that was measured; the recommendation where absent.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", metavar="OUT.yaml", help="Write the recalibrated latency profile here.")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Lay measurements of a deployment beside what was predicted, and say which term of the model is off.
+
+    The measured requests are simulated again, each term corrected in turn; the smallest correction that explains the
+    difference is named, and offered as a latency profile. Exits with 98 where measured and predicted differ by more
+    than the profile's stated error.
+    """
+    from hisearch.api.verify import verify_run
+    from hisearch.cli import output
+
+    if not quiet:
+        output.note_compilation()
+    found = verify_run(run_dir, measured, trial=trial)
+    if profile is not None and found.profile is not None:
+        with profile.open("x", encoding="utf-8") as file:
+            file.write(found.profile_text())
+    if as_json:
+        output.print_json(found.to_dict() | {"profile_path": profile if found.profile is not None else None})
+    else:
+        _show(found, profile)
+    if not found.agrees:
+        raise typer.Exit(DISAGREES)
+
+
+def _show(found: Verification, profile: Path | None) -> None:
+    from hisearch.cli import output
+
+    for one in found.measurements:
+        failed = f", {one.failed} of them failed" if one.failed else ""
+        output.heading(f"{one.source}: {one.tool}, {one.requests:,} requests{failed}")
+        rows = [
+            (row.figure, _text(row.figure, row.measured), _text(row.figure, row.predicted), f"{row.error:+.1%}",
+             _text(row.figure, row.corrected), f"{row.corrected_error:+.1%}")
+            for row in one.rows
+        ]  # fmt: skip
+        output.table(("figure", "measured", "predicted", "error", "corrected", "error"), rows, numbers=(1, 2, 3, 4, 5))
+    diagnosis = found.diagnosis
+    output.heading("What is off")
+    for text in found.findings or ["Nothing that is worth a correction."]:
+        output.say(f"- {text}.".replace("..", "."))
+    if diagnosis.rivals:
+        rivals = " or ".join(one.meaning for one in diagnosis.rivals)
+        output.say(f"  As well explained by {rivals} alone: these requests cannot tell them apart.")
+    output.say(
+        f"Difference of TTFT, TPOT and E2E, root mean square: {diagnosis.error_before:.1%}; the profile states "
+        f"{found.stated_error:.1%}. After the correction: {diagnosis.error_after:.1%}."
+    )
+    if found.cross_check is not None:
+        check = found.cross_check
+        output.say(f"Cross-checked ({check.how}): {check.error_before:.1%} before, {check.error_after:.1%} after.")
+    output.heading("Each term alone")
+    output.table(
+        ("term", "correction", "difference left"),
+        [(one.meaning, _alone(one.name, one.value), f"{one.error:.1%}") for one in diagnosis.alone],
+        numbers=(1, 2),
+    )
+    if found.profile is None:
+        output.say("No recalibrated profile: nothing that a latency profile holds is off.")
+    elif profile is not None:
+        output.say(f"Recalibrated profile: {profile}")
+    else:
+        output.say(
+            "Write the recalibrated profile with --profile OUT.yaml; use it with --set spec.space.profile=OUT.yaml."
+        )
+
+
+def _text(figure: str, value: float) -> str:
+    return f"{1e3 * value:,.4g} ms" if figure.endswith("_s") and "per_s" not in figure else f"{value:,.4g} /s"
+
+
+def _alone(name: str, value: float) -> str:
+    if name == "front_end_s":
+        return f"{1e3 * value:+.3g} ms"
+    return f"{value:.0%}" if name == "hits_lost" else f"x {value:.3g}"

@@ -1,0 +1,155 @@
+"""Everything an export writes for a platform beside the launch scripts: manifests and benchmarks, a README each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jinja2
+
+from hisearch.export import compose, dynamo, kubernetes, llm_d
+from hisearch.export.benchmark import FOLDER, REQUESTS, Benchmark, tools
+from hisearch.export.containers import ROUTER_IMAGE, WEIGHTS_FOLDER, container, resource_name
+from hisearch.export.flags import ENGINE_VERSIONS, Launch
+from hisearch.export.placement import SERVICE_PORTS, Placement
+from hisearch.export.rendering import render
+from hisearch.export.trtllm_options import options_text
+from hisearch.specs.deployment import DeploymentSpec
+
+
+class Export(NamedTuple):
+    """What the files are made from. name: of resources. summary: the pool in a few words."""
+
+    deployment: DeploymentSpec
+    launch: Launch
+    placements: list[Placement]
+    name: str
+    summary: str
+
+
+def target_files(export: Export, benchmark: Benchmark | None) -> dict[str, str]:
+    """Path in the exported folder -> text.
+
+    Args:
+        export: the deployment.
+        benchmark: requests to send; None where there is no workload.
+
+    Raises:
+        ExportError: the engine cannot be told a setting of the deployment.
+    """
+    launch = export.launch
+    options = options_text(launch) if launch.pool.engine.name == "trtllm" else ""
+    files = _compose(export, options) | _kubernetes(export, options) | _llm_d(export, options) | _dynamo(export)
+    return files | (_benchmark(export, benchmark) if benchmark is not None else {})
+
+
+def _required(export: Export) -> list[str]:
+    """Variables that the reader has to give."""
+    one = container(export.launch, SERVICE_PORTS[export.launch.pool.engine.name])
+    return [*(["MODEL"] if one.model is None else []), *(s.name for s in one.settings if s.value is None)]
+
+
+def _compose(export: Export, options: str) -> dict[str, str]:
+    launch, engine = export.launch, export.launch.pool.engine.name
+    one = container(launch, SERVICE_PORTS[engine], options=options)
+    readme = render(
+        "compose.md.j2",
+        summary=export.summary,
+        engine=engine,
+        hosts=len({placement.host for placement in export.placements}),
+        replicas=launch.pool.replicas,
+        port=SERVICE_PORTS[engine],
+        settings=[setting for setting in one.settings if setting.meaning],
+        image=one.image,
+        router_image=ROUTER_IMAGE,
+    )
+    files = compose.compose_files(export.deployment, launch, export.placements, options)
+    return {"compose/README.md": readme} | files
+
+
+def _kubernetes(export: Export, options: str) -> dict[str, str]:
+    launch, engine = export.launch, export.launch.pool.engine.name
+    readme = render(
+        "kubernetes.md.j2",
+        summary=export.summary,
+        name=export.name,
+        one=container(launch, SERVICE_PORTS[engine], options=options),
+        replicas=launch.pool.replicas,
+        port=SERVICE_PORTS[engine],
+        required=_required(export),
+        resource=kubernetes.ACCELERATOR_RESOURCE,
+        node_folder=kubernetes.NODE_KV_FOLDER,
+        weights=WEIGHTS_FOLDER,
+        router_image=ROUTER_IMAGE,
+        accelerator=launch.pool.accelerator,
+    )
+    files = kubernetes.kubernetes_files(export.deployment, launch, export.name, options)
+    return {"kubernetes/README.md": readme} | files
+
+
+def _llm_d(export: Export, options: str) -> dict[str, str]:
+    readme = render(
+        "llm_d.md.j2",
+        name=export.name,
+        chart=llm_d.CHART_VERSION,
+        options=bool(options),
+        required=_required(export),
+        policy=llm_d.policy_note(export.deployment),
+        image=container(export.launch, llm_d.PORT).image,
+    )
+    return {"llm-d/README.md": readme} | llm_d.llm_d_files(export.launch, export.name, options)
+
+
+def _dynamo(export: Export) -> dict[str, str]:
+    engine = export.launch.pool.engine.name
+    readme = render(
+        "dynamo.md.j2",
+        name=export.name,
+        required=_required(export),
+        image=dynamo.RUNTIMES[engine].image,
+        notes=dynamo.notes(export.deployment, export.launch, ENGINE_VERSIONS[engine]),
+    )
+    return {"dynamo/README.md": readme} | dynamo.dynamo_files(export.deployment, export.launch, export.name)
+
+
+def _benchmark(export: Export, benchmark: Benchmark) -> dict[str, str]:
+    engine, replay = export.launch.pool.engine.name, benchmark.replay
+    found = tools(benchmark, engine)
+    common = {
+        "about": benchmark.about,
+        "count": f"{len(replay):,}",
+        "requests": REQUESTS,
+        "block_tokens": replay.block_tokens,
+    }
+    versions = {tool.name: tool.version for tool in found}
+    readme = render("benchmark.md.j2", **common, versions=versions, rate=f"{replay.rate_rps:.3g}")
+    files = {f"{FOLDER}/README.md": readme, f"{FOLDER}/{REQUESTS}": replay.text()}
+    files[f"{FOLDER}/prompts.py"] = _prompts_script()
+    for tool in found:
+        files[f"{FOLDER}/{tool.name}.sh"] = render(
+            "benchmark.sh.j2",
+            **common,
+            tool=tool,
+            model=export.launch.model.huggingface_id,
+            port=SERVICE_PORTS[engine],
+        )
+    return files
+
+
+def _prompts_script() -> str:
+    """The program that makes prompts, as it stands."""
+    loader = jinja2.PackageLoader("hisearch.export")
+    text, _, _ = loader.get_source(jinja2.Environment(autoescape=False), "prompts.py.txt")
+    return text
+
+
+#: Every path that ``target_files`` may write.
+TARGET_FILES = (
+    *(f"{folder}/README.md" for folder in ("compose", "kubernetes", "llm-d", "dynamo", FOLDER)),
+    *(compose.FILE, f"compose/{compose.OPTIONS}", kubernetes.FILE, llm_d.FILE, "llm-d/options.yaml", dynamo.FILE),
+    *(f"{FOLDER}/{file}" for file in (REQUESTS, "prompts.py", "guidellm.sh", "sglang.sh", "vllm.sh")),
+)
+
+
+def name_of(deployment: DeploymentSpec) -> str:
+    """Name of the resources of an exported deployment: that of its model."""
+    return resource_name(f"hisearch-{deployment.model.rsplit('/', 1)[-1]}")

@@ -1,0 +1,1 @@
+"""Measured beside predicted: which term of the model is off, and by how much."""

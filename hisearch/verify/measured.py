@@ -1,0 +1,255 @@
+"""What benchmark tools write, as one form.
+
+``sglang.bench_serving`` (0.5.9) appends a JSON object a run to a JSONL file, ``vllm bench serve`` (0.19) writes one
+JSON object, ``guidellm`` (0.8) a report with ``benchmarks``. All three time a request from the moment it is sent, and
+TPOT is (last token - first token) / (tokens - 1) over requests of two or more tokens: ours. guidellm calls that
+``inter_token_latency_ms`` of a request; its ``time_per_output_token_ms``, which counts the first token, is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisearch.traces.compiled import F8, I8
+
+#: Percentiles that are laid beside each other.
+PERCENTILES = (50, 90, 95, 99)
+_DETAILS = ("input_lens", "output_lens", "ttfts", "itls")
+
+
+class MeasurementError(ValueError):
+    """A file that is not a benchmark's output; names file, key and what was expected."""
+
+
+@dataclass(frozen=True)
+class PerRequest:
+    """Successful requests, arrays of length N, in the order in which they were given to the tool.
+
+    rows: their places in that order, failed ones counted. start_s: when each was sent, from the first one; None where
+    the tool does not say. ttft_s, e2e_s: seconds. input_tokens, output_tokens: as the tool counted them.
+    """
+
+    rows: I8
+    start_s: F8 | None
+    ttft_s: F8
+    e2e_s: F8
+    input_tokens: I8
+    output_tokens: I8
+
+    def keep(self, mask: np.ndarray) -> PerRequest:
+        """The requests under ``mask``, shape (N,)."""
+        start_s = None if self.start_s is None else self.start_s[mask]
+        return PerRequest(
+            self.rows[mask], start_s, self.ttft_s[mask], self.e2e_s[mask], self.input_tokens[mask],
+            self.output_tokens[mask],
+        )  # fmt: skip
+
+    def figures(self) -> dict[str, float]:
+        """Means and percentiles of TTFT, TPOT and E2E, seconds."""
+        return latency_figures(self.ttft_s, self.e2e_s, self.output_tokens)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of a benchmark.
+
+    tool: its name. source: file, and which run of it. sent, failed: requests. rate_rps: of Poisson arrivals, infinite
+    where all came at once, None where times are the trace's own. concurrency: the client's limit, or None.
+    input_tokens: of all successful prompts. figures: seconds and rates under the names of ``score.metrics``.
+    requests: one by one, where the tool kept them.
+    """
+
+    tool: str
+    source: str
+    sent: int
+    failed: int
+    rate_rps: float | None
+    concurrency: int | None
+    input_tokens: int
+    figures: dict[str, float]
+    requests: PerRequest | None
+
+
+def latency_figures(ttft_s: F8, e2e_s: F8, output_tokens: I8) -> dict[str, float]:
+    """Means and percentiles of requests' latencies, seconds; TPOT only where some request has a second token."""
+    several = output_tokens > 1
+    values = {"ttft": ttft_s, "e2e": e2e_s}
+    if several.any():
+        values["tpot"] = (e2e_s - ttft_s)[several] / (output_tokens[several] - 1)
+    found = {}
+    for name, seconds in values.items():
+        found[f"{name}_mean_s"] = float(seconds.mean())
+        for percent, value in zip(PERCENTILES, np.percentile(seconds, PERCENTILES), strict=True):
+            found[f"{name}_p{percent}_s"] = float(value)
+    return found
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Every run in a file.
+
+    Raises:
+        OSError: it cannot be read.
+        MeasurementError: it is none of the three tools' output, or lacks what is needed.
+    """
+    text = path.read_text(encoding="utf-8")
+    documents = _documents(path, text)
+    found: list[Measurement] = []
+    for number, (where, data) in enumerate(documents, 1):
+        name = f"{path}:{where}" if len(documents) > 1 else str(path)
+        reader = _Reader(name, data)
+        if "benchmarks" in data:
+            found += _guidellm(reader)
+        elif "server_info" in data or "sharegpt_output_len" in data:
+            found.append(_sglang(reader))
+        elif "endpoint_type" in data and "tokenizer_id" in data:
+            found.append(_vllm(reader))
+        else:
+            raise MeasurementError(
+                f"{name}: run {number}: expected the output of sglang.bench_serving, vllm bench serve or guidellm"
+            )
+    return found
+
+
+def _documents(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+    """(line, object) of a JSON document, or of every line of a JSONL file."""
+    try:
+        whole = json.loads(text)
+        documents = [(1, whole)]
+    except json.JSONDecodeError:
+        documents = []
+        for line, part in enumerate(text.splitlines(), 1):
+            if part.strip():
+                try:
+                    documents.append((line, json.loads(part)))
+                except json.JSONDecodeError as error:
+                    raise MeasurementError(f"{path}:{line}: expected JSON: {error.msg}") from error
+    if not documents or not all(isinstance(data, dict) for _, data in documents):
+        raise MeasurementError(f"{path}: expected a JSON object, or one a line")
+    return documents
+
+
+class _Reader:
+    """Fields of one object, with errors that name them."""
+
+    def __init__(self, name: str, data: Mapping[str, Any]) -> None:
+        self.name = name
+        self.data = data
+
+    def number(self, key: str) -> float:
+        value = self.data.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise MeasurementError(f"{self.name}: {key}: expected a number, got {value!r}")
+        return float(value)
+
+    def rate(self) -> float | None:
+        value = self.data.get("request_rate")
+        if value == "trace":
+            return None
+        return math.inf if value in ("inf", math.inf) else self.number("request_rate")
+
+    def concurrency(self) -> int | None:
+        return None if self.data.get("max_concurrency") is None else int(self.number("max_concurrency"))
+
+    def milliseconds(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Figure -> seconds, of the keys that are there."""
+        return {ours: self.number(theirs) / 1e3 for ours, theirs in names.items() if theirs in self.data}
+
+    def details(self, start_times: bool) -> PerRequest | None:
+        """Arrays of a request each, where the tool was told to keep them."""
+        if not all(key in self.data for key in _DETAILS):
+            return None
+        lengths = {key: len(self.data[key]) for key in (*_DETAILS, "errors") if key in self.data}
+        if len(set(lengths.values())) != 1:
+            raise MeasurementError(f"{self.name}: expected lists of one length, got {lengths}")
+        errors = self.data.get("errors") or [""] * lengths["ttfts"]
+        good = np.array([not e and n > 0 for e, n in zip(errors, self.data["output_lens"], strict=True)], dtype=bool)
+        if not good.any():
+            raise MeasurementError(f"{self.name}: no request succeeded")
+        ttft_s = np.array(self.data["ttfts"], dtype=np.float64)
+        e2e_s = ttft_s + np.array([math.fsum(gaps) for gaps in self.data["itls"]])
+        start_s = None
+        if start_times and self.data.get("start_times"):
+            start_s = np.array(self.data["start_times"], dtype=np.float64)
+            start_s -= start_s[good].min()
+        lens = (np.array(self.data[key], dtype=np.int64) for key in ("input_lens", "output_lens"))
+        return PerRequest(np.arange(len(good)), start_s, ttft_s, e2e_s, *lens).keep(good)
+
+
+def _names(stem: str, theirs: str, percents: tuple[int, ...]) -> dict[str, str]:
+    """Our figure -> a tool's key."""
+    found = {f"{stem}_mean_s": f"mean_{theirs}_ms", f"{stem}_p50_s": f"median_{theirs}_ms"}
+    return found | {f"{stem}_p{percent}_s": f"p{percent}_{theirs}_ms" for percent in percents}
+
+
+def _bench_serve(reader: _Reader, tool: str, e2e: str, requests: PerRequest | None, sent: int) -> Measurement:
+    """What ``vllm bench serve`` and ``sglang.bench_serving``, its relative, have in common."""
+    names = {stem: stem for stem in ("ttft", "tpot", "itl")} | {"e2e": e2e}
+    keys = {ours: key for stem, theirs in names.items() for ours, key in _names(stem, theirs, (90, 95, 99)).items()}
+    stated = reader.milliseconds(keys)
+    figures = (requests.figures() if requests is not None else {}) | stated
+    if "ttft_mean_s" not in figures:
+        raise MeasurementError(f"{reader.name}: mean_ttft_ms: expected a number")
+    figures["throughput_rps"] = reader.number("request_throughput")
+    figures["output_tokens_per_s"] = reader.number("output_throughput")
+    completed = int(reader.number("completed"))
+    if completed < 1:
+        raise MeasurementError(f"{reader.name}: completed: no request succeeded")
+    return Measurement(
+        tool, reader.name, max(sent, completed), max(sent - completed, 0), reader.rate(), reader.concurrency(),
+        int(reader.number("total_input_tokens")), figures, requests,
+    )  # fmt: skip
+
+
+def _sglang(reader: _Reader) -> Measurement:
+    requests = reader.details(start_times=False)
+    sent = len(reader.data["ttfts"]) if requests is not None else int(reader.number("completed"))
+    return _bench_serve(reader, "sglang.bench_serving", "e2e_latency", requests, sent)
+
+
+def _vllm(reader: _Reader) -> Measurement:
+    requests = reader.details(start_times=True)
+    return _bench_serve(reader, "vllm bench serve", "e2el", requests, int(reader.number("num_prompts")))
+
+
+def _guidellm(reader: _Reader) -> list[Measurement]:
+    runs = reader.data["benchmarks"]
+    if not isinstance(runs, list) or not runs:
+        raise MeasurementError(f"{reader.name}: benchmarks: expected at least one")
+    return [_guidellm_run(f"{reader.name} benchmarks[{index}]", run) for index, run in enumerate(runs)]
+
+
+def _guidellm_run(name: str, run: Any) -> Measurement:
+    try:
+        by_status = run["requests"]
+        good = by_status["successful"] or []
+        others = [*(by_status.get("errored") or []), *(by_status.get("incomplete") or [])]
+        sent_at = sorted(float(one["request_start_time"]) for one in (*good, *others))
+        rows = sorted(
+            (
+                float(one["request_start_time"]), float(one["time_to_first_token_ms"]) / 1e3,
+                float(one["request_latency"]), int(one["prompt_tokens"]), int(one["output_tokens"]),
+            )
+            for one in good
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MeasurementError(
+            f"{name}: requests.successful: expected request_start_time, time_to_first_token_ms, request_latency, "
+            f"prompt_tokens and output_tokens of each request ({type(error).__name__}: {error})"
+        ) from error
+    if not rows:
+        raise MeasurementError(f"{name}: no request succeeded")
+    start, ttft_s, e2e_s, inputs, outputs = (np.array(column) for column in zip(*rows, strict=True))
+    places = np.searchsorted(sent_at, start)
+    requests = PerRequest(places, start - sent_at[0], ttft_s, e2e_s, inputs, outputs)
+    span_s = float((start + e2e_s).max() - start[0])
+    figures = requests.figures()
+    figures["throughput_rps"] = len(rows) / span_s
+    figures["output_tokens_per_s"] = float(outputs.sum()) / span_s
+    return Measurement("guidellm", name, len(sent_at), len(others), None, None, int(inputs.sum()), figures, requests)

@@ -1,0 +1,196 @@
+"""The simulator's answer to what a benchmark sent, with each term of the model corrected as asked.
+
+Notation
+    N   requests of the replay that the tool sent, in its order
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hisearch.latency.corrections import corrected
+from hisearch.specs.profile import CorrectionSpec
+from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.replay import Replay
+from hisearch.traces.sampling import stream
+from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest
+
+if TYPE_CHECKING:
+    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.result import Result
+
+#: How far the tool's count of prompt tokens may be from the replay's: a share, and a chat template's tokens.
+TOKENS_TOLERANCE = 0.1
+TEMPLATE_TOKENS = 64
+#: Poisson arrivals whose times the tool did not write are drawn so often.
+DRAWS = 5
+_COLUMNS = ("rows", "ttft_s", "e2e_s", "input_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What is done to the model before it predicts; the default does nothing.
+
+    host, prefill, decode: factors, see ``latency.corrections``. front_end_s: seconds that a request spends before the
+    scheduler sees it and its tokens on their way back, on top of what is simulated. hits_lost: share of the requests
+    whose prompts find nothing in the cache.
+    """
+
+    host: float = 1.0
+    prefill: float = 1.0
+    decode: float = 1.0
+    front_end_s: float = 0.0
+    hits_lost: float = 0.0
+
+    @property
+    def factors(self) -> CorrectionSpec:
+        """Those that a latency profile holds."""
+        return CorrectionSpec(host=self.host, prefill=self.prefill, decode=self.decode)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Figures in seconds and per second, under the names of ``score.metrics``, and the requests one by one."""
+
+    figures: dict[str, float]
+    requests: PerRequest
+    hit_rate: float
+
+
+class Predictor:
+    """Predicts one measurement; equal corrections are simulated once."""
+
+    def __init__(
+        self,
+        measurement: Measurement,
+        replay: Replay,
+        plan: WorkerPlan,
+        run: Callable[[WorkerPlan, CompiledTrace], Result],
+        seed: int = 0,
+    ) -> None:
+        """Make ready to predict.
+
+        Args:
+            measurement: what was measured.
+            replay: what the benchmark was to send.
+            plan: a worker of the deployment, uncorrected.
+            run: simulates the deployment with such workers on a trace.
+            seed: of Poisson arrivals, and of which requests lose their hits.
+
+        Raises:
+            MeasurementError: the measurement is of other requests, or of a client whose times are not known.
+        """
+        self._plan, self._run = plan, run
+        self._replay = _of_measurement(measurement, replay)
+        self._arrivals_s = _arrivals(measurement, self._replay, seed)
+        self._order = stream("verify", seed).permutation(len(self._replay))
+        self._name = measurement.source
+        self._known: dict[Correction, Prediction] = {}
+        self._traces: dict[int, tuple[CompiledTrace, ...]] = {}
+
+    def __call__(self, correction: Correction) -> Prediction:
+        """What the corrected model says.
+
+        Raises:
+            ValueError: a request is not finished: the deployment cannot serve what was sent.
+        """
+        if correction not in self._known:
+            self._known[correction] = self._predict(correction)
+        return self._known[correction]
+
+    def _predict(self, correction: Correction) -> Prediction:
+        """Over all draws of the arrivals, whose requests are taken together."""
+        plan = replace(self._plan, costs=corrected(self._plan.costs, correction.factors))
+        traces = self._draws(round(correction.hits_lost * len(self._replay)))
+        results = [self._run(plan, trace) for trace in traces]
+        parts = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+        rows, ttft_s, e2e_s, inputs, outputs = columns
+        late_s = correction.front_end_s
+        requests = PerRequest(rows, None, ttft_s + late_s, e2e_s + late_s, inputs, outputs)
+        figures = requests.figures()
+        gaps = int((outputs - 1).sum())
+        if gaps:
+            figures["itl_mean_s"] = float((e2e_s - ttft_s).sum()) / gaps
+            for percent in PERCENTILES:
+                figures[f"itl_p{percent}_s"] = float(np.mean([result.itl_s(percent / 100) for result in results]))
+        spans_s = [float(r.requests.finish_s.max() - r.requests.arrival_s.min()) + late_s for r in results]
+        figures["throughput_rps"] = len(rows) / sum(spans_s)
+        figures["output_tokens_per_s"] = float(outputs.sum()) / sum(spans_s)
+        return Prediction(figures, requests, float(np.mean([result.hit_rate for result in results])))
+
+    def _requests(self, result: Result, arrival_s: F8) -> PerRequest:
+        """Requests of one simulation in the tool's order; the trace has them by arrival."""
+        table = result.requests
+        finished = table.finished
+        if not finished.all():
+            raise ValueError(
+                f"{self._name}: {int((~finished).sum())} of {len(finished)} requests do not finish in the simulation: "
+                "the deployment cannot serve them"
+            )
+        back = np.argsort(np.argsort(arrival_s, kind="stable"))
+        return PerRequest(
+            np.arange(len(back)), None, table.ttft_s[back], table.e2e_s[back], table.input_tokens[back],
+            table.output_tokens[back],
+        )  # fmt: skip
+
+    def _draws(self, alone: int) -> tuple[CompiledTrace, ...]:
+        """The replay at each draw of the arrivals, with ``alone`` of its requests sharing nothing with any other."""
+        if alone not in self._traces:
+            blocks, fresh = list(self._replay.block_ids), 1 + max(max(ids) for ids in self._replay.block_ids)
+            for index in self._order[:alone].tolist():
+                blocks[index] = tuple(range(fresh, fresh + len(blocks[index])))
+                fresh += len(blocks[index])
+            replay = replace(self._replay, block_ids=tuple(blocks))
+            self._traces[alone] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
+        return self._traces[alone]
+
+
+def _of_measurement(measurement: Measurement, replay: Replay) -> Replay:
+    """The part of the replay that was sent.
+
+    Raises:
+        MeasurementError: more was sent, or prompts of other lengths.
+    """
+    count = measurement.sent
+    if count > len(replay):
+        raise MeasurementError(
+            f"{measurement.source}: {count} requests were sent, the run's benchmark has {len(replay)}: measure with "
+            "the scripts in its folder benchmark/"
+        )
+    part = Replay(
+        replay.arrival_s[:count], replay.input_tokens[:count], replay.output_tokens[:count], replay.block_ids[:count],
+        replay.block_tokens, replay.indices[:count],
+    )  # fmt: skip
+    completed = count - measurement.failed
+    expected, measured = float(part.input_tokens.mean()), measurement.input_tokens / completed
+    if abs(measured - expected) > TOKENS_TOLERANCE * expected + TEMPLATE_TOKENS:
+        raise MeasurementError(
+            f"{measurement.source}: its prompts have {measured:,.0f} tokens on average, those of the run's benchmark "
+            f"{expected:,.0f}: these are other requests"
+        )
+    return part
+
+
+def _arrivals(measurement: Measurement, replay: Replay, seed: int) -> tuple[F8, ...]:
+    """When each request was sent, seconds from the first one, shape (N,); several draws where that is not known."""
+    requests = measurement.requests
+    if requests is not None and requests.start_s is not None:
+        arrival_s = np.interp(np.arange(len(replay)), requests.rows, requests.start_s)
+        return (np.asarray(np.maximum(arrival_s - arrival_s.min(), 0.0)),)
+    if measurement.concurrency is not None:
+        raise MeasurementError(
+            f"{measurement.source}: max_concurrency: the client held requests back, and the file does not say until "
+            "when: run vllm bench serve with --save-detailed, or guidellm"
+        )
+    if measurement.rate_rps is None:
+        return (replay.arrival_s,)
+    if math.isinf(measurement.rate_rps):
+        return (np.zeros(len(replay)),)
+    draws = stream("verify arrivals", seed).exponential(1.0 / measurement.rate_rps, (DRAWS, len(replay)))
+    return tuple(np.cumsum(gaps) - gaps[0] for gaps in draws)

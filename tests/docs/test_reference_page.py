@@ -1,0 +1,20 @@
+"""docs/reference.md is what the command line says."""
+
+import os
+import subprocess
+import sys
+
+from tests.docs.pages import ROOT
+
+
+def test_the_page_is_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "generate_cli.py"), "--check"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_has_every_verb() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    for verb in ("run", "simulate", "trace stats", "validate cache", "export", "verify", "calibrate"):
+        assert f"## `hisearch {verb}`" in text

@@ -1,0 +1,93 @@
+"""Forms of manifests whose schemas come with no Python package: every key that may be written, and the type of values.
+
+Compose: compose-spec/compose-spec, ``schema/compose-spec.json`` at 00655e2. DynamoGraphDeployment: ai-dynamo/dynamo,
+``examples/backends/*/deploy`` and ``api/v1alpha1`` of its operator. llm-d-modelservice: ``values.yaml`` at 024c0f2
+(chart v0.4.0). Pods inside them have Kubernetes' own schema, which ``as_pod`` brings them to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: A pod's container or volumes: checked by Kubernetes' schema instead.
+POD = object()
+_WORDS = [str]
+
+_SERVICE: dict[str, Any] = {
+    "profiles": _WORDS,
+    "image": str,
+    "entrypoint": _WORDS,
+    "command": _WORDS,
+    "environment": {"*": str},
+    "network_mode": str,
+    "ipc": str,
+    "ulimits": {"*": int},
+    "volumes": _WORDS,
+    "deploy": {
+        "resources": {"reservations": {"devices": [{"driver": str, "device_ids": _WORDS, "capabilities": _WORDS}]}}
+    },
+    "healthcheck": {"test": _WORDS, "interval": str, "timeout": str, "start_period": str},
+    "restart": str,
+    "configs": [{"source": str, "target": str}],
+}
+COMPOSE = {"name": str, "services": {"*": _SERVICE}, "configs": {"*": {"file": str}}}
+
+_DYNAMO_SERVICE = {
+    "componentType": str,
+    "replicas": int,
+    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"gpu": str}},
+    "sharedMemory": {"size": str},
+    "extraPodSpec": {"volumes": POD, "mainContainer": POD},
+}
+DYNAMO = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata": {"name": str},
+    "spec": {"backendFramework": str, "services": {"*": _DYNAMO_SERVICE}},
+}
+
+LLM_D = {
+    "modelArtifacts": {"name": str, "uri": str, "labels": {"*": str}},
+    "accelerator": {"type": str},
+    "routing": {"servicePort": int, "proxy": {"enabled": bool}},
+    "decode": {
+        "create": bool,
+        "replicas": int,
+        "parallelism": {"tensor": int, "data": int, "dataLocal": int, "workers": int},
+        "containers": POD,
+        "volumes": POD,
+    },
+    "prefill": {"create": bool},
+}
+
+
+def check(value: Any, form: Any, where: str = "") -> None:
+    """Hold ``value`` against ``form``.
+
+    Raises:
+        AssertionError: a key that there is not, or a value of another type.
+    """
+    if form is POD:
+        return
+    if isinstance(form, dict):
+        assert isinstance(value, dict), f"{where}: expected a mapping, got {value!r}"
+        for key, inner in value.items():
+            assert key in form or "*" in form, f"{where}: there is no {key}"
+            check(inner, form.get(key, form.get("*")), f"{where}.{key}")
+    elif isinstance(form, list):
+        assert isinstance(value, list), f"{where}: expected a list, got {value!r}"
+        for index, inner in enumerate(value):
+            check(inner, form[0], f"{where}[{index}]")
+    else:
+        assert type(value) is form, f"{where}: expected {form.__name__}, got {value!r}"
+
+
+def as_pod(containers: list[dict[str, Any]], volumes: list[dict[str, Any]]) -> dict[str, Any]:
+    """A Kubernetes Pod of these parts."""
+    named = [{"name": "main"} | container for container in containers]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "main"},
+        "spec": {"containers": named, "volumes": volumes},
+    }

@@ -1,0 +1,3 @@
+from tests.cli.conftest import hisearch
+
+__all__ = ["hisearch"]

@@ -1,0 +1,223 @@
+"""``hisearch verify`` finds the perturbation that a measurement was made under."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from hisearch.api.study import StudyResult, load_study
+from hisearch.api.verify import Verification, verify_run
+from hisearch.calibrate.writing import profile_yaml
+from hisearch.latency.corrections import corrected
+from hisearch.search.simulation import Simulation
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
+from tests.cli.conftest import Hisearch
+from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    folder = tmp_path_factory.mktemp("verify")
+    (folder / "study.yaml").write_text(STUDY)
+    return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
+
+
+@pytest.fixture(scope="module")
+def slow_decode(result: StudyResult, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Verification]:
+    """Measured with decode at 1.5 times the model's, and what comes of it."""
+    _, _, table = measure(result, factors=CorrectionSpec(decode=1.5))
+    path = write_guidellm(tmp_path_factory.mktemp("decode") / "g.json", table)
+    return path, verify_run(result, [path])
+
+
+def test_the_model_s_own_figures_need_no_correction(result: StudyResult, tmp_path: Path) -> None:
+    _, _, table = measure(result)
+    found = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
+    assert found.diagnosis.terms == ()
+    assert found.diagnosis.error_before < 1e-6
+    assert found.agrees
+    assert found.profile is None
+    (one,) = found.measurements
+    assert {row.figure for row in one.rows} >= {"ttft_p99_s", "tpot_mean_s", "e2e_p50_s", "output_tokens_per_s"}
+    assert all(abs(row.error) < 1e-6 for row in one.rows)
+    with pytest.raises(ValueError, match="there is no profile to write"):
+        found.profile_text()
+
+
+def test_slow_decode_is_found_and_cross_checked(slow_decode: tuple[Path, Verification]) -> None:
+    _, found = slow_decode
+    assert found.diagnosis.terms == ("decode",)
+    assert found.diagnosis.correction.decode == pytest.approx(1.5, rel=0.02)
+    assert not found.agrees
+    assert found.diagnosis.error_before > 0.3
+    assert found.diagnosis.error_after < 0.03
+    assert found.cross_check is not None
+    assert found.cross_check.error_after < 0.05 < found.cross_check.error_before
+    assert found.diagnosis.alone[0].name == "decode"
+    assert "Decode (reading weights and KV) takes 1.5" in found.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("terms", "perturbed", "rel"),
+    [
+        (("prefill",), {"factors": CorrectionSpec(prefill=1.6)}, 0.03),
+        (("front_end_s",), {"front_end_s": 0.06}, 0.05),
+        (("hits_lost",), {"hits_lost": 0.6}, 0.2),
+        (("prefill", "decode"), {"factors": CorrectionSpec(prefill=1.4, decode=0.8)}, 0.05),
+    ],
+)
+def test_every_term_is_recovered(
+    result: StudyResult, tmp_path: Path, terms: tuple[str, ...], perturbed: dict[str, Any], rel: float
+) -> None:
+    _, _, table = measure(result, **perturbed)
+    diagnosis = verify_run(result, [write_vllm(tmp_path / "v.json", table, rate="inf")]).diagnosis
+    assert set(diagnosis.terms) == set(terms)
+    factors = perturbed.get("factors", CorrectionSpec())
+    expected = {
+        "prefill": factors.prefill, "decode": factors.decode,
+        "front_end_s": perturbed.get("front_end_s"), "hits_lost": perturbed.get("hits_lost"),
+    }  # fmt: skip
+    for term in terms:
+        assert getattr(diagnosis.correction, term) == pytest.approx(expected[term], rel=rel)
+
+
+def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResult, tmp_path: Path) -> None:
+    _, _, table = measure(result, factors=CorrectionSpec(host=6.0))
+    diagnosis = verify_run(result, [write_guidellm(tmp_path / "g.json", table)]).diagnosis
+    assert "host" in {*diagnosis.terms, *(rival.name for rival in diagnosis.rivals)}
+
+
+def test_a_summary_alone_is_enough(result: StudyResult, tmp_path: Path) -> None:
+    """sglang.bench_serving without details: arrivals are another draw of the same Poisson process."""
+    replay, _, _ = measure(result)
+    rate = replay.rate_rps / 2
+    times = np.cumsum(np.random.default_rng(3).exponential(1 / rate, len(replay)))
+    _, _, table = measure(result, factors=CorrectionSpec(decode=1.6), arrival_s=times - times[0])
+    path = write_sglang(tmp_path / "s.jsonl", table, rate=rate)
+    found = verify_run(result, [path])
+    assert found.diagnosis.terms[0] == "decode"
+    assert found.diagnosis.correction.decode == pytest.approx(1.6, rel=0.1)
+    assert found.cross_check is None
+
+
+def test_two_measurements_check_each_other(result: StudyResult, tmp_path: Path) -> None:
+    _, _, table = measure(result, factors=CorrectionSpec(prefill=1.3))
+    half = np.arange(len(table.arrival_s)) / 3.0
+    _, _, calmer = measure(result, factors=CorrectionSpec(prefill=1.3), arrival_s=half)
+    files = [write_guidellm(tmp_path / "g.json", table), write_vllm(tmp_path / "v.json", calmer, rate=3.0)]
+    found = verify_run(result, files)
+    assert [one.tool for one in found.measurements] == ["guidellm", "vllm bench serve"]
+    assert found.diagnosis.correction.prefill == pytest.approx(1.3, rel=0.05)
+    assert found.cross_check is not None
+    assert found.cross_check.how.startswith("each of 2 measurements")
+    assert found.cross_check.error_after < 0.05
+
+
+def test_the_recalibrated_profile_predicts_what_was_measured(
+    result: StudyResult, slow_decode: tuple[Path, Verification], tmp_path: Path
+) -> None:
+    _, found = slow_decode
+    (tmp_path / "p.yaml").write_text(found.profile_text())
+    document = Catalogue().get("LatencyProfile", str(tmp_path / "p.yaml"))
+    profile = document.spec
+    assert isinstance(profile, LatencyProfileSpec)
+    assert profile.evidence == "fitted"
+    assert profile.corrections is not None
+    assert found.cross_check is not None
+    assert profile.relative_error == pytest.approx(max(found.cross_check.error_after, 0.01), abs=1e-3)
+    assert "g.json" in profile.provenance.source
+    settings = [f"spec.space.profile={tmp_path / 'p.yaml'}"]
+    again = Simulation(load_study(result.run_dir.parent / "study.yaml", settings).world())
+    assert result.recommendation is not None
+    deployment = result.recommendation.trial.deployment
+    plans = [simulation.plan(deployment.pool).costs.seconds for simulation in (result.simulation, again)]
+    expected = corrected(result.simulation.plan(deployment.pool).costs, profile.corrections).seconds
+    np.testing.assert_array_equal(plans[1].token_s, expected.token_s)
+    assert plans[1].token_s[1] == pytest.approx(1.5 * plans[0].token_s[1], rel=0.02)
+
+
+def test_corrections_are_the_stated_formula(result: StudyResult) -> None:
+    assert result.recommendation is not None
+    costs = result.simulation.plan(result.recommendation.trial.deployment.pool).costs
+    assert corrected(costs, None) is costs
+    assert corrected(costs, CorrectionSpec()) is costs
+    before = costs.seconds
+    after = corrected(costs, CorrectionSpec(host=2.0, prefill=3.0, decode=5.0)).seconds
+    assert after.host_s == 2 * before.host_s
+    assert after.token_s[0] == before.token_s[0] == 0
+    assert after.token_s[1] == 5 * before.token_s[1]
+    assert after.token_s[100] == pytest.approx(5 * before.token_s[1] + 3 * (before.token_s[100] - before.token_s[1]))
+    np.testing.assert_allclose(after.chunk_rate, 3 * before.chunk_rate)
+    np.testing.assert_allclose(after.decode_s, 5 * before.decode_s)
+    np.testing.assert_allclose(after.sequence_s, 5 * before.sequence_s)
+
+
+def test_the_command(
+    hisearch: Hisearch,
+    result: StudyResult,
+    slow_decode: tuple[Path, Verification],
+    tmp_path: Path,
+) -> None:
+    path, _ = slow_decode
+    target = tmp_path / "p.yaml"
+    ran = hisearch("verify", result.run_dir, "--measured", path, "--profile", target, "-q")
+    assert ran.code == 98
+    for expected in ("What is off", "Decode (reading weights and KV) takes", "Cross-checked", "Each term alone"):
+        assert expected in ran.out
+    assert yaml.safe_load(target.read_text())["spec"]["corrections"]["decode"] == pytest.approx(1.5, rel=0.02)
+    refused = hisearch("verify", result.run_dir, "--measured", path, "--profile", target, "-q")
+    assert (refused.code, "p.yaml" in refused.err) == (1, True)
+    data = hisearch("verify", result.run_dir, "--measured", path, "--json", "-q")
+    assert data.code == 98
+    assert data.json["diagnosis"]["terms"] == ["decode"]
+    assert data.json["measurements"][0]["rows"][0].keys() == {
+        "figure", "measured", "predicted", "error", "corrected", "corrected_error",
+    }  # fmt: skip
+    assert data.json["recalibrated"] is True
+    assert data.json["profile_path"] is None
+
+
+def test_what_cannot_be_compared_is_refused(result: StudyResult, tmp_path: Path) -> None:
+    _, _, table = measure(result)
+    path = write_vllm(tmp_path / "v.json", table, rate=2.0, detailed=False)
+    data = json.loads(path.read_text())
+    for changed, reason in (
+        ({"total_input_tokens": 100}, "these are other requests"),
+        ({"max_concurrency": 8}, "max_concurrency: the client held requests back"),
+        ({"num_prompts": 5000}, "5000 requests were sent, the run's benchmark has 400"),
+        ({"request_throughput": None}, "request_throughput: expected a number, got None"),
+        ({"completed": 0}, "completed: no request succeeded"),
+    ):
+        path.write_text(json.dumps(data | changed))
+        with pytest.raises(ValueError, match=reason):
+            verify_run(result, [path])
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="no trial 999"):
+        verify_run(result, [path], trial=999)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "expected a JSON object"),
+        ("[1]", "expected a JSON object"),
+        ('{"a": 1}', "expected the output of sglang.bench_serving, vllm bench serve or guidellm"),
+        ('{"server_info": null}\n{', "x:2: expected JSON"),
+        ('{"benchmarks": []}', "benchmarks: expected at least one"),
+        ('{"benchmarks": [{"requests": {"successful": [{}]}}]}', "request_start_time"),
+    ],
+)
+def test_files_that_are_no_benchmark_s(result: StudyResult, tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        verify_run(result, [tmp_path / "x"])
+
+
+def test_a_profile_without_corrections_is_written_without_them(result: StudyResult) -> None:
+    assert "corrections" not in profile_yaml("n", "d", result.resolved.profile.spec)
