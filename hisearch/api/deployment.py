@@ -17,7 +17,7 @@ from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate
-from hisearch.simulate.plan import WorkerPlan, plan_worker
+from hisearch.simulate.plan import DevicesRefused, WorkerPlan, ffn_accelerator_name, plan_worker
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.resolve import load_deployment
@@ -222,6 +222,7 @@ def simulate_deployment(
         {name: document.spec for name, document in resolved.accelerators.items()},
         {name: document.spec for name, document in resolved.hosts.items()},
         {name: document.spec for name, document in resolved.media.items()},
+        resolved.hardware.device_specs,
     )
     return SimulatedDeployment(resolved, compiled, promise, plan, result, cost, load, seed, horizon_s)
 
@@ -231,12 +232,18 @@ def plan_deployment(resolved: ResolvedDeployment) -> WorkerPlan:
     pool = resolved.deployment.pool
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
-    return plan_worker(
-        pool,
-        model=resolved.model.spec,
-        accelerator=accelerator,
-        host=resolved.hosts[host_name].spec if host_name is not None else None,
-        media={name: document.spec for name, document in resolved.media.items()},
-        profile=resolved.profile.spec,
-        profile_name=resolved.profile.name,
-    )
+    ffn = ffn_accelerator_name(pool)
+    try:
+        return plan_worker(
+            pool,
+            model=resolved.model.spec,
+            accelerator=accelerator,
+            host=resolved.hosts[host_name].spec if host_name is not None else None,
+            media={name: document.spec for name, document in resolved.media.items()},
+            profile=resolved.profile.spec,
+            profile_name=resolved.profile.name,
+            devices=resolved.hardware.device_specs,
+            ffn_accelerator=resolved.accelerators[ffn].spec if ffn is not None else None,
+        )
+    except DevicesRefused as error:
+        raise resolved.document.error(f"spec.pools.0.{error.key}", error.message) from None

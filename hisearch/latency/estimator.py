@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.sharding import Parallelism, parallelism_of
@@ -25,6 +25,9 @@ from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+
+if TYPE_CHECKING:
+    from hisearch.latency.devices.build import WorkerDevices
 
 #: Compiled configurations kept in memory, about 0.3 to 1 MB each.
 CACHE_ENTRIES = 64
@@ -125,20 +128,22 @@ def compile_costs(
     max_tokens: int,
     max_sequences: int,
     max_context_tokens: int,
+    devices: WorkerDevices | None = None,
 ) -> CompiledCosts:
     """Compile, or return what the same question compiled before (see ``LatencyEstimator.compile`` for the arguments).
 
-    The arrays are shared between callers: read them only.
+    The arrays are shared between callers: read them only. ``devices`` beside the accelerators, or an accelerator with
+    systolic arrays, are priced by estimator devices with the profile's roofline terms.
     """
     limits = {"max_tokens": max_tokens, "max_sequences": max_sequences, "max_context_tokens": max_context_tokens}
     key = (
         profile_name, profile.model_dump_json(), model.model_dump_json(), accelerator.model_dump_json(),
         parallelism_of(tensor_parallel, parallelism), weight_dtype, kv_dtype, engine.model_dump_json(),
-        *limits.values(),
+        *limits.values(), devices.key if devices is not None else "",
     )  # fmt: skip
     question = _Question(
         key,
-        lambda: build_estimator(profile_name, profile).compile(
+        lambda: _estimator(profile_name, profile, accelerator, devices).compile(
             model,
             accelerator,
             tensor_parallel=tensor_parallel,
@@ -150,6 +155,16 @@ def compile_costs(
         ),
     )
     return _answer(question)
+
+
+def _estimator(
+    profile_name: str, profile: LatencyProfileSpec, accelerator: AcceleratorSpec, devices: WorkerDevices | None
+) -> LatencyEstimator:
+    if devices is None and accelerator.systolic is None:
+        return build_estimator(profile_name, profile)
+    module = importlib.import_module("hisearch.latency.estimators.devices")
+    estimator: LatencyEstimator = module.DevicesEstimator(profile_name, profile, devices)
+    return estimator
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,11 @@ class Candidate:
     miss: float = 0.0
 
     @property
-    def group(self) -> tuple[str, str, int, str | None, str]:
+    def group(self) -> tuple[str, str, int, str | None, str, str]:
         """What chunk and batch-limit variants have in common."""
         pool = self.pool
-        return (pool.accelerator, pool.engine.name, pool.tensor_parallel, pool.weight_dtype, pool.kv_dtype)
+        devices = pool.devices.model_dump_json() if pool.devices is not None else ""
+        return (pool.accelerator, pool.engine.name, pool.tensor_parallel, pool.weight_dtype, pool.kv_dtype, devices)
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,9 @@ def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
 def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` looks at."""
     space = problem.space.execution
-    sizes = (space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes)
+    sizes = (
+        space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes, space.devices,
+    )  # fmt: skip
     return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
 
 
@@ -176,9 +179,9 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
     space, cache = problem.space.execution, problem.space.cache
     choices = itertools.product(
-        space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes
+        space.accelerators, space.engines, space.tensor_parallel, weight_dtypes(space), space.kv_dtypes, space.devices
     )
-    for accelerator, engine, tensor_parallel, weight_dtype, kv_dtype in choices:
+    for accelerator, engine, tensor_parallel, weight_dtype, kv_dtype, devices in choices:
         pools, refused = [], 0
         for chunk, running in itertools.product(space.chunk_tokens, space.max_running_requests):
             try:
@@ -196,6 +199,7 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                     tensor_parallel=tensor_parallel,
                     weight_dtype=weight_dtype,
                     kv_dtype=kv_dtype,
+                    devices=devices,
                 )
             except ValueError:
                 refused += 1

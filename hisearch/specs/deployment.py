@@ -16,6 +16,7 @@ from hisearch.specs.base import (
     Positive,
     Strict,
 )
+from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
@@ -147,6 +148,9 @@ class PoolSpec(Strict):
         default_factory=list, max_length=3, description="KV cache below device memory, nearest first; none by default."
     )
     movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+    devices: DevicesSpec | None = Field(
+        None, description="Devices beside the accelerators, and which operators, weights and experts are where."
+    )
 
     @property
     def mover(self) -> MoverName:
@@ -188,6 +192,7 @@ class DefinitionsSpec(Strict):
     accelerators: dict[str, AcceleratorSpec] = Field(default_factory=dict, description="Accelerators.")
     hosts: dict[str, HostSpec] = Field(default_factory=dict, description="Hosts.")
     media: dict[str, MediumSpec] = Field(default_factory=dict, description="Media.")
+    devices: dict[str, DeviceSpec] = Field(default_factory=dict, description="Devices.")
     profiles: dict[str, LatencyProfileSpec] = Field(default_factory=dict, description="Latency profiles.")
 
 
@@ -197,6 +202,7 @@ DEFINITIONS: dict[str, str] = {
     "Accelerator": "accelerators",
     "Host": "hosts",
     "Medium": "media",
+    "Device": "devices",
     "LatencyProfile": "profiles",
 }
 

@@ -90,7 +90,7 @@ class LatencyProfileSpec(Strict):
     With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
     """
 
-    estimator: Literal["roofline", "scaled", "tables", "auto"] = Field(
+    estimator: Literal["roofline", "scaled", "tables", "auto", "devices"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
