@@ -103,7 +103,9 @@ class LatencyProfileSpec(Strict):
         None, description="All-gather and reduce-scatter; as all_reduce where absent."
     )
     operators: str | None = Field(
-        None, description="Folder of measured operator tables, with estimator tables (docs/latency.md states the form)."
+        None,
+        description="Measured operators: a folder of tables with estimator tables (docs/latency.md states the form), or "
+        "a CSV of latencies with estimator devices (docs/hardware.md).",
     )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")

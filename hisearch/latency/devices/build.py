@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimLaw, SheetLaw, SystolicLaw, UseLaw
+from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
 from hisearch.latency.estimators.roofline import sheet_peaks
 from hisearch.specs.base import DType
@@ -58,8 +60,11 @@ class Device:
     link_j_per_byte: float = 0.0
 
 
-def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec) -> Device:
-    """The accelerator by its systolic arrays, or by its sheet at the profile's shares; joules as of the roofline."""
+def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec, tensor_parallel: int) -> Device:
+    """The accelerator by its systolic arrays, or by its sheet at the profile's shares; joules as of the roofline.
+
+    Operators that the profile of estimator devices has latencies of come before either.
+    """
     peaks = sheet_peaks(accelerator)
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
     seconds: Law
@@ -76,6 +81,8 @@ def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec
             kind: FamilyRate(term.flops, bandwidth * term.bandwidth, term.launch_s) for kind, term in terms.items()
         }
         seconds = SheetLaw(peaks, families)
+    if profile.estimator == "devices" and profile.operators is not None:
+        seconds = MeasuredLaw(read_operators(Path(profile.operators), tensor_parallel), seconds)
     return Device(
         ACCELERATOR, ACCELERATOR, seconds, _peak_law(peaks, bandwidth, accelerator.active_w - accelerator.idle_w),
         bandwidth,

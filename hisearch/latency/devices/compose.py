@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from hisearch.hardware.topology import Network
+from hisearch.hardware.topology import Network, RanksDoNotFit
+from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import (
     DevicesRefused,
     WorkerDevices,
@@ -22,7 +24,7 @@ from hisearch.latency.devices.worker import DeviceWorker, Load, Product, Product
 from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype
-from hisearch.latency.sharding import Parallelism, Shard, dense_layers, moe_layers, shard
+from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
 from hisearch.specs.base import DType
 from hisearch.specs.devices import ACCELERATOR, DevicesSpec, OperatorName
 from hisearch.specs.hardware import AcceleratorSpec
@@ -74,7 +76,7 @@ def compose(
     spec, part = worker.spec, shard(model, split)
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     heads = attention_heads(model, part)
-    devices = {ACCELERATOR: accelerator_device(accelerator, profile)} | {
+    devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {
         name: beside_device(name, worker.devices[name], entry.count, heads.kv_heads)
         for name, entry in spec.beside.items()
     }
@@ -94,19 +96,63 @@ def compose(
         attention_dtype=wide_dtype(dtype),
         collectives=CollectiveLaw(model, split, profile.all_reduce.alpha_s, link_rate, network),
     )
+    if spec.attention_ffn is not None:
+        return _apart(worker, plain, accelerator, profile, weight_dtype)
     chosen = _mapped(plain, accelerator)
     kv = spec.kv or chosen["decode_attention"]
-    mapped = DeviceWorker(
-        **{
-            **plain.__dict__,
-            "map": chosen,
-            "kv": kv,
-            "streamed": _streamed(spec, plain),
-            "expert_loads": _expert_loads(spec, model, split),
-        }
+    mapped = replace(
+        plain,
+        map=chosen,
+        kv=kv,
+        streamed=_streamed(spec, plain),
+        expert_loads=_expert_loads(spec, model, split),
     )
     _check_links(mapped)
     return mapped
+
+
+def _apart(
+    worker: WorkerDevices,
+    plain: DeviceWorker,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    weight_dtype: DType | None,
+) -> DeviceWorker:
+    """The same worker with FFN and experts on accelerators of their own."""
+    spec, model, split = worker.spec, plain.model, plain.collectives.split
+    assert spec.attention_ffn is not None
+    if split.attention_data > 1 or split.pipeline > 1:
+        raise DevicesRefused("attention_ffn", f"goes with tensor parallelism alone, not with {split}")
+    ffn = worker.ffn_accelerator or accelerator
+    terms = profile.all_reduce
+    apart = Apart(
+        spec.attention_ffn, model, split.tensor, spec.attention_ffn.link or accelerator.peer_link, terms.alpha_s,
+        ffn.peer_link.bandwidth_bytes_per_s * terms.bandwidth,
+    )  # fmt: skip
+    try:
+        part = shard(model, apart.split)
+    except InvalidParallelism as error:
+        raise DevicesRefused("attention_ffn.ffn", str(error)) from None
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    there = tuple(
+        replace(product, token_scale=apart.token_scale)
+        for product in _products(model, part, ffn, dtype)
+        if product.family in {"ffn", "experts"}
+    )
+    here = tuple(product for product in plain.products if product.family not in {"ffn", "experts"})
+    expert_loads = None
+    if model.moe is not None and spec.experts is not None:
+        expert_loads = _expert_loads(spec, model, apart.split)
+    return replace(
+        plain,
+        devices={**plain.devices, FFN: replace(accelerator_device(ffn, profile, split.tensor), name=FFN, kind=FFN)},
+        map={**plain.map, "ffn": FFN, "experts": FFN},
+        products=here + there,
+        collectives=replace(plain.collectives, once=True),
+        expert_loads=expert_loads,
+        apart=apart,
+        ffn_bytes_per_rank=model.layers * layer_weight_bytes(plain, {"ffn", "experts"}),
+    )
 
 
 def _products(model: ModelSpec, part: Shard, accelerator: AcceleratorSpec, dtype: DType) -> tuple[Product, ...]:
@@ -225,9 +271,12 @@ def _handed_bytes(worker: DeviceWorker, family: OperatorName, decodes: Load, chu
 
 
 def _check_links(worker: DeviceWorker) -> None:
-    """Refuse a map between whose devices no link is."""
+    """Refuse a map between whose devices no link is, and groups of ranks that are no part of the network."""
     one = np.ones(1)
-    worker.stages(Load(2 * one, one, one, one, one))
-    worker.sequence(one)
+    try:
+        worker.step(Load(2 * one, one, one, one, one))
+        worker.sequence(one)
+    except RanksDoNotFit as error:
+        raise DevicesRefused("network", str(error)) from None
     for _, _, name in worker.streamed:
         worker.link(ACCELERATOR, name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose, layer_weight_bytes
 from hisearch.latency.devices.worker import DeviceWorker
@@ -43,12 +44,14 @@ class HeldElsewhere:
         return Elsewhere(sum(self.weights_bytes.values()), self.kv_room_bytes)
 
 
-def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker) -> HeldElsewhere:
+def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: AcceleratorSpec) -> HeldElsewhere:
     """What other devices than the accelerator hold.
 
     Raises:
         DoesNotFit: more than a device has memory for.
     """
+    if composed.apart is not None:
+        return _apart(worker, composed, composed.apart, accelerator)
     weights = dict.fromkeys(worker.devices, 0.0)
     layers = composed.model.layers
     families: tuple[OperatorName, ...] = ("projections", "ffn", "experts")
@@ -82,6 +85,20 @@ def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker) -> HeldElsewhe
     return HeldElsewhere(weights, kv_room)
 
 
+def _apart(worker: WorkerDevices, composed: DeviceWorker, apart: Apart, accelerator: AcceleratorSpec) -> HeldElsewhere:
+    """Attention's accelerators hold no FFN; those of the FFN must hold theirs."""
+    needed = composed.model.layers * layer_weight_bytes(composed, {"ffn", "experts"})
+    ffn = worker.ffn_accelerator or accelerator
+    room = KV_SHARE * ffn.memory_bytes
+    if needed > room:
+        raise DoesNotFit(
+            f"FFN weights of {needed / GIB:.2f} GiB do not fit on each of {apart.spec.ffn} FFN accelerators, with "
+            f"room for {room / GIB:.2f} GiB",
+            needed - room,
+        )
+    return HeldElsewhere({FFN: composed.ffn_bytes_per_rank}, None)
+
+
 def devices_memory(
     worker: WorkerDevices,
     model: ModelSpec,
@@ -97,4 +114,4 @@ def devices_memory(
         DevicesRefused, DoesNotFit, InvalidParallelism: they cannot be put together so.
     """
     composed = compose(worker, model, accelerator, profile, split, weight_dtype, kv_dtype)
-    return held_elsewhere(worker, composed).relief
+    return held_elsewhere(worker, composed, accelerator).relief

@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import Device, DevicesRefused
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
@@ -61,11 +62,15 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """A weight matrix's product, or (matrix None) an elementwise operator, of one family."""
+    """A weight matrix's product, or (matrix None) an elementwise operator, of one family.
+
+    token_scale: units of the operator for each token of the step.
+    """
 
     family: ProductFamily
     op: Operator
     matrix: Matrix | None
+    token_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,8 @@ class DeviceWorker:
 
     map: family -> device. kv: where the KV cache lies. links: by the two names that they join.
     collectives: seconds of the collectives and embedding of all layers, by tokens; None for none.
-    streamed: for each entry, (layers, bytes of a layer, link's name pair).
+    streamed: for each entry, (layers, bytes of a layer, device).
+    apart: attention and FFN apart; ffn_bytes_per_rank: of weights that an attention rank would hold otherwise.
     """
 
     model: ModelSpec
@@ -91,12 +97,21 @@ class DeviceWorker:
     collectives: CollectiveLaw
     streamed: tuple[tuple[int, float, str], ...] = ()
     expert_loads: ExpertLoads | None = None
+    apart: Apart | None = None
+    ffn_bytes_per_rank: float = 0.0
 
     @property
     def joint(self) -> bool:
         """Whether what prompts and decodes of a step take depends on one another."""
         foreseen = self.expert_loads is not None and self.expert_loads.foresees
-        return self.spec.schedule != "serial" or bool(self.streamed) or foreseen
+        return self.most_jobs > 1 or bool(self.streamed) or foreseen
+
+    @property
+    def most_jobs(self) -> int:
+        """Parts of a batch that may be under way at once."""
+        if self.apart is not None:
+            return self.apart.spec.micro_batches
+        return 1 if self.spec.schedule == "serial" else 2
 
     @property
     def components(self) -> list[str]:
@@ -104,24 +119,28 @@ class DeviceWorker:
         kinds = list(dict.fromkeys(device.kind for device in self.devices.values()))
         return [*kinds, "link"] if len(self.devices) > 1 else kinds
 
+    def ranks_of(self, component: str, ranks: int) -> float:
+        """What one rank's joules of a component stand for, of a worker of ``ranks``."""
+        return self.apart.share if self.apart is not None and component == FFN else float(ranks)
+
     def step(self, load: Load, measure: Measure = "seconds") -> F8:
         """Seconds or joules of all layers, without LM head and sampling."""
         if measure == "joules":
             return np.asarray(sum(self.step_joules(load).values(), start=np.zeros(())))
         serial = self._waited_s(self._serial_s(load), load)
-        if self.spec.schedule == "serial":
+        if self.most_jobs == 1:
             return serial
         overlapped = self._waited_s(self._overlapped_s(load), load)
-        return overlapped if self.spec.schedule == "interleaved" else np.minimum(serial, overlapped)
+        return np.minimum(serial, overlapped) if self.spec.schedule == "best" else overlapped
 
     def step_joules(self, load: Load) -> dict[str, F8]:
         """Joules above idle of one rank, by component: a kind of device, or link."""
         serial = self._joules(load, 1.0)
-        if self.spec.schedule == "serial":
+        if self.most_jobs == 1:
             return serial
         jobs = self._jobs(load)
         halves = {name: jobs * joules for name, joules in self._joules(load.part(jobs), jobs).items()}
-        if self.spec.schedule == "interleaved":
+        if self.spec.schedule != "best":
             return halves
         alone = self._waited_s(self._serial_s(load), load) <= self._waited_s(self._overlapped_s(load), load)
         return {name: np.where(alone, serial[name], halves[name]) for name in serial}
@@ -168,10 +187,23 @@ class DeviceWorker:
             if any(product.family == family for product in self.products):
                 there = self.map[family]
                 layers_of = max(p.op.layers for p in self.products if p.family == family) / layers
+                if self.apart is not None:
+                    found += self._apart(self.apart, load, family, layers_of, measure)
+                    continue
                 found += self._move(home, there, hidden * layers_of, measure)
                 found += self._products(load, family, measure)
                 found += self._move(there, home, hidden * layers_of, measure)
         return [stage for stage in found if np.any(stage.seconds)]
+
+    def _apart(self, apart: Apart, load: Load, family: OperatorName, share: float, measure: Measure) -> list[Stage]:
+        """FFN or experts on accelerators of their own; ``share`` of the layers have them."""
+        own, routed = self._products(load, family, measure), family == "experts"
+        if measure == "joules":
+            moved = share * apart.moved_bytes(load.tokens, routed)
+            return [*own, Stage("link", moved * self.devices[FFN].link_j_per_byte)]
+        around = [f(load.tokens, routed) for f in (apart.there, apart.reduced, apart.back)]
+        there, reduced, back = (Stage(stage.station, share * stage.seconds) for stage in around)
+        return [there, *own, reduced, back]
 
     def transfer_s(self, one: str, other: str, moved_bytes: F8) -> F8:
         """Seconds of moving bytes between two devices, 0 for none.
@@ -198,7 +230,7 @@ class DeviceWorker:
         return found
 
     def _jobs(self, load: Load) -> F8:
-        return np.clip(load.tokens, 1.0, 2.0)
+        return np.clip(load.tokens, 1.0, float(self.most_jobs))
 
     def _serial_s(self, load: Load) -> F8:
         return serial_s(self.stages(load), self.model.layers) + self.collectives.embedding_s(load.tokens)
@@ -266,9 +298,8 @@ class DeviceWorker:
             if product.op.experts > 1 and self.expert_loads is not None:
                 found += self._expert_stages(product, load, share, measure)
             else:
-                total = total + share * self._cost(
-                    name, operator_work(product.op, product.matrix, load.tokens), measure
-                )
+                work = operator_work(product.op, product.matrix, load.tokens * product.token_scale)
+                total = total + share * self._cost(name, work, measure)
         return [Stage(name, total), *found]
 
     def _expert_stages(self, product: Product, load: Load, share: float, measure: Measure) -> list[Stage]:
@@ -278,12 +309,12 @@ class DeviceWorker:
         here, loads = self.map["experts"], self.expert_loads
         costs = [
             (name, share * self._cost(name, work, measure))
-            for name, work in loads.works(product.op, product.matrix, load.tokens, here)
+            for name, work in loads.works(product.op, product.matrix, load.tokens * product.token_scale, here)
         ]
         found = [Stage(name, cost) for name, cost in costs]
         if len(costs) == 2:
             found = self._beside_experts(product, load, share, costs, measure)
-        fetched = loads.fetched_bytes(product.op, load.tokens)
+        fetched = loads.fetched_bytes(product.op, load.tokens * product.token_scale)
         if fetched is not None:
             source, now, ahead = fetched
             if measure == "joules":

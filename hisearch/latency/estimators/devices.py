@@ -9,6 +9,7 @@ import numpy as np
 
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts
+from hisearch.latency.devices.apart import FFN
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.tables import tabulate
@@ -84,6 +85,10 @@ class DevicesEstimator:
         for name, entry in self.worker.spec.beside.items():
             device = self.worker.devices[name]
             found[device.kind] = found.get(device.kind, 0.0) + ranks * entry.count * device.idle_w
+        apart = self.worker.spec.attention_ffn
+        if apart is not None:
+            ffn = self.worker.ffn_accelerator or accelerator
+            found[FFN] = worker_idle_w(ffn, 1) * apart.ffn / apart.attention
         return found
 
     def _warnings(self) -> tuple[str, ...]:
@@ -97,7 +102,8 @@ def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[st
     names = worker.components
 
     def together(found: dict[str, F8]) -> F8:
-        return ranks * np.stack([np.broadcast_to(found[name], found[names[0]].shape) for name in names])
+        shape = np.broadcast_shapes(*(np.shape(found[name]) for name in names))
+        return np.stack([worker.ranks_of(name, ranks) * np.broadcast_to(found[name], shape) for name in names])
 
     tables = tabulate(
         lambda load: together(worker.step_joules(load)),

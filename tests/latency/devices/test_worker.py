@@ -222,3 +222,13 @@ def test_experts_need_a_model_that_has_some():
     with pytest.raises(DevicesRefused, match="has no experts"):
         composed(worker(experts={}))
     assert composed(worker(experts={}), model=QWEN3_30B_A3B, accelerator=H100).expert_loads is not None
+
+
+def test_a_network_takes_the_place_of_the_peer_link():
+    dimension = {"topology": "fully_connected", "bandwidth_bytes_per_s": 100e9, "latency_s": 2e-6}
+    law = composed(worker(network={"dimensions": [{**dimension, "ranks": 8}]}), split=Parallelism(tensor=4))
+    tokens = np.array([100.0])
+    one = 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / 100e9)
+    assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * one)
+    with pytest.raises(DevicesRefused, match=r"devices\.network: groups of 8 ranks"):
+        composed(worker(network={"dimensions": [{**dimension, "ranks": 4}]}), split=Parallelism(tensor=8))
