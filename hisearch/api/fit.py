@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hisearch.latency.loading import full_load
 from hisearch.latency.memory import GIB, DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.deployments import starting_memory_fraction
+from hisearch.search.deployments import devices_in_words, starting_memory_fraction
 from hisearch.simulate.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.checks import slots_problem
@@ -30,6 +30,7 @@ class Fit:
 
     chunk_tokens, max_running_requests, memory_fraction: the settings that it is looked at with; of a study's chunk
     sizes and batch limits those that leave the most room.
+    accelerator: with what stands beside it.
     kv_capacity_tokens: of such a worker; 0 where it does not fit.
     gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
     the host has too few slots.
@@ -59,17 +60,18 @@ class Fit:
 def study_fits(study: ResolvedStudy) -> list[Fit]:
     """Every worker of a study's space, in KV formats that its engine has.
 
-    Chunk sizes, batch limits and devices blocks are folded together.
+    Chunk sizes and batch limits are folded together.
     Memory fraction and host tier are those that stages 1 and 2 of the search start from.
     """
     execution, model = study.space.spec.execution, study.model.spec
     fits = []
-    for accelerator, engine, ranks, weight, kv in itertools.product(
+    for accelerator, engine, ranks, weight, kv, devices in itertools.product(
         execution.accelerators,
         execution.engines,
         execution.tensor_parallel,
         execution.weight_dtypes or [model.weight_dtype],
         execution.kv_dtypes,
+        execution.devices,
     ):
         variants = [
             PoolSpec(
@@ -77,7 +79,6 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
                 devices=devices,
             )
             for spec in _engines(study, engine)
-            for devices in execution.devices
             if kv in KV_DTYPES[engine]
         ]  # fmt: skip
         tried = [fit_of(pool, model, study.hardware, study.profile.spec) for pool in variants]
@@ -97,7 +98,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
     weight = pool.weight_dtype or model.weight_dtype
     engine = pool.engine
     empty = Fit(
-        pool.accelerator,
+        pool.accelerator if pool.devices is None else f"{pool.accelerator} + {devices_in_words(pool.devices)}",
         engine.name,
         pool.tensor_parallel,
         weight,

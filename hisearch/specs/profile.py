@@ -104,8 +104,8 @@ class LatencyProfileSpec(Strict):
     )
     operators: str | None = Field(
         None,
-        description="Measured operators: a folder of tables with estimator tables (docs/latency.md states the form), or "
-        "a CSV of latencies with estimator devices (docs/hardware.md).",
+        description="Measured operators: with estimator tables a folder (docs/latency.md states the form), with "
+        "estimator devices a CSV of latencies (docs/hardware.md).",
     )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")
