@@ -6,7 +6,7 @@ Conventions
       accelerator slots: a pool pays ``price * accelerators used / slots``. Slots left empty are somebody else's to pay:
       whole hosts are not bought.
     * Devices beside the accelerators are bought for each accelerator, as many as their count; with attention and FFN
-      apart, FFN accelerators for every group of attention workers that share them.
+      apart, FFN accelerators for every group of attention workers that share them, the last one full or not.
     * A cache tier costs ``gib * usd_per_gib_hour`` for each of its stores, on top: one of every worker, of every node
       that is used (workers fill one after the other), or of the cluster, as its scope says.
 """
@@ -102,12 +102,7 @@ def _ffn_accelerators(
     apart = spec.attention_ffn
     if apart is None:
         return 0, 0.0
-    if pool.replicas % apart.attention:
-        raise ValueError(
-            f"pool {pool.name}: {pool.replicas} replicas do not divide into groups of {apart.attention} attention "
-            "workers (devices.attention_ffn.attention)"
-        )
-    bought = pool.replicas // apart.attention * apart.ffn
+    bought = math.ceil(pool.replicas / apart.attention) * apart.ffn
     accelerator = _find(accelerators, apart.ffn_accelerator or pool.accelerator, "accelerator")
     return bought, bought * accelerator.price.usd_per_hour
 

@@ -252,7 +252,9 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
     doubt, miss = _doubt(problem, pool, kv_tokens, costs, margin)
     expected = _expected(costs, pool.engine, kv_tokens, problem, most)
     replicas = _replicas(problem.demand.peak_rps, expected.capacity_rps, most)
-    price = problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+    group = replicas_of_group(pool)
+    together = deployment_of(problem.model, problem.profile, pool, group, RouterSpec())
+    price = problem.planner.usd_per_hour(together) / group
     return Candidate(
         pool=pool,
         estimate=expected,
@@ -285,6 +287,12 @@ def _doubt(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCost
 
 def _replicas(rps: float, capacity_rps: float, most: int) -> int:
     return min(max(math.ceil(rps / capacity_rps), 1), most)
+
+
+def replicas_of_group(pool: PoolSpec) -> int:
+    """Replicas that share accelerators: attention workers of one FFN; 1 where none do."""
+    apart = pool.devices.attention_ffn if pool.devices is not None else None
+    return apart.attention if apart is not None else 1
 
 
 def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:
