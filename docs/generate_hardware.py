@@ -41,6 +41,17 @@ PIM_BLOCK: dict[str, Any] = {"beside": {"pim": {"device": "hbm2-pim"}}, "operato
 SCHEDULES = ("serial", "interleaved", "best")
 
 
+NVLINK = {
+    "between": ["accelerator", "pim"],
+    "link": {"kind": "nvlink", "bandwidth_bytes_per_s": 450e9, "latency_s": 2e-6},
+}
+
+
+def striped(device: str) -> dict[str, Any]:
+    """Decode attention in PIM whose channels each hold a stripe of every head."""
+    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "mapping": "striped"}}, "schedule": "best"}
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
@@ -190,19 +201,20 @@ def pulses() -> tuple[str, go.Figure]:
 def shared_cache() -> str:
     """Two workers with a host cache each, or one that they share: memory used and hit rates."""
     trace, rows = load_trace("chat-multiturn"), []
-    for name, gib, scope in (("none", 0, "node"), ("32 GiB each", 32, "worker"), ("64 GiB shared", 64, "node")):
+    for name, gib, scope in (("none", 0, "node"), ("128 GiB each", 128, "worker"), ("256 GiB shared", 256, "node")):
         pool = {
-            "accelerator": "h100-sxm", "replicas": 2, "engine": {"name": "vllm"}, "movement": {"mover": "lmcache"},
+            "accelerator": "h100-sxm", "replicas": 2, "engine": {"name": "vllm", "memory_fraction": 0.5},
+            "movement": {"mover": "lmcache"},
             "tiers": [{"medium": "ddr5", "gib": gib, "scope": scope}] if gib else [],
         }  # fmt: skip
         spec = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool], "router": {"policy": "round_robin"}}
-        run = simulated(spec, trace, load=0.5)
+        run = simulated(spec, trace, load=0.4)
         requests = run.result.requests
         prompts = float(requests.input_tokens.sum())
         hits = [float(getattr(requests, f).sum()) / prompts for f in ("hit_tokens", "host_hit_tokens")]
         peaks = " / ".join(f"{peak / run.result.kv_capacity_tokens:.0%}" for peak in run.result.workers.peak_kv_tokens)
         rows.append([name, peaks, f"{hits[0]:.1%}", f"{hits[1]:.1%}", f"{run.metrics['ttft_p99_s']:.2f}"])
-    head = ("host cache", "peak KV of the workers", "hits", "of them from the host", "TTFT p99, s")
+    head = ("host cache", "peak use of KV memory", "prompt tokens found in it", "and in the host cache", "TTFT p99, s")
     return table(head, rows)
 
 
@@ -249,6 +261,42 @@ def networks() -> str:
     return table(head, rows)
 
 
+def attention_ffn() -> str:
+    """Decode throughput per accelerator with attention and FFN apart, by their ratio, beside both together."""
+    rows = []
+    for model, tensor, context in (("llama-3.1-70b", 4, 8192), ("qwen3-235b-a22b", 4, 8192)):
+        together = law(model, "h100-sxm", Parallelism(tensor=4), {})
+        alone = 64 / decode_s(together, 64, context) / 4
+        cells = []
+        for ffn in (4, 8, 16, 32):
+            block = {"attention_ffn": {"attention": 4, "ffn": ffn, "micro_batches": 3}}
+            apart = law(model, "h100-sxm", Parallelism(tensor=tensor), block)
+            sequences = 4 * 128
+            cells.append(f"{sequences / decode_s(apart, 128, context) / (4 * tensor + ffn):,.0f}")
+        rows.append([model, f"{alone:,.0f}", *cells])
+    head = ("tokens/s per H100", "together, 64 decodes on 4", *(f"4 × 4 attention, {n} FFN" for n in (4, 8, 16, 32)))
+    return table(head, rows)
+
+
+def offloaded_experts() -> str:
+    """Steps of a model whose experts lie in CXL memory or with the host's CPU."""
+    rows = []
+    for name, device, more in (
+        ("fetched over CXL 3, lru", "cxl3-memory", {}),
+        ("and half of them foreseen", "cxl3-memory", {"predicted": 0.5}),
+        ("run by the host's CPU", "host-cpu-amx", {"run": "there"}),
+    ):
+        cells = []
+        for resident in (16, 32, 64, 96):
+            offload = {"device": "far", "resident": resident, **more}
+            block = {"beside": {"far": {"device": device}},
+                     "experts": {"routing": {"kind": "zipf", "exponent": 0.8}, "offload": offload}}  # fmt: skip
+            worker = law("qwen3-30b-a3b", "l40s", Parallelism(), block)
+            cells += [f"{decode_s(worker, 1, 4096) * 1e3:.0f} / {decode_s(worker, 32, 4096) * 1e3:.0f}"]
+        rows.append([name, *cells])
+    return table(("step of 1 / 32 decodes, ms", *(f"{n} of 128 resident" for n in (16, 32, 64, 96))), rows)
+
+
 def tokens_per_dollar() -> tuple[str, go.Figure]:
     """What PIM, CXL memory or one more worker buys a deployment for long-context chat."""
     trace = load_trace("mooncake-like")
@@ -259,12 +307,12 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
         ("7 workers of 4 × H100", 7, {}),
         ("one worker more", 8, {}),
         ("512 GiB of CXL behind each worker", 7, {"tiers": tier}),
-        ("HBM2-PIM beside each H100", 7, {"devices": {**PIM_BLOCK, "schedule": "best"}}),
-        ("the same on NVLink", 7, {"devices": {
-            **PIM_BLOCK, "schedule": "best", "links": [{"between": ["accelerator", "pim"], "link": {
-                "kind": "nvlink", "bandwidth_bytes_per_s": 450e9, "latency_s": 2e-6}}]}}),
-        ("LPDDR5-PIM beside each H100", 7, {"devices": {
-            **PIM_BLOCK, "beside": {"pim": {"device": "lpddr5-pim"}}, "schedule": "best"}}),
+        ("6 workers with as much CXL", 6, {"tiers": tier}),
+        ("7 workers, HBM2-PIM beside each H100, a channel for each head", 7,
+         {"devices": {**PIM_BLOCK, "schedule": "best"}}),
+        ("the same, heads striped over the channels", 7, {"devices": striped("hbm2-pim")}),
+        ("and on NVLink", 7, {"devices": {**striped("hbm2-pim"), "links": [NVLINK]}}),
+        ("LPDDR5-PIM beside each H100, striped", 7, {"devices": striped("lpddr5-pim")}),
         ("KV cache in CXL memory", 7, {"devices": {"beside": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
     )  # fmt: skip
     rows, names, values = [], [], []
@@ -305,17 +353,19 @@ SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
     "pulses": pulses,
     "shared-cache": shared_cache,
     "networks": networks,
+    "attention-ffn": attention_ffn,
+    "offloaded-experts": offloaded_experts,
     "tokens-per-dollar": tokens_per_dollar,
 }
 
 
 def replaced(page: str, name: str, text: str) -> str:
     """The page with a table between its markers."""
-    begin, end = f"<!-- hardware: {name} -->\n", f"\n<!-- hardware: {name} end -->"
+    begin, end = f"<!-- hardware: {name} -->\n", f"<!-- hardware: {name} end -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not pattern.search(page):
         raise SystemExit(f"{PAGE} has no markers for {name}")
-    return pattern.sub(lambda _: f"{begin}{text}{end}", page)
+    return pattern.sub(lambda _: f"{begin}{text}\n{end}", page)
 
 
 def draw(figure: go.Figure, path: Path) -> None:

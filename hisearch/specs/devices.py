@@ -28,6 +28,9 @@ OPERATORS: tuple[OperatorName, ...] = (
     "projections", "prefill_attention", "decode_attention", "ffn", "experts", "lm_head",
 )  # fmt: skip
 
+#: What one channel of PIM holds.
+PimMapping = Literal["heads", "requests", "striped"]
+
 #: How maps call the worker's own accelerator.
 ACCELERATOR = "accelerator"
 
@@ -44,7 +47,7 @@ class PimSpec(Strict):
     flops_per_byte: Positive = Field(1.0, description="FLOPs of the units for each byte read so.")
     efficiency: Fraction = Field(description="Share of the internal rate that a matrix-vector product attains.")
     product_s: NonNegative = Field(description="Fixed cost of one product in a channel: row activation, commands.")
-    mapping: Literal["heads", "requests", "striped"] = Field(
+    mapping: PimMapping = Field(
         "heads",
         description="What one channel holds: the KV of a head of a request, of a request, or a stripe of everything.",
     )
@@ -98,6 +101,9 @@ class BesideSpec(Strict):
 
     device: str = Field(description="Name or path of a Device.")
     count: Count = Field(1, description="So many beside each accelerator, working as one: links add up.")
+    mapping: PimMapping | None = Field(
+        None, description="PIM: what a channel holds, as a Device's pim.mapping, whose own where absent."
+    )
 
 
 class DirectLinkSpec(Strict):

@@ -11,7 +11,7 @@ from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
 from hisearch.latency.estimators.roofline import sheet_peaks
 from hisearch.specs.base import DType
-from hisearch.specs.devices import ACCELERATOR, DeviceSpec, DevicesSpec
+from hisearch.specs.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec
 from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
 from hisearch.specs.profile import Efficiency, LatencyProfileSpec
 
@@ -89,13 +89,21 @@ def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec
     )  # fmt: skip
 
 
-def beside_device(name: str, spec: DeviceSpec, count: int, kv_heads: int) -> Device:
-    """``count`` devices that work as one."""
+def beside_device(name: str, spec: DeviceSpec, entry: BesideSpec, kv_heads: int) -> Device:
+    """Devices beside one accelerator that work as one.
+
+    Raises:
+        DevicesRefused: the entry maps channels that the device does not have.
+    """
+    count = entry.count
+    if entry.mapping is not None and spec.pim is None:
+        raise DevicesRefused(f"beside.{name}.mapping", f"{entry.device} has no channels of PIM to map")
     bandwidth = spec.memory_bandwidth_bytes_per_s * count
     seconds: Law | None = None
     joules: Law | None = None
     if spec.pim is not None:
-        seconds = PimLaw(spec.pim, count, kv_heads)
+        mapping = entry.mapping if entry.mapping is not None else spec.pim.mapping
+        seconds = PimLaw(spec.pim.model_copy(update={"mapping": mapping}), count, kv_heads)
         joules = UseLaw(spec.internal_j_per_byte, spec.flop_j)
     elif spec.systolic is not None:
         arrays = spec.systolic.model_copy(

@@ -77,8 +77,7 @@ def compose(
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     heads = attention_heads(model, part)
     devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {
-        name: beside_device(name, worker.devices[name], entry.count, heads.kv_heads)
-        for name, entry in spec.beside.items()
+        name: beside_device(name, worker.devices[name], entry, heads.kv_heads) for name, entry in spec.beside.items()
     }
     link_rate = accelerator.peer_link.bandwidth_bytes_per_s * profile.all_reduce.bandwidth
     network = Network.of(spec.network) if spec.network is not None else None

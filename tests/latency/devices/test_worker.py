@@ -232,3 +232,45 @@ def test_a_network_takes_the_place_of_the_peer_link():
     assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * one)
     with pytest.raises(DevicesRefused, match=r"devices\.network: groups of 8 ranks"):
         composed(worker(network={"dimensions": [{**dimension, "ranks": 4}]}), split=Parallelism(tensor=8))
+
+
+def test_what_a_channel_holds():
+    """One long request: its heads on eight channels, itself on one, or a stripe of it on each of 256."""
+    load, seconds = load_of(decodes=[32_768]), {}
+    for mapping in ("heads", "requests", "striped"):
+        spec = DevicesSpec.model_validate(
+            {"beside": {"pim": {"device": "pim", "mapping": mapping}}, "operators": {"decode_attention": "pim"}}
+        )
+        stages = composed(WorkerDevices(spec, {"pim": PIM})).stages(load)
+        seconds[mapping] = next(float(stage.seconds[0]) for stage in stages if stage.station == "pim")
+    products = PIM.pim.product_s
+    assert seconds["requests"] == pytest.approx(8 * seconds["heads"])
+    assert seconds["heads"] - 2 * products == pytest.approx(256 / 8 * (seconds["striped"] - 16 * products))
+    spec = DevicesSpec.model_validate({"beside": {"cxl": {"device": "cxl", "mapping": "heads"}}})
+    with pytest.raises(DevicesRefused, match=r"beside.cxl.mapping: cxl has no channels"):
+        composed(WorkerDevices(spec, {"cxl": KNOWN_SMALL}))
+
+
+def pim_like(**changes):
+    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}})
+    return composed(WorkerDevices(spec, {"pim": PIM.model_copy(update=changes)}))
+
+
+def test_a_device_without_limits_leaves_the_rest_of_the_step():
+    """L7: infinite bandwidth, no latency and no cost of a product take attention out of the step."""
+    endless = PIM.pim.model_copy(update={"channel_bytes_per_s": 1e30, "product_s": 0.0})
+    link = PIM.link.model_copy(update={"bandwidth_bytes_per_s": 1e30, "latency_s": 0.0})
+    load = load_of(decodes=[4000] * 32)
+    free = pim_like(pim=endless, link=link).step(load)[0]
+    assert free == pytest.approx(composed(worker()).step(load._replace(sequences=0 * load.tokens))[0])
+
+
+@given(st.integers(1, 300), st.integers(1, 20_000), st.sampled_from([2, 4]))
+def test_more_channels_and_faster_links_are_never_slower(n, each, times):
+    """L7, but for a channel more or less that is busy: channels come in multiples."""
+    load = load_of(decodes=[each] * n)
+    more = PIM.pim.model_copy(update={"channels": 256 * times})
+    faster = PIM.link.model_copy(update={"bandwidth_bytes_per_s": times * 25e9})
+    plain = pim_like().step(load)[0]
+    assert pim_like(pim=more, memory_bytes=times * PIM.memory_bytes).step(load)[0] <= plain * (1 + 1e-12)
+    assert pim_like(link=faster).step(load)[0] <= plain
