@@ -22,6 +22,7 @@ import plotly.graph_objects as go
 
 from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.api.workload import load_trace
+from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.worker import DeviceWorker, Load
@@ -107,6 +108,28 @@ def gpu_and_pim() -> str:
             [name, f"{rate:,.0f}", f"{rate / base[0]:.2f}", f"{joules * 1e3:.1f}", f"{joules / base[1] - 1:+.1%}"]
         )
     return table(("", "tokens/s after prefill", "of GPU", "mJ/token", "of GPU"), rows)
+
+
+def operators() -> str:
+    """A step of 256 decodes, operator by operator, on the GPU alone and with PIM."""
+    n = np.array([256.0])
+    load = Load(n, 0 * n, 0 * n, n, n * 384)
+    blocks: dict[str, dict[str, Any]] = {"GPU": {}, "GPU + PIM": PIM_BLOCK}
+    found = {
+        name: {share.operator: share for share in by_operator(law("llama-3.1-8b", "a6000", Parallelism(), block), load)}
+        for name, block in blocks.items()
+    }
+    rows = []
+    for operator in found["GPU + PIM"]:
+        cells = [operator]
+        for shares in found.values():
+            share = shares.get(operator)
+            cells += ["", "", ""] if share is None else [
+                share.device, f"{share.seconds * 1e3:.2f}", f"{share.joules / 256 * 1e3:.2f}"
+            ]  # fmt: skip
+        rows.append(cells)
+    head = ("256 decodes of 384 tokens", "GPU: device", "ms", "mJ/token", "GPU + PIM: device", "ms", "mJ/token")
+    return table(head, rows)
 
 
 def crossover() -> tuple[str, go.Figure]:
@@ -347,6 +370,7 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
 
 SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
     "gpu-pim": gpu_and_pim,
+    "operators": operators,
     "crossover": crossover,
     "npu-pim": npu_and_pim,
     "tpu": tpu,

@@ -86,9 +86,9 @@ class Apart:
         """Sums of a dense FFN among the N."""
         n = self.spec.ffn
         if routed or n == 1:
-            return Stage(FFN, np.zeros(np.shape(tokens)))
+            return Stage(FFN, np.zeros(np.shape(tokens)), "collectives")
         volume = all_gather_volume(1.0, n) * self._bytes(tokens) * self.spec.attention
-        return Stage(FFN, np.where(tokens > 0, self.alpha_s + volume / self.bytes_per_s, 0.0))
+        return Stage(FFN, np.where(tokens > 0, self.alpha_s + volume / self.bytes_per_s, 0.0), "collectives")
 
     def moved_bytes(self, tokens: F8, routed: bool) -> F8:
         """Bytes over links, both ways, for ``tokens`` of one worker."""

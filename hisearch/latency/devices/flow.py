@@ -26,10 +26,11 @@ from hisearch.latency.operators import F8
 
 
 class Stage(NamedTuple):
-    """A part of a round: who does it, and how long it takes (an array)."""
+    """A part of a round: who does it, how long it takes (an array), and what it is; "" for a transfer."""
 
     station: str
     seconds: F8
+    operator: str = ""
 
 
 def serial_s(stages: Sequence[Stage], rounds: float) -> F8:

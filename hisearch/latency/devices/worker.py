@@ -147,12 +147,12 @@ class DeviceWorker:
 
     def sequence(self, sequences: F8, measure: Measure = "seconds") -> F8:
         """LM head, sampling and the gathering of logits for ``sequences`` (at least 1)."""
-        parts = self._sequence_stages(sequences, measure)
+        parts = self.sequence_stages(sequences, measure)
         return np.asarray(sum((stage.seconds for stage in parts), start=np.zeros(())))
 
     def sequence_joules(self, sequences: F8) -> dict[str, F8]:
         """Joules above idle of the same, by component."""
-        return self._by_component(self._sequence_stages(sequences, "joules"), np.zeros_like(sequences))
+        return self._by_component(self.sequence_stages(sequences, "joules"), np.zeros_like(sequences))
 
     def stages(self, load: Load, measure: Measure = "seconds") -> list[Stage]:
         """The mean layer's stages."""
@@ -161,7 +161,7 @@ class DeviceWorker:
         layers = float(self.model.layers)
         found += self._products(load, "projections", measure, after=False)
         if measure == "seconds":
-            found.append(Stage(ACCELERATOR, self.collectives.layer_s(load.tokens)))
+            found.append(Stage(ACCELERATOR, self.collectives.layer_s(load.tokens), "collectives"))
         found.append(self._elementwise(load, measure))
         prefill = np.asarray(self._prefill(load, measure) / layers)
         decode = np.asarray(self._decode(load, measure) / layers)
@@ -171,13 +171,14 @@ class DeviceWorker:
         fresh = shape.kv_bytes_per_token
         share = (shape.full_layers + shape.window_layers) / layers
         found += self._move(home, self.kv, (load.prompt + load.sequences) * fresh * share, measure)
-        for name, half, own, read in (
+        attention: tuple[tuple[OperatorName, F8, F8, F8], ...] = (
             ("prefill_attention", half_prompt, prefill, load.before * np.minimum(load.prompt, 1.0)),
             ("decode_attention", half_decode, decode, load.context),
-        ):
-            device = self.map[name]  # type: ignore[index]
+        )
+        for name, half, own, read in attention:
+            device = self.map[name]
             found += self._move(home, device, half * share, measure)
-            found.append(self._reading(device, own, read * fresh * share, measure))
+            found.append(self._reading(name, own, read * fresh * share, measure))
             found += self._read_joules(device, read * fresh * share, measure)
             found += self._move(device, home, half * share, measure)
         found += self._products(load, "projections", measure, after=True)
@@ -202,7 +203,7 @@ class DeviceWorker:
             moved = share * apart.moved_bytes(load.tokens, routed)
             return [*own, Stage("link", moved * self.devices[FFN].link_j_per_byte)]
         around = [f(load.tokens, routed) for f in (apart.there, apart.reduced, apart.back)]
-        there, reduced, back = (Stage(stage.station, share * stage.seconds) for stage in around)
+        there, reduced, back = (stage._replace(seconds=share * stage.seconds) for stage in around)
         return [there, *own, reduced, back]
 
     def transfer_s(self, one: str, other: str, moved_bytes: F8) -> F8:
@@ -271,19 +272,20 @@ class DeviceWorker:
             found[name] = np.asarray(found[name] + stage.seconds)
         return found
 
-    def _sequence_stages(self, sequences: F8, measure: Measure) -> list[Stage]:
+    def sequence_stages(self, sequences: F8, measure: Measure) -> list[Stage]:
+        """LM head, sampling, and the gathering of logits."""
         found: list[Stage] = []
         for product in self.sequence_products:
             name = self.map["lm_head"] if product.family == "lm_head" else ACCELERATOR
             cost = product.op.layers * self._cost(name, operator_work(product.op, product.matrix, sequences), measure)
-            found.append(Stage(name, cost))
+            found.append(Stage(name, cost, product.op.name))
         there = self.map["lm_head"]
         hidden = sequences * self.model.hidden_size * ACTIVATION_BYTES
         logits = sequences * self.model.vocab_size * ACTIVATION_BYTES
         found += self._move(ACCELERATOR, there, hidden, measure)
         found += self._move(there, ACCELERATOR, logits, measure)
         if measure == "seconds":
-            found.append(Stage(ACCELERATOR, self.collectives.logits_s(sequences)))
+            found.append(Stage(ACCELERATOR, self.collectives.logits_s(sequences), "collectives"))
         return found
 
     def _products(self, load: Load, family: OperatorName, measure: Measure, after: bool | None = None) -> list[Stage]:
@@ -300,7 +302,7 @@ class DeviceWorker:
             else:
                 work = operator_work(product.op, product.matrix, load.tokens * product.token_scale)
                 total = total + share * self._cost(name, work, measure)
-        return [Stage(name, total), *found]
+        return [Stage(name, total, family), *found]
 
     def _expert_stages(self, product: Product, load: Load, share: float, measure: Measure) -> list[Stage]:
         """A routed product where routing, placement and offloading are known."""
@@ -311,7 +313,7 @@ class DeviceWorker:
             (name, share * self._cost(name, work, measure))
             for name, work in loads.works(product.op, product.matrix, load.tokens * product.token_scale, here)
         ]
-        found = [Stage(name, cost) for name, cost in costs]
+        found = [Stage(name, cost, product.family) for name, cost in costs]
         if len(costs) == 2:
             found = self._beside_experts(product, load, share, costs, measure)
         fetched = loads.fetched_bytes(product.op, load.tokens * product.token_scale)
@@ -333,8 +335,8 @@ class DeviceWorker:
         moved = share * moved * self.model.hidden_size * ACTIVATION_BYTES
         way = self._move(here, there, moved, measure)
         if measure == "joules":
-            return [Stage(here, own), Stage(there, other), *way]
-        return [Stage(here, np.maximum(own, other + sum(stage.seconds for stage in way)))]
+            return [Stage(here, own, product.family), Stage(there, other, product.family), *way]
+        return [Stage(here, np.maximum(own, other + sum(stage.seconds for stage in way)), product.family)]
 
     def _elementwise(self, load: Load, measure: Measure) -> Stage:
         total = np.zeros(np.shape(load.tokens))
@@ -342,7 +344,7 @@ class DeviceWorker:
             if product.family == "elementwise":
                 share = product.op.layers / self.model.layers
                 total = total + share * self._cost(ACCELERATOR, operator_work(product.op, None, load.tokens), measure)
-        return Stage(ACCELERATOR, total)
+        return Stage(ACCELERATOR, total, "elementwise")
 
     def _prefill(self, load: Load, measure: Measure) -> F8:
         """Prompt attention of all layers; 0 where there is no prompt."""
@@ -366,11 +368,12 @@ class DeviceWorker:
                 total = total + layers * self._cost(name, work, measure)
         return np.where(load.sequences > 0, total, 0.0)
 
-    def _reading(self, device: str, own: F8, kv_bytes: F8, measure: Measure) -> Stage:
-        """Attention on ``device``, which waits for KV that lies elsewhere."""
+    def _reading(self, name: OperatorName, own: F8, kv_bytes: F8, measure: Measure) -> Stage:
+        """Attention on its device, which waits for KV that lies elsewhere."""
+        device = self.map[name]
         if measure == "joules" or device == self.kv:
-            return Stage(device, own)
-        return Stage(device, np.maximum(own, self.transfer_s(self.kv, device, kv_bytes)))
+            return Stage(device, own, name)
+        return Stage(device, np.maximum(own, self.transfer_s(self.kv, device, kv_bytes)), name)
 
     def _read_joules(self, device: str, kv_bytes: F8, measure: Measure) -> list[Stage]:
         return self._move(self.kv, device, kv_bytes, measure) if measure == "joules" else []

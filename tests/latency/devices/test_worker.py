@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from latency_catalogue import H100, LLAMA_8B, MODELS, QWEN3_30B_A3B, VLLM
 from pydantic import ValidationError
 
+from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.memory import KV_SHARE, devices_memory
@@ -274,3 +275,16 @@ def test_more_channels_and_faster_links_are_never_slower(n, each, times):
     plain = pim_like().step(load)[0]
     assert pim_like(pim=more, memory_bytes=times * PIM.memory_bytes).step(load)[0] <= plain * (1 + 1e-12)
     assert pim_like(link=faster).step(load)[0] <= plain
+
+
+@pytest.mark.parametrize("block", [{}, ATTENTION_ON_PIM, {"beside": ["cxl"], "kv": "cxl"}])
+def test_operators_add_up_to_the_step(block):
+    law, load = composed(worker(**block), split=Parallelism(tensor=2)), load_of((300, 500), [800] * 40)
+    shares = by_operator(law, load)
+    n = load.sequences
+    assert sum(share.seconds for share in shares) == pytest.approx(law.step(load)[0] + law.sequence(n)[0])
+    joules = law.step(load, "joules")[0] + law.sequence(n, "joules")[0]
+    assert sum(share.joules for share in shares) == pytest.approx(joules)
+    names = {share.operator: share.device for share in shares if share.operator != "transfers"}
+    assert {"projections", "ffn", "prefill_attention", "decode_attention", "lm_head", "elementwise"} <= set(names)
+    assert names["decode_attention"] == law.map["decode_attention"]
