@@ -250,8 +250,13 @@ class DevicesSpec(Strict):
         missing = [operator for operator in OPERATORS if operator not in self.operators]
         if self.mapping == "by_hand" and self.others is None and missing:
             raise KeyedError(("operators",), f"no device for {', '.join(missing)}")
-        if self.attention_ffn is not None and (self.beside or self.schedule != "serial" or self.streamed):
+        offload = self.experts.offload if self.experts is not None else None
+        if offload is not None and offload.device == ACCELERATOR:
+            raise KeyedError(("experts", "offload", "device"), "needs another device than the accelerator")
+        mapped = self.operators or self.mapping != "by_hand" or self.kv is not None or self.others != ACCELERATOR
+        if self.attention_ffn is not None and (self.beside or self.schedule != "serial" or mapped):
             raise KeyedError(
-                ("attention_ffn",), "goes with no beside, streamed or schedule: attention and FFN have accelerators"
+                ("attention_ffn",),
+                "goes with no beside, operators, mapping, others, kv or schedule: attention and FFN have accelerators",
             )
         return self

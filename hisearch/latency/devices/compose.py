@@ -18,7 +18,7 @@ from hisearch.latency.devices.build import (
 )
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
-from hisearch.latency.devices.mapping import operator_map
+from hisearch.latency.devices.mapping import operator_map, runs
 from hisearch.latency.devices.work import Work, attention_heads, decode_work, operator_work, prefill_work
 from hisearch.latency.devices.worker import DeviceWorker, Load, Product, ProductFamily
 from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
@@ -99,6 +99,7 @@ def compose(
         return _apart(worker, plain, accelerator, profile, weight_dtype)
     chosen = _mapped(plain, accelerator)
     kv = spec.kv or chosen["decode_attention"]
+    _check_experts(spec, plain)
     mapped = replace(
         plain,
         map=chosen,
@@ -187,6 +188,13 @@ def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> Ex
             "experts.offload.resident", f"is {offload.resident}, but a rank holds {held} experts a layer"
         )
     return loads
+
+
+def _check_experts(spec: DevicesSpec, worker: DeviceWorker) -> None:
+    """Refuse experts that are to run on a device without a law for them."""
+    offload = spec.experts.offload if spec.experts is not None else None
+    if offload is not None and offload.run == "there" and not runs(worker.devices[offload.device], "experts"):
+        raise DevicesRefused("experts.offload.run", f"{offload.device} has no law for experts")
 
 
 def _streamed(spec: DevicesSpec, worker: DeviceWorker) -> tuple[tuple[int, float, str], ...]:

@@ -110,5 +110,6 @@ def test_what_is_refused():
             worker(attention_ffn={"attention": 1, "ffn": 2}), LLAMA_70B, H100, ROOFLINE,
             Parallelism(tensor=2, pipeline=2), None, "bf16",
         )  # fmt: skip
-    with pytest.raises(ValidationError, match="goes with no beside, streamed or schedule"):
-        worker(beside=["pim"], attention_ffn={"attention": 1, "ffn": 1})
+    for block in ({"beside": ["pim"]}, {"schedule": "best"}, {"operators": {"ffn": "accelerator"}}):
+        with pytest.raises(ValidationError, match="goes with no beside, operators"):
+            worker(**block, attention_ffn={"attention": 1, "ffn": 1})

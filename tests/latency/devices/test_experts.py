@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from devices_catalogue import ROOFLINE, compiled, worker
 from latency_catalogue import H100, LLAMA_8B, QWEN3_30B_A3B, VLLM
+from pydantic import ValidationError
 
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.devices.compose import compose
@@ -147,5 +148,9 @@ def test_what_is_refused():
             worker(experts={"replicas": 4}), QWEN3_30B_A3B, H100, ROOFLINE, Parallelism(attention_data=8, expert=8),
             None, "bf16",
         )  # fmt: skip
+    with pytest.raises(DevicesRefused, match=r"experts.offload.run: cxl has no law for experts"):
+        offloaded(device="cxl", resident=16, run="there")
+    with pytest.raises(ValidationError, match="needs another device than the accelerator"):
+        worker(experts={"offload": {"device": "accelerator", "resident": 1}})
     with pytest.raises(DevicesRefused, match="has no experts"):
         compiled(LLAMA_8B, H100, VLLM, worker(experts={}))
