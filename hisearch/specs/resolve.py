@@ -15,6 +15,7 @@ from hisearch.specs.document import Document, parse_document
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import SearchSpaceSpec, StudySpec
@@ -63,6 +64,17 @@ def load_deployment(
     return ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings)
 
 
+def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[LatencyProfileSpec]) -> None:
+    """Refuses a space that would hold workers with devices, priced by the roofline, against others by fitted laws."""
+    priced_alike = profile.spec.estimator in {"roofline", "devices"}
+    if any(block is not None for block in space.spec.execution.devices) and not priced_alike:
+        raise space.error(
+            "spec.profile",
+            f"{profile.name} prices workers without devices by estimator {profile.spec.estimator}, those of "
+            "execution.devices are priced by the roofline: name a profile of estimator roofline or devices",
+        )
+
+
 def _check_tiers(document: Document[DeploymentSpec], hardware: Hardware) -> None:
     """Refuses tiers that the mover cannot use, or that no node has."""
     media = {name: found.spec for name, found in hardware.media.items()}
@@ -108,6 +120,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     hardware = Hardware({}, {}, {})
     for index, name in enumerate(space.spec.execution.accelerators):
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
+    _check_device_profile(space, profile)
     for index, block in enumerate(space.spec.execution.devices):
         if block is not None:
             resolver.devices(hardware, space, f"spec.execution.devices.{index}", block)

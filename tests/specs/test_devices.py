@@ -67,6 +67,21 @@ def test_a_device_of_ones_own_goes_along(tmp_path):
     assert set(alone.definitions.devices) == {"mine"}
 
 
+def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
+    """Fitted laws on one side and the roofline on the other would decide a search by themselves."""
+    folder = tmp_path / "spaces"
+    folder.mkdir()
+    space = (shipped_root() / "spaces" / "pim-cxl-or-gpu.yaml").read_text()
+    (folder / "mine.yaml").write_text(
+        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: auto")
+    )
+    settings = [f"spec.space={folder / 'mine.yaml'}"]
+    with pytest.raises(SpecError, match="name a profile of estimator roofline or devices") as error:
+        load_study("pim-cxl-or-gpu", settings, Catalogue(shipped_root()))
+    assert error.value.key == "spec.profile"
+    assert error.value.line == space[: space.index("profile: roofline")].count("\n") + 1
+
+
 def test_a_space_of_devices_is_looked_up():
     study = load_study("pim-cxl-or-gpu", [], Catalogue(shipped_root()))
     assert set(study.hardware.device_specs) == {"hbm2-pim", "lpddr5-pim", "cxl2-memory"}
