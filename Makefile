@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench accuracy profiles clean
+.PHONY: help quickstart test lint format docs bench accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE
 	$(BIN)/python -m pytest -q tests/accuracy
 	$(if $(MEASURED),mkdir -p build && $(BIN)/hisearch validate silicon $(MEASURED) --where mode=agg --json --rows build/silicon.csv --fit hisearch/calibrate/host_times.yaml > build/silicon.json)
 	$(if $(MEASURED),$(BIN)/python docs/generate_silicon.py build/silicon.json build/silicon.csv hisearch/calibrate/host_times.yaml --write)
+
+hardware: $(STAMP) ## Compute the tables and figures of docs/hardware.md (needs Chromium)
+	$(BIN)/python docs/generate_hardware.py --write
 
 profiles: $(STAMP) ## Refit the shipped latency profiles (needs aiconfigurator-core, or TABLES=FOLDER of it unpacked)
 	$(BIN)/hisearch calibrate $(TABLES) --shipped profiles/latency

@@ -154,6 +154,16 @@ spec:
   scope: node
   provenance: {source: data sheet, as_of: 2026-11-01}
 """,
+    "Device": """\
+spec:
+  kind: cxl
+  memory_bytes: 549755813888
+  memory_bandwidth_bytes_per_s: 26.0e9
+  link: {kind: cxl, bandwidth_bytes_per_s: 26.0e9, latency_s: 0.35e-6}
+  idle_w: 20
+  price: {usd_per_hour: 0.77, source: our contract, as_of: 2026-11-01}
+  provenance: {source: data sheet, as_of: 2026-11-01}
+""",
     "Host": """\
 spec:
   accelerators: 4

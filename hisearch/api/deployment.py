@@ -20,7 +20,15 @@ from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
-from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_room, plan_worker
+from hisearch.simulate.plan import (
+    DevicesRefused,
+    TierRefused,
+    WorkerPlan,
+    ffn_accelerator_name,
+    plan_room,
+    plan_worker,
+    worker_devices,
+)
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.resolve import load_deployment
@@ -300,6 +308,7 @@ def _pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
             {name: document.spec for name, document in resolved.accelerators.items()},
             {name: document.spec for name, document in resolved.hosts.items()},
             {name: document.spec for name, document in resolved.media.items()},
+            resolved.hardware.device_specs,
         )
         for pool in resolved.deployment.pools
     ]
@@ -320,9 +329,8 @@ def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
 
 def plan_pool(resolved: ResolvedDeployment, index: int) -> WorkerPlan:
     """One worker of a pool, compiled."""
-    profile = resolved.profile
     with _refusals(resolved, index):
-        return plan_worker(**_worker(resolved, index), profile=profile.spec, profile_name=profile.name)
+        return plan_worker(**_worker(resolved, index), profile_name=resolved.profile.name)
 
 
 def check_tiers(resolved: ResolvedDeployment) -> None:
@@ -333,28 +341,36 @@ def check_tiers(resolved: ResolvedDeployment) -> None:
     """
     for index in range(len(resolved.deployment.pools)):
         with _refusals(resolved, index):
-            plan_room(**_worker(resolved, index))
+            worker = _worker(resolved, index)
+            beside = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
+            plan_room(**worker, devices=beside)
 
 
 def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
-    """What ``plan_room`` asks for."""
+    """What ``plan_worker`` asks for."""
     pool = resolved.deployment.pools[index]
     accelerator = resolved.accelerators[pool.accelerator].spec
     host_name = pool.host or accelerator.host
+    ffn = ffn_accelerator_name(pool)
     return {
         "pool": pool,
         "model": resolved.model.spec,
         "accelerator": accelerator,
         "host": resolved.hosts[host_name].spec if host_name is not None else None,
         "media": {name: document.spec for name, document in resolved.media.items()},
+        "profile": resolved.profile.spec,
+        "devices": resolved.hardware.device_specs,
+        "ffn_accelerator": resolved.accelerators[ffn].spec if ffn is not None else None,
     }
 
 
 @contextmanager
 def _refusals(resolved: ResolvedDeployment, index: int) -> Iterator[None]:
-    """Say where in the deployment's file a refused tier stands."""
+    """Say where in the deployment's file a refused tier, or a refused device, stands."""
     try:
         yield
     except TierRefused as refused:
         problem = refused.problem
         raise resolved.document.error(f"spec.pools.{index}.{problem.key}", problem.message) from None
+    except DevicesRefused as error:
+        raise resolved.document.error(f"spec.pools.{index}.{error.key}", error.message) from None

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hisearch.latency.loading import full_load
-from hisearch.latency.memory import GIB, DoesNotFit, plan_memory
+from hisearch.latency.memory import GIB, DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.search.deployments import starting_memory_fraction
+from hisearch.search.deployments import devices_in_words, starting_memory_fraction
+from hisearch.simulate.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployment import KV_DTYPES, PAGE_TOKENS, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 
 
@@ -28,6 +30,7 @@ class Fit:
 
     chunk_tokens, max_running_requests, memory_fraction: the settings that it is looked at with; of a study's chunk
     sizes and batch limits those that leave the most room.
+    accelerator: with what stands beside it.
     kv_capacity_tokens: of such a worker; 0 where it does not fit.
     gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
     the host has too few slots.
@@ -65,25 +68,30 @@ class Fit:
 
 
 def study_fits(study: ResolvedStudy) -> list[Fit]:
-    """Every worker of a study's space, chunk sizes and batch limits folded together; KV formats that its engine has.
+    """Every worker of a study's space, in KV formats that its engine has.
 
+    Chunk sizes and batch limits are folded together.
     Memory fraction and host tier are those that stages 1 and 2 of the search start from.
     """
     execution, model = study.space.spec.execution, study.model.spec
     fits = []
-    for accelerator, engine, split, weight, kv in itertools.product(
+    for accelerator, engine, split, weight, kv, devices in itertools.product(
         execution.accelerators,
         execution.engines,
         execution.splits,
         execution.weight_dtypes or [model.weight_dtype],
         execution.kv_dtypes,
+        execution.devices,
     ):
         variants = [
-            PoolSpec(accelerator=accelerator, engine=spec, weight_dtype=weight, kv_dtype=kv, **degrees_of(split))
+            PoolSpec(
+                accelerator=accelerator, engine=spec, weight_dtype=weight, kv_dtype=kv, devices=devices,
+                **degrees_of(split),
+            )
             for spec in _engines(study, engine)
             if kv in KV_DTYPES[engine] and engine_problem(engine, split) is None
-        ]
-        tried = [fit_of(pool, model, study.hardware) for pool in variants]
+        ]  # fmt: skip
+        tried = [fit_of(pool, model, study.hardware, study.profile.spec) for pool in variants]
         if tried:
             fits.append(max(tried, key=lambda fit: (fit.kv_capacity_tokens, -fit.gib_short)))
     return fits
@@ -91,16 +99,16 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
 
 def deployment_fit(resolved: ResolvedDeployment) -> Fit:
     """The deployment's worker."""
-    return fit_of(resolved.deployment.pool, resolved.model.spec, resolved.hardware)
+    return fit_of(resolved.deployment.pool, resolved.model.spec, resolved.hardware, resolved.profile.spec)
 
 
-def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
-    """One pool's worker; ``hardware`` holds its accelerator and its host."""
+def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: LatencyProfileSpec) -> Fit:
+    """One pool's worker; ``hardware`` holds its accelerator, its host and its devices."""
     accelerator = hardware.accelerators[pool.accelerator].spec
     weight = pool.weight_dtype or model.weight_dtype
     engine = pool.engine
     empty = Fit(
-        pool.accelerator,
+        pool.accelerator if pool.devices is None else f"{pool.accelerator} + {devices_in_words(pool.devices)}",
         engine.name,
         pool.tensor_parallel,
         pool.pipeline_parallel,
@@ -116,19 +124,13 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware) -> Fit:
     if host is not None and (problem := slots_problem(pool.parallelism, host, hardware.hosts[host].spec)):
         return replace(empty, gib_short=math.inf, problem=problem.message)
     try:
-        plan = plan_memory(
-            model,
-            accelerator,
-            tensor_parallel=pool.tensor_parallel,
-            parallelism=pool.parallelism,
-            weight_dtype=weight,
-            kv_dtype=pool.kv_dtype,
-            engine=pool.engine,
-            accelerator_name=pool.accelerator,
-        )
+        ffn = ffn_accelerator_name(pool)
+        apart = hardware.accelerators[ffn].spec if ffn is not None else None
+        beside = worker_devices(pool, hardware.device_specs, apart)
+        plan = plan_pool_memory(pool, model, accelerator, profile, beside)
     except DoesNotFit as error:
         return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))
-    except InvalidParallelism as error:
+    except (InvalidParallelism, DevicesRefused) as error:
         return replace(empty, gib_short=math.inf, problem=str(error))
     return replace(empty, kv_capacity_tokens=plan.kv_capacity_tokens, note=_loading_note(pool, model, accelerator))
 

@@ -92,6 +92,7 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
     notes = []
     prices = {name: document.spec.price for name, document in resolved.accelerators.items()}
     prices |= {name: document.spec.price for name, document in resolved.hosts.items()}
+    prices |= {name: device.price for name, device in resolved.hardware.device_specs.items()}
     for name, price in prices.items():
         if price.usd_per_hour > 0:
             notes.append(

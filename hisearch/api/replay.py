@@ -44,7 +44,7 @@ class Replay:
         plan: WorkerPlan | None = None,
         log: bool = False,
     ) -> Result:
-        """Simulate it; ``plan`` takes the place of the first pool's. Errors as of ``simulate.engine.simulate_fleet``."""
+        """Simulate it; ``plan`` takes the place of the first pool's. Errors: see ``simulate.engine.simulate_fleet``."""
         from hisearch.simulate.engine import simulate_fleet
 
         fleet = self.fleet

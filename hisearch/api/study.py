@@ -121,6 +121,7 @@ class Study:
             trace=self.trace,
             load=resolved.study.workload.load,
             seed=resolved.study.seed,
+            devices=resolved.hardware.device_specs,
         )
 
     def problem(self, simulation: Simulation) -> Problem:

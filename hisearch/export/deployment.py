@@ -34,7 +34,7 @@ from hisearch.export.standing import Standing
 from hisearch.export.targets import Export, name_of, target_files
 from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
-from hisearch.search.deployments import tiers_in_words
+from hisearch.search.deployments import devices_in_words, tiers_in_words
 from hisearch.specs.base import API_VERSION, ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -211,12 +211,22 @@ def _readme(
         loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),
         tiers=tiers_in_words(launch.pool) if launch.pool.engine.prefix_caching else "",
-        tier_notes=notes_on_tiers(launch.pool),
+        tier_notes=[*_device_notes(launch.pool), *notes_on_tiers(launch.pool)],
         service_port=SERVICE_PORTS[engine],
         other=other,
         other_title=ENGINE_TITLES[other],
         notes=notes,
     )
+
+
+def _device_notes(pool: PoolSpec) -> list[str]:
+    """That the engine knows nothing of the devices that were simulated."""
+    if pool.devices is None:
+        return []
+    return [
+        f"Simulated with {devices_in_words(pool.devices)}, for which no engine has settings: the script starts the "
+        "engine without them, and what it then does is not what was simulated."
+    ]
 
 
 def _host_tier_note(launch: Launch) -> str | None:

@@ -5,17 +5,21 @@ Conventions
     * Where the host (the pool's, else the accelerator's usual one) has a price above zero, it is added, shared by its
       accelerator slots: a pool pays ``price * accelerators used / slots``. Slots left empty are somebody else's to pay:
       whole hosts are not bought.
+    * Devices beside the accelerators are bought for each accelerator, as many as their count; with attention and FFN
+      apart, FFN accelerators for every group of attention workers that share them, the last one full or not.
     * A cache tier costs ``gib * usd_per_gib_hour`` for each of its stores, on top: one of every worker, of every node
       that is used (workers fill one after the other), or of the cluster, as its scope says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.parallelism import nodes_used, slots_problem
 from hisearch.specs.tier_checks import scope_of
@@ -43,11 +47,13 @@ class CostBreakdown:
     host_usd_per_hour: float
     accelerators: int
     tiers: tuple[TierCost, ...] = ()
+    device_usd_per_hour: float = 0.0
 
     @property
     def total(self) -> float:
         """Dollars per hour of the whole deployment."""
-        return self.accelerator_usd_per_hour + self.host_usd_per_hour + sum(tier.usd_per_hour for tier in self.tiers)
+        parts = (self.accelerator_usd_per_hour, self.host_usd_per_hour, self.device_usd_per_hour)
+        return sum(parts) + sum(tier.usd_per_hour for tier in self.tiers)
 
 
 def sum_of_costs(parts: Sequence[CostBreakdown], shares: Sequence[float]) -> CostBreakdown:
@@ -69,6 +75,7 @@ def deployment_cost(
     accelerators: Mapping[str, AcceleratorSpec],
     hosts: Mapping[str, HostSpec],
     media: Mapping[str, MediumSpec],
+    devices: Mapping[str, DeviceSpec] = {},
 ) -> CostBreakdown:
     """Cost of all pools.
 
@@ -77,22 +84,41 @@ def deployment_cost(
         accelerators: catalogue entries by name; only those the deployment names are looked at, here and below.
         hosts: host kinds by name.
         media: of the tiers, by name.
+        devices: of the pools' devices blocks, by name.
 
     Raises:
         ValueError: a name is unknown, or a worker needs more accelerators than its host has slots.
     """
-    accelerator_usd = host_usd = 0.0
+    accelerator_usd = host_usd = device_usd = 0.0
     count, tiers = 0, []
     for pool in deployment.pools:
         used = pool.accelerators
         count += used
         accelerator = _find(accelerators, pool.accelerator, "accelerator")
         accelerator_usd += used * accelerator.price.usd_per_hour
+        if pool.devices is not None:
+            for entry in pool.devices.beside.values():
+                device_usd += used * entry.count * _find(devices, entry.device, "device").price.usd_per_hour
+            bought, usd = _ffn_accelerators(pool, pool.devices, accelerators)
+            count += bought
+            accelerator_usd += usd
         host_name = pool.host or accelerator.host
         host_usd += _host_share(pool, host_name, used, hosts)
         host = hosts.get(host_name) if host_name is not None else None
         tiers += [_tier_cost(pool, tier, _find(media, tier.medium, "medium"), host) for tier in pool.tiers]
-    return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers))
+    return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers), device_usd)
+
+
+def _ffn_accelerators(
+    pool: PoolSpec, spec: DevicesSpec, accelerators: Mapping[str, AcceleratorSpec]
+) -> tuple[int, float]:
+    """(FFN accelerators, their dollars per hour) of a pool with attention and FFN apart."""
+    apart = spec.attention_ffn
+    if apart is None:
+        return 0, 0.0
+    bought = math.ceil(pool.replicas / apart.attention) * apart.ffn
+    accelerator = _find(accelerators, apart.ffn_accelerator or pool.accelerator, "accelerator")
+    return bought, bought * accelerator.price.usd_per_hour
 
 
 def _tier_cost(pool: PoolSpec, tier: TierSpec, medium: MediumSpec, host: HostSpec | None) -> TierCost:

@@ -44,7 +44,8 @@ Energy has the same form, in joules (``EnergyCosts`` is a ``StepCosts`` whose fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +115,10 @@ class StepCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledCosts:
-    """Costs with what is known of their error and range (law L8)."""
+    """Costs with what is known of their error and range (law L8).
+
+    components, idle_w_by_component: what each component takes of ``joules`` and ``idle_w``; empty where unknown.
+    """
 
     seconds: StepCosts
     joules: StepCosts
@@ -123,3 +127,5 @@ class CompiledCosts:
     evidence: str
     relative_error: float
     warnings: tuple[str, ...] = ()
+    components: Mapping[str, StepCosts] = field(default_factory=dict)
+    idle_w_by_component: Mapping[str, float] = field(default_factory=dict)

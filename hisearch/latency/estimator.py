@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
@@ -27,6 +27,9 @@ from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+
+if TYPE_CHECKING:
+    from hisearch.latency.devices.build import WorkerDevices
 
 #: Compiled configurations kept in memory, about 0.3 to 1 MB each.
 CACHE_ENTRIES = 64
@@ -102,13 +105,15 @@ def compile_costs(
     max_tokens: int,
     max_sequences: int,
     max_context_tokens: int,
+    devices: WorkerDevices | None = None,
 ) -> CompiledCosts:
     """Compile, or return what the same question compiled before (see ``PricedWorker`` for the arguments).
 
     ``tensor_parallel`` are the ranks of an attention group; ``parallelism`` says how the model is split where that is
     more than tensor parallelism.
 
-    The arrays are shared between callers: read them only.
+    The arrays are shared between callers: read them only. ``devices`` beside the accelerators, or an accelerator with
+    systolic arrays, are priced by estimator devices with the profile's roofline terms.
     """
     split = parallelism_of(tensor_parallel, parallelism)
     priced = PricedWorker(
@@ -117,9 +122,11 @@ def compile_costs(
     key = (
         profile_name, profile.model_dump_json(), model.model_dump_json(), accelerator.model_dump_json(),
         split, weight_dtype, kv_dtype, engine.model_dump_json(), *priced.limits,
+        devices.key if devices is not None else "",
     )  # fmt: skip
     question = _Question(
-        key, lambda: corrected(build_estimator(profile_name, profile).compile(priced), profile.corrections)
+        key,
+        lambda: corrected(_estimator(profile_name, profile, accelerator, devices).compile(priced), profile.corrections),
     )
     return _answer(question)
 
@@ -127,6 +134,16 @@ def compile_costs(
 def forget() -> None:
     """Compile anew whatever is asked next."""
     _answer.cache_clear()
+
+
+def _estimator(
+    profile_name: str, profile: LatencyProfileSpec, accelerator: AcceleratorSpec, devices: WorkerDevices | None
+) -> LatencyEstimator:
+    if devices is None and accelerator.systolic is None:
+        return build_estimator(profile_name, profile)
+    module = importlib.import_module("hisearch.latency.estimators.devices")
+    estimator: LatencyEstimator = module.DevicesEstimator(profile_name, profile, devices)
+    return estimator
 
 
 @dataclass(frozen=True)

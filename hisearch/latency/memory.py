@@ -68,6 +68,14 @@ class DoesNotFit(ValueError):  # noqa: N818
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """What other devices of a worker hold for each rank: bytes of weights, and their room for all KV (None: none)."""
+
+    weights_bytes: float = 0.0
+    kv_room_bytes: float | None = None
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """Bytes per rank, and the KV capacity of the worker in tokens (every rank holds its shard of the same tokens)."""
 
@@ -94,11 +102,12 @@ def plan_memory(
     kv_dtype: DType,
     engine: EngineSpec,
     accelerator_name: str = "accelerator",
+    elsewhere: Elsewhere = Elsewhere(),
 ) -> MemoryPlan:
     """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
 
     ``parallelism`` says how the model is split where that is more than tensor parallelism; the capacity is then that of
-    one attention group.
+    one attention group. ``elsewhere`` is what lies on other devices than the accelerator.
     Layers with a sliding window keep the window of every running request and one chunk, layers of linear attention a
     state of every running request; their room is set aside first, and the capacity counts what the other layers keep.
 
@@ -108,7 +117,7 @@ def plan_memory(
     """
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     split = parallelism_of(tensor_parallel, parallelism)
-    weights = weight_bytes_per_rank(model, split, dtype)
+    weights = weight_bytes_per_rank(model, split, dtype) - elsewhere.weights_bytes
     activation = activation_peak_bytes(model, split, engine)
     runtime = RUNTIME_BYTES[engine.name] + (COMMUNICATION_BYTES if split.ranks > 1 else 0.0)
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
@@ -126,6 +135,9 @@ def plan_memory(
     window = _window_bytes(model, split, kv_dtype, engine)
     window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
     spare = room - weights - window
+    if elsewhere.kv_room_bytes is not None:
+        # The accelerator holds no KV, but must have room for the rest.
+        spare = elsewhere.kv_room_bytes - window if spare + window >= 0 else spare
     page = engine.page_size
     if spare < per_token * page:
         short = per_token * page - spare

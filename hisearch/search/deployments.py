@@ -7,6 +7,7 @@ from typing import Any
 from hisearch.search.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
 from hisearch.specs.tiers import MOVER_TITLES
@@ -122,7 +123,33 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
             "balance_abs_threshold": router.balance_abs_threshold,
             "balance_rel_threshold": router.balance_rel_threshold,
         }
+    if pool.devices is not None:
+        parameters["devices"] = devices_in_words(pool.devices)
     return parameters | tier_parameters(pool)
+
+
+def devices_in_words(spec: DevicesSpec) -> str:
+    """``1 hbm2-pim (decode_attention, KV), interleaved``; ``2 attention : 1 FFN``."""
+    parts = []
+    for name, entry in spec.beside.items():
+        uses: list[str] = [operator for operator, device in spec.operators.items() if device == name]
+        uses += ["others"] if spec.others == name else []
+        uses += ["KV"] if spec.kv == name else []
+        uses += [f"{streamed.layers} layers' weights" for streamed in spec.streamed if streamed.device == name]
+        offload = spec.experts.offload if spec.experts is not None else None
+        if offload is not None and offload.device == name:
+            uses.append(f"experts, {offload.resident} resident, {offload.run}")
+        parts.append(f"{entry.count} {entry.device}" + (f" ({', '.join(uses)})" if uses else ""))
+    if spec.mapping != "by_hand":
+        parts.append(spec.mapping)
+    if spec.schedule != "serial":
+        parts.append(spec.schedule)
+    if spec.attention_ffn is not None:
+        apart = spec.attention_ffn
+        parts.append(f"{apart.attention} attention : {apart.ffn} FFN in {apart.micro_batches} micro-batches")
+    if spec.experts is not None and spec.experts.offload is None:
+        parts.append(f"experts {spec.experts.routing.kind}, {spec.experts.placement}, {spec.experts.replicas} replicas")
+    return ", ".join(parts) or "no devices beside"
 
 
 def hardware(deployment: DeploymentSpec) -> str:
@@ -182,6 +209,8 @@ def describe(deployment: DeploymentSpec) -> str:
 
 def _pool_in_words(pool: PoolSpec, *, named: bool) -> str:
     parts = [hardware_of(pool), ENGINE_TITLES[pool.engine.name], *formats_of(pool)]
+    if pool.devices is not None:
+        parts.append(devices_in_words(pool.devices))
     if pool.tiers:
         parts.append(tiers_in_words(pool))
     return (f"{pool.name}: " if named else "") + " · ".join(parts)

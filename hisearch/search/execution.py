@@ -67,10 +67,11 @@ class Candidate:
     miss: float = 0.0
 
     @property
-    def group(self) -> tuple[str, str, Parallelism, str | None, str]:
+    def group(self) -> tuple[str, str, Parallelism, str | None, str, str]:
         """What chunk and batch-limit variants have in common."""
         pool = self.pool
-        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype)
+        devices = pool.devices.model_dump_json() if pool.devices is not None else ""
+        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,19 @@ def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
 def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` looks at."""
     space = problem.space.execution
-    sizes = (space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes)
+    sizes = (
+        space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices,
+    )  # fmt: skip
     return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
 
 
 def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
     space, cache = problem.space.execution, problem.space.cache
-    choices = itertools.product(space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes)
-    for accelerator, engine, split, weight_dtype, kv_dtype in choices:
+    choices = itertools.product(
+        space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices
+    )
+    for accelerator, engine, split, weight_dtype, kv_dtype, devices in choices:
         pools, refused = [], 0
         for chunk, running in itertools.product(space.chunk_tokens, space.max_running_requests):
             try:
@@ -196,6 +201,7 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                     **degrees_of(split),
                     weight_dtype=weight_dtype,
                     kv_dtype=kv_dtype,
+                    devices=devices,
                 )
             except ValueError:
                 refused += 1
@@ -248,7 +254,9 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
     doubt, miss = _doubt(problem, pool, kv_tokens, costs, margin)
     expected = _expected(costs, pool.engine, kv_tokens, problem, most)
     replicas = _replicas(problem.demand.peak_rps, expected.capacity_rps, most)
-    price = problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+    group = replicas_of_group(pool)
+    together = deployment_of(problem.model, problem.profile, pool, group, RouterSpec())
+    price = problem.planner.usd_per_hour(together) / group
     return Candidate(
         pool=pool,
         estimate=expected,
@@ -281,6 +289,12 @@ def _doubt(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCost
 
 def _replicas(rps: float, capacity_rps: float, most: int) -> int:
     return min(max(math.ceil(rps / capacity_rps), 1), most)
+
+
+def replicas_of_group(pool: PoolSpec) -> int:
+    """Replicas that share accelerators: attention workers of one FFN; 1 where none do."""
+    apart = pool.devices.attention_ffn if pool.devices is not None else None
+    return apart.attention if apart is not None else 1
 
 
 def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:

@@ -7,16 +7,25 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hisearch.hardware.prices import deployment_cost
-from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
-from hisearch.simulate.plan import TierRefused, WorkerPlan, check_split, plan_worker
+from hisearch.simulate.plan import (
+    TierRefused,
+    WorkerPlan,
+    check_split,
+    ffn_accelerator_name,
+    plan_pool_memory,
+    plan_worker,
+    worker_devices,
+)
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.devices import DeviceSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
@@ -37,8 +46,8 @@ _Value = TypeVar("_Value")
 class World:
     """All that decides a simulation's outcome beside the job itself.
 
-    accelerators, hosts, media: catalogue entries by name. load: the study's factor on the arrival rate. seed: of every
-    simulation (common random numbers).
+    accelerators, hosts, media, devices: catalogue entries by name. load: the study's factor on the arrival rate. seed:
+    of every simulation (common random numbers).
     """
 
     model: ModelSpec
@@ -51,6 +60,7 @@ class World:
     trace: CompiledTrace
     load: float = 1.0
     seed: int = 0
+    devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal of another digest does not apply."""
@@ -65,6 +75,7 @@ class World:
             "accelerators": {name: spec.model_dump(mode="json") for name, spec in self.accelerators.items()},
             "hosts": {name: spec.model_dump(mode="json") for name, spec in self.hosts.items()},
             "media": {name: spec.model_dump(mode="json") for name, spec in self.media.items()},
+            "devices": {name: spec.model_dump(mode="json") for name, spec in self.devices.items()},
             "trace": self.trace.digest,
             "load": self.load,
             "seed": self.seed,
@@ -89,19 +100,12 @@ class Simulation:
         """KV tokens that one worker holds.
 
         Raises:
-            DoesNotFit, InvalidParallelism: see ``plan_memory``.
+            DoesNotFit, InvalidParallelism, DevicesRefused: see ``plan_worker``.
         """
-        check_split(pool, self._world.model)
-        plan = plan_memory(
-            self._world.model,
-            self._accelerator(pool),
-            tensor_parallel=pool.tensor_parallel,
-            parallelism=pool.parallelism,
-            weight_dtype=pool.weight_dtype,
-            kv_dtype=pool.kv_dtype,
-            engine=pool.engine,
-            accelerator_name=pool.accelerator,
-        )
+        world = self._world
+        check_split(pool, world.model)
+        beside = worker_devices(pool, world.devices, self._ffn_accelerator(pool))
+        plan = plan_pool_memory(pool, world.model, self._accelerator(pool), world.profile, beside)
         return plan.kv_capacity_tokens
 
     def can_build(self, pool: PoolSpec) -> bool:
@@ -122,7 +126,7 @@ class Simulation:
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment."""
         world = self._world
-        return deployment_cost(deployment, world.accelerators, world.hosts, world.media).total
+        return deployment_cost(deployment, world.accelerators, world.hosts, world.media, world.devices).total
 
     def plan(self, pool: PoolSpec) -> WorkerPlan:
         """The pool's worker, compiled at first use; replicas share it."""
@@ -206,7 +210,13 @@ class Simulation:
             media=self._world.media,
             profile=self._world.profile,
             profile_name=self._world.profile_name,
+            devices=self._world.devices,
+            ffn_accelerator=self._ffn_accelerator(pool),
         )
+
+    def _ffn_accelerator(self, pool: PoolSpec) -> AcceleratorSpec | None:
+        name = ffn_accelerator_name(pool)
+        return self._world.accelerators[name] if name is not None else None
 
     def _accelerator(self, pool: PoolSpec) -> AcceleratorSpec:
         try:

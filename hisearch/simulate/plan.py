@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
-from hisearch.latency.memory import MemoryPlan, plan_memory
+from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.devices import DeviceSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import engine_problem
@@ -22,6 +25,7 @@ from hisearch.specs.tiers import MOVER_TITLES, SIMULATED_MOVERS, may_expire, mov
 
 __all__ = [
     "NO_WINDOW",
+    "DevicesRefused",
     "MovementPlan",
     "TierPlan",
     "TierRefused",
@@ -29,8 +33,11 @@ __all__ = [
     "WorkerPlan",
     "check_simulated",
     "check_split",
+    "ffn_accelerator_name",
+    "plan_pool_memory",
     "plan_room",
     "plan_worker",
+    "worker_devices",
 ]
 
 #: A window that no request exceeds.
@@ -78,6 +85,8 @@ def plan_worker(
     media: Mapping[str, MediumSpec],
     profile: LatencyProfileSpec,
     profile_name: str = "roofline",
+    devices: Mapping[str, DeviceSpec] = {},
+    ffn_accelerator: AcceleratorSpec | None = None,
 ) -> WorkerPlan:
     """Compile a pool's worker.
 
@@ -89,16 +98,22 @@ def plan_worker(
         media: of the pool's tiers, by the names that they call them.
         profile: constants of the latency estimator.
         profile_name: how results name the profile.
+        devices: beside the accelerators, by the names that the pool's devices block calls them.
+        ffn_accelerator: that the block names, where attention and FFN are apart.
 
     Raises:
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
         TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated.
+        DevicesRefused: devices that the pool's operators cannot run on.
         ValueError: a medium that is not known.
     """
     engine = pool.engine
     check_split(pool, model)
-    memory, tiers = plan_room(pool, model=model, accelerator=accelerator, host=host, media=media)
+    beside = worker_devices(pool, devices, ffn_accelerator)
+    memory, tiers = plan_room(
+        pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=beside
+    )
     costs = compile_costs(
         profile_name,
         profile,
@@ -112,6 +127,7 @@ def plan_worker(
         max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
         max_sequences=engine.max_running_requests,
         max_context_tokens=memory.kv_capacity_tokens,
+        devices=beside,
     )
     return WorkerPlan(
         engine,
@@ -123,6 +139,48 @@ def plan_worker(
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
         ranks=pool.parallelism.ranks,
+    )
+
+
+def ffn_accelerator_name(pool: PoolSpec) -> str | None:
+    """The accelerator that a pool names for its FFNs, or None."""
+    apart = pool.devices.attention_ffn if pool.devices is not None else None
+    return apart.ffn_accelerator if apart is not None else None
+
+
+def worker_devices(
+    pool: PoolSpec, devices: Mapping[str, DeviceSpec], ffn_accelerator: AcceleratorSpec | None = None
+) -> WorkerDevices | None:
+    """The pool's devices by the names of its block; None without one."""
+    if pool.devices is None:
+        return None
+    named = {name: devices[entry.device] for name, entry in pool.devices.beside.items()}
+    return WorkerDevices(pool.devices, named, ffn_accelerator)
+
+
+def plan_pool_memory(
+    pool: PoolSpec,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    devices: WorkerDevices | None,
+) -> MemoryPlan:
+    """Memory of a pool's worker, with what its devices hold of it; errors as of ``plan_worker``."""
+    elsewhere = Elsewhere()
+    if devices is not None:
+        elsewhere = devices_memory(
+            devices, model, accelerator, profile, pool.parallelism, pool.weight_dtype, pool.kv_dtype
+        )
+    return plan_memory(
+        model,
+        accelerator,
+        tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism,
+        weight_dtype=pool.weight_dtype,
+        kv_dtype=pool.kv_dtype,
+        engine=pool.engine,
+        accelerator_name=pool.accelerator,
+        elsewhere=elsewhere,
     )
 
 
@@ -148,18 +206,11 @@ def plan_room(
     accelerator: AcceleratorSpec,
     host: HostSpec | None,
     media: Mapping[str, MediumSpec],
+    profile: LatencyProfileSpec,
+    devices: WorkerDevices | None = None,
 ) -> tuple[MemoryPlan, Tiers]:
     """Where a worker keeps KV: its device memory, and its tiers; arguments and errors as of ``plan_worker``."""
-    memory = plan_memory(
-        model,
-        accelerator,
-        tensor_parallel=pool.tensor_parallel,
-        parallelism=pool.parallelism,
-        weight_dtype=pool.weight_dtype,
-        kv_dtype=pool.kv_dtype,
-        engine=pool.engine,
-        accelerator_name=pool.accelerator,
-    )
+    memory = plan_pool_memory(pool, model, accelerator, profile, devices)
     check_simulated(pool)
     return memory, plan_tiers(pool, model=model, memory=memory, accelerator=accelerator, host=host, media=media)
 

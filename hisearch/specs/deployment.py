@@ -17,6 +17,7 @@ from hisearch.specs.base import (
     Strict,
 )
 from hisearch.specs.cluster import AutoscaleSpec, IncidentSpec, ReplicasSpec, RetrySpec, RoleName, TransferSpec
+from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -173,6 +174,9 @@ class PoolSpec(Strict):
         default_factory=list, max_length=3, description="KV cache below device memory, nearest first; none by default."
     )
     movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+    devices: DevicesSpec | None = Field(
+        None, description="Devices beside the accelerators, and which operators, weights and experts are where."
+    )
     schedule: list[ReplicasSpec] = Field(
         default_factory=list, description="Replicas over time, by time; ``replicas`` holds until the first."
     )
@@ -221,6 +225,7 @@ class DefinitionsSpec(Strict):
     accelerators: dict[str, AcceleratorSpec] = Field(default_factory=dict, description="Accelerators.")
     hosts: dict[str, HostSpec] = Field(default_factory=dict, description="Hosts.")
     media: dict[str, MediumSpec] = Field(default_factory=dict, description="Media.")
+    devices: dict[str, DeviceSpec] = Field(default_factory=dict, description="Devices.")
     profiles: dict[str, LatencyProfileSpec] = Field(default_factory=dict, description="Latency profiles.")
     fabrics: dict[str, FabricSpec] = Field(default_factory=dict, description="Fabrics.")
 
@@ -231,6 +236,7 @@ DEFINITIONS: dict[str, str] = {
     "Accelerator": "accelerators",
     "Host": "hosts",
     "Medium": "media",
+    "Device": "devices",
     "LatencyProfile": "profiles",
     "Fabric": "fabrics",
 }

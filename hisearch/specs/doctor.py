@@ -187,9 +187,10 @@ def _slo_warnings(document: Document[Any]) -> list[Problem]:
 
 def _price_notes(hardware: Hardware, document: Document[Any]) -> list[Problem]:
     """One note on all prices that are assumptions (law L8)."""
-    assumed = [name for name, found in hardware.accelerators.items() if found.spec.price.evidence == "assumed"]
+    entries = hardware.accelerators | hardware.devices
+    assumed = [name for name, found in entries.items() if found.spec.price.evidence == "assumed"]
     if not assumed:
         return []
-    oldest = min(hardware.accelerators[name].spec.price.as_of for name in assumed)
+    oldest = min(entries[name].spec.price.as_of for name in assumed)
     message = f"prices of {', '.join(assumed)} are assumptions of {oldest} or later; edit the accelerators' profiles"
     return [document.problem("spec", message)]

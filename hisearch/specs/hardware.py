@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from hisearch.specs.base import Count, DType, NonNegative, NonNegativeInt, Positive, Price, Provenance, Strict
+from hisearch.specs.systolic import SystolicSpec
 
 ScopeName = Literal["worker", "node", "cluster"]
 
@@ -31,6 +32,9 @@ class AcceleratorSpec(Strict):
     )
     host_link: LinkSpec = Field(
         description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+    )
+    systolic: SystolicSpec | None = Field(
+        None, description="Its systolic arrays, whose law prices operators in place of the roofline."
     )
     host: str | None = Field(None, description="Name or path of the Host that usually carries it.")
     idle_w: NonNegative = Field(description="Draw when idle.")

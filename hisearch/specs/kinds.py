@@ -9,6 +9,7 @@ from pydantic import Field, create_model
 
 from hisearch.specs.base import API_VERSION, Metadata, Strict
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.devices import DeviceSpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
@@ -24,6 +25,7 @@ KINDS: dict[str, type[Strict]] = {
     "Model": ModelSpec,
     "Accelerator": AcceleratorSpec,
     "Medium": MediumSpec,
+    "Device": DeviceSpec,
     "Host": HostSpec,
     "Fabric": FabricSpec,
     "LatencyProfile": LatencyProfileSpec,
@@ -38,6 +40,7 @@ FOLDERS: dict[str, str] = {
     "Model": "profiles/models",
     "Accelerator": "profiles/accelerators",
     "Medium": "profiles/media",
+    "Device": "profiles/devices",
     "Host": "profiles/hosts",
     "Fabric": "profiles/fabrics",
     "LatencyProfile": "profiles/latency",

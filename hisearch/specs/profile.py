@@ -121,7 +121,7 @@ class LatencyProfileSpec(Strict):
     With choices, estimator auto takes the profile of the accelerator and engine at hand, and is the roofline elsewhere.
     """
 
-    estimator: Literal["roofline", "scaled", "tables", "regression", "aic", "auto"] = Field(
+    estimator: Literal["roofline", "scaled", "tables", "regression", "aic", "auto", "devices"] = Field(
         "roofline", description="Law that the constants belong to (docs/latency.md)."
     )
     evidence: Evidence = Field(description="How the constants are known; reports repeat it.")
@@ -134,7 +134,9 @@ class LatencyProfileSpec(Strict):
         None, description="All-gather and reduce-scatter; as all_reduce where absent."
     )
     operators: str | None = Field(
-        None, description="Folder of measured operator tables, with estimator tables (docs/latency.md states the form)."
+        None,
+        description="Measured operators: with estimator tables a folder (docs/latency.md states the form), with "
+        "estimator devices a CSV of latencies (docs/hardware.md).",
     )
     engines: dict[str, EngineOverhead] = Field(min_length=1, description="Host work by engine: vllm, sglang, trtllm.")
     laws: LawsSpec | None = Field(None, description="Fitted laws of operator families; with estimator scaled.")

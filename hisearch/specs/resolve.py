@@ -10,6 +10,7 @@ from typing import Any, cast
 from hisearch.specs.base import Strict
 from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec
+from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.document import Document, parse_document
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, shown_path
 from hisearch.specs.model import ModelSpec
@@ -57,10 +58,23 @@ def load_deployment(
             resolver.host(hardware, document, f"{at}.host", pool.host)
         for number, tier in enumerate(pool.tiers):
             resolver.medium(hardware, document, f"{at}.tiers.{number}.medium", tier.medium)
+        if pool.devices is not None:
+            resolver.devices(hardware, document, f"{at}.devices", pool.devices)
     if (fabric := document.spec.transfer.fabric) is not None:
         hardware.fabrics[fabric] = resolver.refer(document, "Fabric", "spec.transfer.fabric", fabric)
     _check_tiers(document, hardware)
     return ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings)
+
+
+def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[LatencyProfileSpec]) -> None:
+    """Refuses a space that would hold workers with devices, priced by the roofline, against others by fitted laws."""
+    priced_alike = profile.spec.estimator in {"roofline", "devices"}
+    if any(block is not None for block in space.spec.execution.devices) and not priced_alike:
+        raise space.error(
+            "spec.profile",
+            f"{profile.name} prices workers without devices by estimator {profile.spec.estimator}, those of "
+            "execution.devices are priced by the roofline: name a profile of estimator roofline or devices",
+        )
 
 
 def _check_tiers(document: Document[DeploymentSpec], hardware: Hardware) -> None:
@@ -108,6 +122,10 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     hardware = Hardware({}, {}, {})
     for index, name in enumerate(space.spec.execution.accelerators):
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
+    _check_device_profile(space, profile)
+    for index, block in enumerate(space.spec.execution.devices):
+        if block is not None:
+            resolver.devices(hardware, space, f"spec.execution.devices.{index}", block)
     for number, tier in enumerate(space.spec.cache.tiers):
         for index, name in enumerate(tier.media):
             resolver.medium(hardware, space, f"spec.cache.tiers.{number}.media.{index}", name)
@@ -206,6 +224,15 @@ class _Resolver:
     def medium(self, hardware: Hardware, document: Document[Any], keypath: str, name: str) -> None:
         """Adds a medium."""
         hardware.media[name] = self.refer(document, "Medium", keypath, name)
+
+    def devices(self, hardware: Hardware, document: Document[Any], keypath: str, spec: DevicesSpec) -> None:
+        """Adds what a devices block names."""
+        for name, entry in spec.beside.items():
+            found = self.refer(document, "Device", f"{keypath}.beside.{name}.device", entry.device)
+            hardware.devices[entry.device] = found
+        apart = spec.attention_ffn
+        if apart is not None and apart.ffn_accelerator is not None:
+            self.accelerator(hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", apart.ffn_accelerator)
 
     def _absolute(self, workload: Document[WorkloadSpec]) -> Document[WorkloadSpec]:
         file = workload.spec.file

@@ -11,6 +11,7 @@ from typing import Any
 from hisearch.specs.base import API_VERSION, Strict
 from hisearch.specs.catalogue import shipped_root
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.devices import DeviceSpec
 from hisearch.specs.document import Document
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.kinds import FOLDERS
@@ -27,18 +28,30 @@ class Hardware:
     """Catalogue entries that a study or deployment names, and those that they name in turn; all by name.
 
     ``hosts`` holds each accelerator's usual host (``AcceleratorSpec.host``) and any that a pool names.
-    ``media`` holds the tiers' media and the hosts' own.
+    ``media`` holds the tiers' media and the hosts' own, ``devices`` what stands beside accelerators.
     """
 
     accelerators: dict[str, Document[AcceleratorSpec]]
     hosts: dict[str, Document[HostSpec]]
     media: dict[str, Document[MediumSpec]]
     fabrics: dict[str, Document[FabricSpec]] = field(default_factory=dict)
+    devices: dict[str, Document[DeviceSpec]] = field(default_factory=dict)
 
     @property
     def documents(self) -> list[Document[Any]]:
         """All of them."""
-        return [*self.accelerators.values(), *self.hosts.values(), *self.media.values(), *self.fabrics.values()]
+        return [
+            *self.accelerators.values(),
+            *self.hosts.values(),
+            *self.media.values(),
+            *self.fabrics.values(),
+            *self.devices.values(),
+        ]
+
+    @property
+    def device_specs(self) -> dict[str, DeviceSpec]:
+        """What the devices of pools lead to, by the names that pools call them."""
+        return {name: document.spec for name, document in self.devices.items()}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hisearch.specs.deployment import DEFINITIONS, DefinitionsSpec, DeploymentSpec
+from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.document import Document
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -34,6 +35,7 @@ def stand_alone(
             "accelerator": own.accelerator(pool.accelerator),
             "host": own.host(pool.host) if pool.host is not None else None,
             "tiers": tiers,
+            "devices": own.devices(pool.devices) if pool.devices is not None else None,
         }
         pools.append(pool.model_copy(update=names))
     update: dict[str, Any] = {
@@ -78,6 +80,17 @@ class _Own:
         """Name of a medium."""
         document: Document[MediumSpec] = self._hardware.media[ref]
         return self.name(document, document.spec)
+
+    def devices(self, spec: DevicesSpec) -> DevicesSpec:
+        """The same block with the names that its devices and accelerators have then."""
+        beside = {}
+        for name, entry in spec.beside.items():
+            document: Document[DeviceSpec] = self._hardware.devices[entry.device]
+            beside[name] = entry.model_copy(update={"device": self.name(document, document.spec)})
+        apart = spec.attention_ffn
+        if apart is not None and apart.ffn_accelerator is not None:
+            apart = apart.model_copy(update={"ffn_accelerator": self.accelerator(apart.ffn_accelerator)})
+        return spec.model_copy(update={"beside": beside, "attention_ffn": apart})
 
     def name(self, document: Document[Any], spec: Any) -> str:
         """The document's name, under which ``spec`` is kept where it does not ship; numbered where that is taken."""

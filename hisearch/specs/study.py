@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.deployment import EvictionName
+from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
@@ -53,6 +54,12 @@ class ExecutionSpace(Strict):
     max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
     sglang_page_tokens: Count = Field(
         1, description="Tokens per KV page under SGLang; tiers move whole pages, of 64 tokens as a rule."
+    )
+    devices: list[DevicesSpec | None] = Field(
+        default=[None],
+        min_length=1,
+        description="As a Pool's: device mixes, operator maps, ratios of attention and FFN, places of experts and "
+        "weights; null for none.",
     )
     max_replicas: Count = Field(32, description="Most workers of a deployment.")
     max_accelerators: Count = Field(64, description="Most accelerators of a deployment.")

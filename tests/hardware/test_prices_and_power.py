@@ -10,6 +10,7 @@ from hisearch.hardware.power import worker_dynamic_w, worker_idle_w, worker_powe
 from hisearch.hardware.prices import deployment_cost
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.devices import DeviceSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 
 TODAY = datetime.date(2025, 1, 1)
@@ -119,3 +120,26 @@ def test_power_is_linear_between_idle_and_active():
     assert worker_idle_w(card, 4, host(0.0)) == 680.0
     with pytest.raises(ValueError, match="within 0 and 1"):
         worker_power_w(card, 1, 1.5)
+
+
+def device(usd_per_hour: float) -> DeviceSpec:
+    return DeviceSpec(
+        kind="cxl", memory_bytes=5e11, memory_bandwidth_bytes_per_s=2e10, idle_w=20.0,
+        price=Price(usd_per_hour=usd_per_hour, source="assumed", as_of=TODAY), provenance=FACTS,
+    )  # fmt: skip
+
+
+def test_devices_are_bought_for_each_accelerator():
+    bought = deployment(devices={"beside": {"far": {"device": "cxl", "count": 2}}})
+    cost = deployment_cost(bought, {"h100": accelerator()}, {}, {}, {"cxl": device(0.5)})
+    assert cost.device_usd_per_hour == pytest.approx(2 * 3 * 2 * 0.5)
+    assert cost.total == pytest.approx(15.0 + 6.0)
+    with pytest.raises(ValueError, match="no device named 'cxl'"):
+        deployment_cost(bought, {"h100": accelerator()}, {}, {})
+
+
+def test_ffn_accelerators_are_bought_for_each_group_begun():
+    apart = {"attention_ffn": {"attention": 2, "ffn": 5}}
+    cost = deployment_cost(deployment(replicas=3, devices=apart), {"h100": accelerator()}, {}, {})
+    assert cost.accelerators == 3 * 2 + 2 * 5
+    assert cost.total == pytest.approx(16 * 2.5)

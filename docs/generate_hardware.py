@@ -1,0 +1,427 @@
+"""Computes the tables and figures of docs/hardware.md and writes them between its markers; pictures need Chromium.
+
+Usage::
+
+    python docs/generate_hardware.py            # prints the tables
+    python docs/generate_hardware.py --write    # writes them into the page, and draws the figures
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.workload import load_trace
+from hisearch.latency.devices.breakdown import by_operator
+from hisearch.latency.devices.build import WorkerDevices
+from hisearch.latency.devices.compose import compose
+from hisearch.latency.devices.worker import DeviceWorker, Load
+from hisearch.latency.sharding import Parallelism
+from hisearch.score.capacity import capacity
+from hisearch.score.components import component_power
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.devices import DevicesSpec
+from hisearch.specs.yaml_nodes import dump_yaml
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.trace import make_trace
+
+PAGE = Path(__file__).with_name("hardware.md")
+IMAGES = Path(__file__).resolve().parent / "images"
+CATALOGUE = Catalogue()
+PIM_BLOCK: dict[str, Any] = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+SCHEDULES = ("serial", "interleaved", "best")
+
+
+NVLINK = {
+    "between": ["accelerator", "pim"],
+    "link": {"kind": "nvlink", "bandwidth_bytes_per_s": 450e9, "latency_s": 2e-6},
+}
+
+
+def striped(device: str) -> dict[str, Any]:
+    """Decode attention in PIM whose channels each hold a stripe of every head."""
+    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "mapping": "striped"}}, "schedule": "best"}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def simulated(spec: dict[str, Any], trace: Any, **options: Any) -> SimulatedDeployment:
+    """A deployment that is written out here."""
+    envelope = {"apiVersion": "hisearch/v1", "kind": "Deployment", "metadata": {"name": "page"}, "spec": spec}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deployment.yaml"
+        path.write_text(dump_yaml(envelope), encoding="utf-8")
+        return simulate_deployment(path, trace, **options)
+
+
+def law(model: str, accelerator: str, split: Parallelism, block: dict[str, Any]) -> DeviceWorker:
+    """The law of a worker's steps."""
+    spec = DevicesSpec.model_validate(block)
+    devices = {name: CATALOGUE.get("Device", entry.device).spec for name, entry in spec.beside.items()}
+    return compose(
+        WorkerDevices(spec, devices), CATALOGUE.get("Model", model).spec,
+        CATALOGUE.get("Accelerator", accelerator).spec, CATALOGUE.get("LatencyProfile", "roofline").spec, split, None,
+        "bf16",
+    )  # fmt: skip
+
+
+def decode_s(worker: DeviceWorker, sequences: float, context: float) -> float:
+    """Seconds of a step of decodes of ``context`` tokens each, LM head included."""
+    n = np.array([float(sequences)])
+    return float((worker.step(Load(n, 0 * n, 0 * n, n, n * context)) + worker.sequence(n))[0])
+
+
+def batch(requests: int, prompt: int, answer: int) -> Any:
+    """So many alike requests at once."""
+    lengths = {"input_tokens": np.full(requests, prompt), "output_tokens": np.full(requests, answer)}
+    return compile_trace(make_trace(arrival_s=np.zeros(requests), **lengths), "batch")
+
+
+def gpu_and_pim() -> str:
+    """Llama-3.1-8B on an A6000 with PIM and without: 256 requests of 128 in and 512 out."""
+    trace, rows = batch(256, 128, 512), []
+    engine = {"name": "vllm", "max_running_requests": 256}
+    base: tuple[float, float] = (0.0, 0.0)
+    for name, block in (("GPU", None), *((f"GPU + PIM, {s}", {**PIM_BLOCK, "schedule": s}) for s in SCHEDULES)):
+        pool = {"accelerator": "a6000", "engine": engine, "devices": block}
+        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace)
+        result = run.result
+        begun, end = (float(np.nanmax(getattr(result.requests, f))) for f in ("first_token_s", "finish_s"))
+        rate = 256 * 511 / (end - begun)
+        joules = (result.workers.energy_j.sum() + result.idle_w * result.makespan_s) / (256 * 512)
+        base = base if block is not None else (rate, joules)
+        rows.append(
+            [name, f"{rate:,.0f}", f"{rate / base[0]:.2f}", f"{joules * 1e3:.1f}", f"{joules / base[1] - 1:+.1%}"]
+        )
+    return table(("", "tokens/s after prefill", "of GPU", "mJ/token", "of GPU"), rows)
+
+
+def operators() -> str:
+    """A step of 256 decodes, operator by operator, on the GPU alone and with PIM."""
+    n = np.array([256.0])
+    load = Load(n, 0 * n, 0 * n, n, n * 384)
+    blocks: dict[str, dict[str, Any]] = {"GPU": {}, "GPU + PIM": PIM_BLOCK}
+    found = {
+        name: {share.operator: share for share in by_operator(law("llama-3.1-8b", "a6000", Parallelism(), block), load)}
+        for name, block in blocks.items()
+    }
+    rows = []
+    for operator in found["GPU + PIM"]:
+        cells = [operator]
+        for shares in found.values():
+            share = shares.get(operator)
+            cells += ["", "", ""] if share is None else [
+                share.device, f"{share.seconds * 1e3:.2f}", f"{share.joules / 256 * 1e3:.2f}"
+            ]  # fmt: skip
+        rows.append(cells)
+    head = ("256 decodes of 384 tokens", "GPU: device", "ms", "mJ/token", "GPU + PIM: device", "ms", "mJ/token")
+    return table(head, rows)
+
+
+def crossover() -> tuple[str, go.Figure]:
+    """Decode throughput by batch, 384 tokens of context each."""
+    batches = (16, 32, 64, 128, 192, 256, 320, 384, 512, 768, 1024)
+    workers = {"GPU": law("llama-3.1-8b", "a6000", Parallelism(), {})}
+    for schedule in SCHEDULES[:2]:
+        workers[f"GPU + PIM, {schedule}"] = law(
+            "llama-3.1-8b", "a6000", Parallelism(), {**PIM_BLOCK, "schedule": schedule}
+        )
+    rates = {name: [n / decode_s(worker, n, 384) for n in batches] for name, worker in workers.items()}
+    rows = [[name, *(f"{rate:,.0f}" for rate in found)] for name, found in rates.items()]
+    figure = go.Figure()
+    for name, found in rates.items():
+        figure.add_scatter(x=batches, y=found, name=name, mode="lines+markers")
+    figure.update_xaxes(title="decodes in a step", type="log")
+    figure.update_yaxes(title="tokens per second", rangemode="tozero")
+    figure.update_layout(title="Llama-3.1-8B on an A6000, 384 tokens of context each")
+    return table(("tokens/s at", *(str(n) for n in batches)), rows), figure
+
+
+def npu_and_pim() -> str:
+    """Four NeuPIMs-like NPUs with PIM and without, over parallelism mixes; 256 requests of two lengths."""
+    rows = []
+    inside = {**PIM_BLOCK, "beside": {"pim": {"device": "npu-hbm-pim"}}}
+    lengths = (("Alpaca", 12 + 56 / 2), ("ShareGPT", 80 + 296 / 2), ("4,096 tokens", 4096.0))
+    for split in (Parallelism(tensor=4), Parallelism(tensor=2, pipeline=2), Parallelism(pipeline=4)):
+        for name, context in lengths:
+            found = [
+                256 / decode_s(law("llama-3.1-8b", "npu-8x128x128", split, block), 256 / split.pipeline, context)
+                for block in ({}, *({**inside, "schedule": schedule} for schedule in SCHEDULES[:2]))
+            ]
+            cells = [f"{found[0]:,.0f}", *(f"{rate:,.0f} ({rate / found[0]:.2f})" for rate in found[1:])]
+            rows.append([f"TP {split.tensor}, PP {split.pipeline}", name, *cells])
+    return table(("4 NPUs", "lengths", "NPU, tokens/s", "+ PIM, serial", "+ PIM, interleaved"), rows)
+
+
+def tpu() -> str:
+    """300 requests of ShareGPT-like lengths at 10 a second on one TPU v6e."""
+    drawn = load_trace("sharegpt-closed-loop").arrays
+    lengths = {"input_tokens": drawn.input_tokens[:300], "output_tokens": drawn.output_tokens[:300]}
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(0.1, 300))
+    trace = compile_trace(make_trace(arrival_s=arrivals, **lengths), "sharegpt-like")
+    rows = []
+    for accelerator in ("tpu-v6e", "a6000", "h100-sxm"):
+        pool = {"accelerator": accelerator, "engine": {"name": "vllm"}}
+        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace)
+        metrics = run.metrics
+        rate = float(lengths["output_tokens"].sum()) / run.result.makespan_s
+        rows.append(
+            [accelerator, f"{metrics['ttft_p99_s'] * 1e3:.0f}", f"{metrics['tpot_p50_s'] * 1e3:.1f}", f"{rate:,.0f}"]
+        )
+    return table(("accelerator", "TTFT p99, ms", "TPOT p50, ms", "output tokens/s"), rows)
+
+
+def pulses() -> tuple[str, go.Figure]:
+    """Power of a worker over three pulses of load, 60 s apart, by component."""
+    rng = np.random.default_rng(0)
+    arrivals = np.sort(np.concatenate([60.0 * i + rng.uniform(0, 12, 120) for i in range(3)]))
+    trace = compile_trace(
+        make_trace(arrival_s=arrivals, input_tokens=np.full(360, 1024), output_tokens=np.full(360, 128)), "pulses"
+    )
+    host = CATALOGUE.get("Host", "workstation-rtx-pro-6000-8").spec
+    rows, figure = [], go.Figure()
+    for ranks in (1, 2):
+        pool = {"accelerator": "rtx-pro-6000", "tensor_parallel": ranks, "engine": {"name": "vllm"}}
+        pool["devices"] = {**PIM_BLOCK, "schedule": "best"}
+        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace, log=True)
+        base_w = host.base_w * ranks / host.accelerators
+        power = component_power(run.result, run.plan.costs, 0.5, constant_w={"host": base_w})
+        joules, tokens = power.joules(), 360 * 128
+        rows.append(
+            [
+                f"TP {ranks}",
+                *(f"{joules[name] / tokens:.3f}" for name in joules),
+                f"{sum(joules.values()) / tokens:.3f}",
+            ]
+        )
+        total = np.sum(list(power.watts.values()), axis=0)
+        figure.add_scatter(x=power.edges_s[:-1], y=total, name=f"TP {ranks}, all", mode="lines")
+        figure.add_scatter(
+            x=power.edges_s[:-1], y=power.watts["accelerator"], name=f"TP {ranks}, accelerators", mode="lines",
+            line_dash="dot",
+        )  # fmt: skip
+        head = ("joules per output token", *joules, "all")
+    figure.update_xaxes(title="seconds")
+    figure.update_yaxes(title="W", rangemode="tozero")
+    figure.update_layout(title="Three pulses of load, 60 s apart: Llama-3.1-8B on RTX PRO 6000 and HBM2-PIM")
+    return table(head, rows), figure
+
+
+def shared_cache() -> str:
+    """Two workers with a host cache each, or one that they share: memory used and hit rates."""
+    trace, rows = load_trace("chat-multiturn"), []
+    for name, gib, scope in (("none", 0, "node"), ("128 GiB each", 128, "worker"), ("256 GiB shared", 256, "node")):
+        pool = {
+            "accelerator": "h100-sxm", "replicas": 2, "engine": {"name": "vllm", "memory_fraction": 0.5},
+            "movement": {"mover": "lmcache"},
+            "tiers": [{"medium": "ddr5", "gib": gib, "scope": scope}] if gib else [],
+        }  # fmt: skip
+        spec = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool], "router": {"policy": "round_robin"}}
+        run = simulated(spec, trace, load=0.4)
+        requests = run.result.requests
+        prompts = float(requests.input_tokens.sum())
+        hits = [float(getattr(requests, f).sum()) / prompts for f in ("hit_tokens", "host_hit_tokens")]
+        peaks = " / ".join(f"{peak / run.result.kv_capacity_tokens:.0%}" for peak in run.result.workers.peak_kv_tokens)
+        rows.append([name, peaks, f"{hits[0]:.1%}", f"{hits[1]:.1%}", f"{run.metrics['ttft_p99_s']:.2f}"])
+    head = ("host cache", "peak use of KV memory", "prompt tokens found in it", "and in the host cache", "TTFT p99, s")
+    return table(head, rows)
+
+
+def networks() -> str:
+    """One step on up to 2,048 devices, and what pricing it takes."""
+    network = {
+        "dimensions": [
+            {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": 450e9, "latency_s": 1e-6},
+            {"topology": "switch", "ranks": 32, "bandwidth_bytes_per_s": 50e9, "latency_s": 3e-6,
+             "oversubscription": 2.0},
+            {"topology": "ring", "ranks": 8, "bandwidth_bytes_per_s": 25e9, "latency_s": 5e-6},
+        ]
+    }  # fmt: skip
+    mixes = (
+        ("llama-3.1-70b", Parallelism(tensor=64)), ("llama-3.1-70b", Parallelism(pipeline=64)),
+        ("llama-3.1-70b", Parallelism(tensor=8, pipeline=8)),
+        ("deepseek-v3", Parallelism(tensor=1, attention_data=256, expert=256, pipeline=8)),
+        ("deepseek-v3", Parallelism(tensor=8, attention_data=32, expert=256, pipeline=8)),
+    )  # fmt: skip
+    rows = []
+    for model, split in mixes:
+        begun = time.perf_counter()
+        worker = law(model, "h100-sxm", split, {"network": network})
+        step_s = decode_s(worker, 32, 2048)
+        taken_s = time.perf_counter() - begun
+        n = np.array([32.0])
+        shared = float(worker.collectives.layer_s(n)[0]) * worker.model.layers + float(
+            worker.collectives.embedding_s(n)[0]
+        )
+        rate = 32 * split.attention_data * split.pipeline / step_s
+        rows.append([
+            model, f"TP {split.tensor}, PP {split.pipeline}, DP attention {split.attention_data}, EP {split.expert}",
+            f"{split.ranks:,}", f"{step_s * 1e3:.1f}", f"{shared / step_s:.0%}", f"{rate:,.0f}", f"{taken_s * 1e3:.0f}",
+        ])  # fmt: skip
+    head = (
+        "model",
+        "mix",
+        "devices",
+        "pass of 32 decodes, ms",
+        "of it on the network",
+        "tokens/s, all",
+        "priced in, ms",
+    )
+    return table(head, rows)
+
+
+def attention_ffn() -> str:
+    """Decode throughput per accelerator with attention and FFN apart, by their ratio, beside both together."""
+    rows = []
+    for model, tensor, context in (("llama-3.1-70b", 4, 8192), ("qwen3-235b-a22b", 4, 8192)):
+        together = law(model, "h100-sxm", Parallelism(tensor=4), {})
+        alone = 64 / decode_s(together, 64, context) / 4
+        cells = []
+        for ffn in (4, 8, 16, 32):
+            block = {"attention_ffn": {"attention": 4, "ffn": ffn, "micro_batches": 3}}
+            apart = law(model, "h100-sxm", Parallelism(tensor=tensor), block)
+            sequences = 4 * 128
+            cells.append(f"{sequences / decode_s(apart, 128, context) / (4 * tensor + ffn):,.0f}")
+        rows.append([model, f"{alone:,.0f}", *cells])
+    head = ("tokens/s per H100", "together, 64 decodes on 4", *(f"4 × 4 attention, {n} FFN" for n in (4, 8, 16, 32)))
+    return table(head, rows)
+
+
+def offloaded_experts() -> str:
+    """Steps of a model whose experts lie in CXL memory or with the host's CPU."""
+    rows = []
+    for name, device, more in (
+        ("fetched over CXL 3, lru", "cxl3-memory", {}),
+        ("and half of them foreseen", "cxl3-memory", {"predicted": 0.5}),
+        ("run by the host's CPU", "host-cpu-amx", {"run": "there"}),
+    ):
+        cells = []
+        for resident in (16, 32, 64, 96):
+            offload = {"device": "far", "resident": resident, **more}
+            block = {"beside": {"far": {"device": device}},
+                     "experts": {"routing": {"kind": "zipf", "exponent": 0.8}, "offload": offload}}  # fmt: skip
+            worker = law("qwen3-30b-a3b", "l40s", Parallelism(), block)
+            cells += [f"{decode_s(worker, 1, 4096) * 1e3:.0f} / {decode_s(worker, 32, 4096) * 1e3:.0f}"]
+        rows.append([name, *cells])
+    return table(("step of 1 / 32 decodes, ms", *(f"{n} of 128 resident" for n in (16, 32, 64, 96))), rows)
+
+
+def tokens_per_dollar() -> tuple[str, go.Figure]:
+    """What PIM, CXL memory or one more worker buys a deployment for long-context chat."""
+    trace = load_trace("mooncake-like")
+    tokens = float((trace.arrays.input_tokens + trace.arrays.output_tokens).sum())
+    span_s = float(np.nanmax(trace.arrays.arrival_s) - np.nanmin(trace.arrays.arrival_s))
+    tier = [{"medium": "cxl-dram", "gib": 512, "scope": "worker"}]
+    variants: tuple[tuple[str, int, dict[str, Any]], ...] = (
+        ("7 workers of 4 × H100", 7, {}),
+        ("one worker more", 8, {}),
+        ("512 GiB of CXL behind each worker", 7, {"tiers": tier}),
+        ("6 workers with as much CXL", 6, {"tiers": tier}),
+        ("7 workers, HBM2-PIM beside each H100, a channel for each head", 7,
+         {"devices": {**PIM_BLOCK, "schedule": "best"}}),
+        ("the same, heads striped over the channels", 7, {"devices": striped("hbm2-pim")}),
+        ("and on NVLink", 7, {"devices": {**striped("hbm2-pim"), "links": [NVLINK]}}),
+        ("LPDDR5-PIM beside each H100, striped", 7, {"devices": striped("lpddr5-pim")}),
+        ("KV cache in CXL memory", 7, {"devices": {"beside": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
+    )  # fmt: skip
+    rows, names, values = [], [], []
+    for name, replicas, more in variants:
+        pool = {
+            "accelerator": "h100-sxm", "tensor_parallel": 4, "replicas": replicas, "weight_dtype": "fp8",
+            "engine": {"name": "vllm", "max_running_requests": 256}, **more,
+        }  # fmt: skip
+        router = {"policy": "cache_aware", "balance_abs_threshold": 16, "balance_rel_threshold": 1.1}
+        spec = {"model": "llama-3.1-70b", "profile": "roofline", "pools": [pool], "router": router}
+
+        def at(load: float, spec: dict[str, Any] = spec) -> Any:
+            return simulated(spec, trace, slo="long-context-chat", load=load).score
+
+        found = capacity(at, relative_tolerance=0.02)
+        one = simulated(spec, trace, slo="long-context-chat")
+        usd = one.cost.total
+        value = tokens * 3600 / span_s * found.load / usd / 1e6
+        names.append(name)
+        values.append(value)
+        rows.append([
+            name, f"${usd:.2f}", f"{one.metrics['ttft_p99_s']:.1f}", f"{one.metrics['tpot_p99_s'] * 1e3:.0f}",
+            f"{found.load:.2f}", f"{value:.2f}",
+        ])  # fmt: skip
+    figure = go.Figure(go.Bar(x=values, y=names, orientation="h"))
+    figure.update_xaxes(title="million tokens served within the SLO per dollar")
+    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(title="Llama-3.1-70B for long-context chat")
+    head = ("", "USD/hour", "TTFT p99, s", "TPOT p99, ms", "load within the SLO", "million tokens per dollar")
+    return table(head, rows), figure
+
+
+SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
+    "gpu-pim": gpu_and_pim,
+    "operators": operators,
+    "crossover": crossover,
+    "npu-pim": npu_and_pim,
+    "tpu": tpu,
+    "pulses": pulses,
+    "shared-cache": shared_cache,
+    "networks": networks,
+    "attention-ffn": attention_ffn,
+    "offloaded-experts": offloaded_experts,
+    "tokens-per-dollar": tokens_per_dollar,
+}
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """The page with a table between its markers."""
+    begin, end = f"<!-- hardware: {name} -->\n", f"<!-- hardware: {name} end -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(page):
+        raise SystemExit(f"{PAGE} has no markers for {name}")
+    return pattern.sub(lambda _: f"{begin}{text}\n{end}", page)
+
+
+def draw(figure: go.Figure, path: Path) -> None:
+    """A picture of 1,000 by 430 points."""
+    figure.update_layout(
+        template="plotly_white", font={"family": "Arial", "size": 14}, width=1000, height=430,
+        margin={"l": 70, "r": 20, "t": 60, "b": 60}, legend={"orientation": "h", "y": -0.2},
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "figure.html"
+        figure.write_html(page, config={"displayModeBar": False})
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1010,445"]
+        command = ["chromium", *options, "--virtual-time-budget=4000", f"--screenshot={path}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+def main() -> None:
+    """Compute what is asked for, print it, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*SECTIONS, []], help="tables; all where none is named")
+    parser.add_argument("--write", action="store_true", help="into docs/hardware.md, with its figures")
+    options = parser.parse_args()
+    for name in options.names or SECTIONS:
+        made = SECTIONS[name]()
+        text, figure = made if isinstance(made, tuple) else (made, None)
+        print(f"{name}\n\n{text}\n")
+        if options.write:
+            page = PAGE.read_text(encoding="utf-8")
+            PAGE.write_text(replaced(page, name, text), encoding="utf-8")
+            if figure is not None:
+                draw(figure, IMAGES / f"hardware-{name}.png")
+
+
+if __name__ == "__main__":
+    main()

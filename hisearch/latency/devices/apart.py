@@ -1,0 +1,104 @@
+"""Attention and FFN on accelerators of their own, with micro-batches going back and forth.
+
+Notation
+    M, N    attention workers that share the FFN accelerators, and these
+    r       accelerators of an attention worker (tensor parallel)
+    k       micro-batches of a worker's batch; the M workers' i-th ones arrive together
+    t       tokens of a micro-batch of one worker
+    h       bytes of a token's hidden state
+    d       FFN accelerators that a token goes to: all N of a dense FFN, which is split by width; those that hold its
+            experts, N (1 - (1 - 1/N)^e) for e even and independent choices
+    B, l    bytes/s of each accelerator's link, one direction, and its latency
+
+    there    l + max(t h d / (r B), M t h d / (N B))      out of a worker's links, into an FFN accelerator's
+    FFN      on M t tokens; a dense one ends with a reduce-scatter among the N
+    back     l + max(t h b / (r B), M t h b / (N B))      b = 1 where sums are made there, d for experts
+
+Each of the four is a station of its own (both directions of a link work at once), so that a step is the overlapped
+law of k jobs (``flow``): attention of one micro-batch beside the FFN of another. Attention's batch is what its own KV
+holds; the FFN's is M / k times that, whatever its memory.
+Source: Wang et al., "Step-3 is large yet affordable" (arXiv 2507.19427) and Zhu et al., "MegaScale-Infer" (arXiv
+2504.02263).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.hardware.collectives import all_gather_volume
+from hisearch.latency.devices.flow import Stage
+from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.devices import AttentionFfnSpec
+from hisearch.specs.hardware import LinkSpec
+from hisearch.specs.model import ModelSpec
+
+#: How stations and energy figures call the FFN accelerators.
+FFN = "ffn"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Attention and FFN apart; ``ranks`` r, of an attention worker."""
+
+    spec: AttentionFfnSpec
+    model: ModelSpec
+    ranks: int
+    link: LinkSpec
+    alpha_s: float
+    bytes_per_s: float
+
+    @property
+    def share(self) -> float:
+        """FFN accelerators for each attention worker: N / M."""
+        return self.spec.ffn / self.spec.attention
+
+    @property
+    def token_scale(self) -> float:
+        """Tokens of one of N alike groups for each token of an attention worker."""
+        return self.spec.attention / self.spec.ffn
+
+    @property
+    def split(self) -> Parallelism:
+        """The N accelerators as N groups that share dense FFNs by width, and experts by dealing them out."""
+        n = self.spec.ffn
+        return Parallelism(tensor=1, attention_data=n, expert=n if self.model.moe is not None else 1)
+
+    def copies(self, routed: bool) -> float:
+        """FFN accelerators that a token goes to."""
+        n = float(self.spec.ffn)
+        moe = self.model.moe
+        if not routed or moe is None:
+            return n
+        return n * (1.0 - (1.0 - 1.0 / n) ** moe.experts_per_token)
+
+    def there(self, tokens: F8, routed: bool) -> Stage:
+        """Hidden states of a micro-batch on their way to the FFN."""
+        return Stage(f"link to {FFN}", self._over(tokens, self.copies(routed)))
+
+    def back(self, tokens: F8, routed: bool) -> Stage:
+        """And back."""
+        return Stage(f"link from {FFN}", self._over(tokens, self.copies(routed) if routed else 1.0))
+
+    def reduced(self, tokens: F8, routed: bool) -> Stage:
+        """Sums of a dense FFN among the N."""
+        n = self.spec.ffn
+        if routed or n == 1:
+            return Stage(FFN, np.zeros(np.shape(tokens)), "collectives")
+        volume = all_gather_volume(1.0, n) * self._bytes(tokens) * self.spec.attention
+        return Stage(FFN, np.where(tokens > 0, self.alpha_s + volume / self.bytes_per_s, 0.0), "collectives")
+
+    def moved_bytes(self, tokens: F8, routed: bool) -> F8:
+        """Bytes over links, both ways, for ``tokens`` of one worker."""
+        back = self.copies(routed) if routed else 1.0
+        return np.asarray(self._bytes(tokens) * (self.copies(routed) + back))
+
+    def _bytes(self, tokens: F8) -> F8:
+        return np.asarray(tokens * self.model.hidden_size * ACTIVATION_BYTES)
+
+    def _over(self, tokens: F8, copies: float) -> F8:
+        spec, moved = self.spec, self._bytes(tokens) * copies
+        busiest = np.maximum(moved / self.ranks, moved * spec.attention / spec.ffn)
+        return np.asarray(np.where(tokens > 0, self.link.latency_s + busiest / self.link.bandwidth_bytes_per_s, 0.0))

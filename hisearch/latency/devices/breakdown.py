@@ -1,0 +1,46 @@
+"""Where a step's seconds and joules go: by operator and device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.latency.devices.worker import DeviceWorker, Load
+
+#: What a stage without an operator is.
+TRANSFER = "transfers"
+
+
+class OperatorShare(NamedTuple):
+    """One operator on one device, all layers of one rank: seconds of it alone, joules above idle."""
+
+    operator: str
+    device: str
+    seconds: float
+    joules: float
+
+
+def by_operator(worker: DeviceWorker, load: Load) -> list[OperatorShare]:
+    """Shares of a serial step with its LM head, the largest first.
+
+    Their seconds add up to the step where nothing overlaps and nothing waits for streamed weights.
+
+    Args:
+        worker: a worker of devices.
+        load: one load (arrays of one entry); decodes sample, prompts do not.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    layers = worker.model.layers
+    for index, measure in enumerate(("seconds", "joules")):
+        stages = [(stage, layers) for stage in worker.stages(load, measure)]  # type: ignore[arg-type]
+        if float(load.sequences[0]) > 0:
+            stages += [(stage, 1) for stage in worker.sequence_stages(load.sequences, measure)]  # type: ignore[arg-type]
+        for stage, times in stages:
+            key = (stage.operator, stage.station) if stage.operator else (TRANSFER, "link")
+            found.setdefault(key, [0.0, 0.0])[index] += times * float(np.ravel(stage.seconds)[0])
+    embedding_s = float(np.ravel(worker.collectives.embedding_s(load.tokens))[0])
+    if embedding_s:
+        found.setdefault(("collectives", "accelerator"), [0.0, 0.0])[0] += embedding_s
+    shares = [OperatorShare(*key, *values) for key, values in found.items()]
+    return sorted(shares, key=lambda share: -share.seconds)

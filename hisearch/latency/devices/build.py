@@ -1,0 +1,158 @@
+"""A worker's devices as laws: seconds and joules of each, and the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimLaw, SheetLaw, SystolicLaw, UseLaw
+from hisearch.latency.devices.measured import MeasuredLaw, read_operators
+from hisearch.latency.devices.work import WorkKind
+from hisearch.latency.estimators.roofline import sheet_peaks
+from hisearch.specs.base import DType
+from hisearch.specs.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec
+from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
+from hisearch.specs.profile import Efficiency, LatencyProfileSpec
+
+
+class DevicesRefused(ValueError):  # noqa: N818
+    """A devices block that a worker cannot have; says which key and why."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"devices.{key}: {message}")
+        self.key = f"devices.{key}"
+        self.message = message
+
+
+@dataclass(frozen=True)
+class WorkerDevices:
+    """A pool's devices with what its names lead to; all figures are of what stands beside one accelerator.
+
+    devices: by the names of ``spec.beside``. ffn_accelerator: of attention and FFN apart; None for the pool's own.
+    """
+
+    spec: DevicesSpec
+    devices: Mapping[str, DeviceSpec]
+    ffn_accelerator: AcceleratorSpec | None = None
+
+    @property
+    def key(self) -> str:
+        """All of it, to tell two apart."""
+        own = "".join(f"{name}:{device.model_dump_json()}" for name, device in sorted(self.devices.items()))
+        ffn = self.ffn_accelerator.model_dump_json() if self.ffn_accelerator is not None else ""
+        return f"{self.spec.model_dump_json()}{own}{ffn}"
+
+    def memory_bytes(self, name: str) -> float:
+        """Memory of all devices of that name beside one accelerator."""
+        return self.devices[name].memory_bytes * self.spec.beside[name].count
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of a worker. seconds, joules: None where it is memory alone. kind: its component of energy figures."""
+
+    name: str
+    kind: str
+    seconds: Law | None
+    joules: Law | None
+    memory_bytes_per_s: float
+    link_j_per_byte: float = 0.0
+
+
+def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec, tensor_parallel: int) -> Device:
+    """The accelerator by its systolic arrays, or by its sheet at the profile's shares; joules as of the roofline.
+
+    Operators that the profile of estimator devices has latencies of come before either.
+    """
+    peaks = sheet_peaks(accelerator)
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s
+    seconds: Law
+    if accelerator.systolic is not None:
+        seconds = SystolicLaw(accelerator.systolic, bandwidth)
+    else:
+        terms: dict[WorkKind, Efficiency] = {
+            "product": profile.gemm,
+            "elementwise": profile.elementwise,
+            "prefill_attention": profile.prefill_attention,
+            "decode_attention": profile.decode_attention,
+        }
+        families: dict[WorkKind, FamilyRate] = {
+            kind: FamilyRate(term.flops, bandwidth * term.bandwidth, term.launch_s) for kind, term in terms.items()
+        }
+        seconds = SheetLaw(peaks, families)
+    if profile.estimator == "devices" and profile.operators is not None:
+        seconds = MeasuredLaw(read_operators(Path(profile.operators), tensor_parallel), seconds)
+    return Device(
+        ACCELERATOR, ACCELERATOR, seconds, _peak_law(peaks, bandwidth, accelerator.active_w - accelerator.idle_w),
+        bandwidth,
+    )  # fmt: skip
+
+
+def beside_device(name: str, spec: DeviceSpec, entry: BesideSpec, kv_heads: int) -> Device:
+    """Devices beside one accelerator that work as one.
+
+    Raises:
+        DevicesRefused: the entry maps channels that the device does not have.
+    """
+    count = entry.count
+    if entry.mapping is not None and spec.pim is None:
+        raise DevicesRefused(f"beside.{name}.mapping", f"{entry.device} has no channels of PIM to map")
+    bandwidth = spec.memory_bandwidth_bytes_per_s * count
+    seconds: Law | None = None
+    joules: Law | None = None
+    if spec.pim is not None:
+        mapping = entry.mapping if entry.mapping is not None else spec.pim.mapping
+        seconds = PimLaw(spec.pim.model_copy(update={"mapping": mapping}), count, kv_heads)
+        joules = UseLaw(spec.internal_j_per_byte, spec.flop_j)
+    elif spec.systolic is not None:
+        arrays = spec.systolic.model_copy(
+            update={
+                "arrays": spec.systolic.arrays * count,
+                "scratchpad_bytes": spec.systolic.scratchpad_bytes * count,
+                "vector_flops": spec.systolic.vector_flops * count,
+            }
+        )
+        seconds = SystolicLaw(arrays, bandwidth)
+        one = 2.0 * arrays.arrays * arrays.rows * arrays.columns * arrays.clock_hz
+        joules = _peak_law(_all_formats(one), bandwidth, count * (spec.active_w - spec.idle_w))
+    elif spec.sheet is not None:
+        sheet = spec.sheet
+        peaks = _filled({dtype: peak * count for dtype, peak in sheet.peak_flops.items()})
+        rate = FamilyRate(sheet.flops, bandwidth * sheet.bandwidth, sheet.launch_s)
+        seconds = SheetLaw(peaks, dict.fromkeys(ALL_KINDS, rate))
+        joules = _peak_law(peaks, bandwidth, count * (spec.active_w - spec.idle_w))
+    return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte)
+
+
+def links_of(worker: WorkerDevices) -> dict[frozenset[str], LinkSpec]:
+    """Links by the two names that they join; those of several devices of one name add up."""
+    found: dict[frozenset[str], LinkSpec] = {}
+    for name, device in worker.devices.items():
+        if device.link is not None:
+            found[frozenset((ACCELERATOR, name))] = _times(device.link, worker.spec.beside[name].count)
+    for entry in worker.spec.links:
+        found[frozenset(entry.between)] = entry.link
+    return found
+
+
+def _times(link: LinkSpec, count: int) -> LinkSpec:
+    return link.model_copy(update={"bandwidth_bytes_per_s": link.bandwidth_bytes_per_s * count})
+
+
+def _peak_law(peaks: dict[DType, float], bandwidth: float, dynamic_w: float) -> SheetLaw:
+    """Joules above idle: the time at peak, times the watts above idle (``hisearch.hardware.power``)."""
+    return SheetLaw(peaks, dict.fromkeys(ALL_KINDS, FamilyRate(1.0, bandwidth, 0.0)), max(dynamic_w, 0.0))
+
+
+def _all_formats(flops: float) -> dict[DType, float]:
+    formats: tuple[DType, ...] = ("fp32", "bf16", "fp16", "fp8", "int8", "fp4", "nvfp4", "int4")
+    return dict.fromkeys(formats, flops)
+
+
+def _filled(peaks: dict[DType, float]) -> dict[DType, float]:
+    """16-bit formats stand in for one another, and for narrower ones that have no rate of their own."""
+    wide = peaks.get("bf16", peaks.get("fp16", peaks.get("fp32")))
+    if wide is None:
+        raise ValueError(f"peak_flops needs bf16, fp16 or fp32; it has {', '.join(sorted(peaks))}")
+    return {**_all_formats(wide), **peaks}

@@ -1,0 +1,87 @@
+"""Collectives of a worker on its devices: over the peer link, or over a network of several dimensions.
+
+Two all-reduces a layer and one for the embedding, an all-gather of the logits. With attention groups that share their
+FFNs an all-gather and a reduce-scatter of all groups' tokens take the place of the second (``docs/latency.md``); on a
+network, with experts dealt to sets of ranks, an all-to-all each way does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
+from hisearch.hardware.topology import Network
+from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class CollectiveLaw:
+    """Seconds of collectives by tokens of one attention group.
+
+    alpha_s, link_bytes_per_s: of the peer link, at the share that is attained; ``network`` comes before them.
+    once: FFNs are elsewhere, so that a layer has the all-reduce of attention alone.
+    """
+
+    model: ModelSpec
+    split: Parallelism
+    alpha_s: float
+    link_bytes_per_s: float
+    network: Network | None = None
+    once: bool = False
+
+    def layer_s(self, tokens: F8) -> F8:
+        """Of one layer."""
+        split = self.split
+        total = self._all_reduce_s(self._payload(tokens), split.tensor)
+        if self.once:
+            return np.asarray(total)
+        if self.network is not None and split.expert > 1:
+            return np.asarray(total + 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor))
+        if split.attention_data == 1:
+            return np.asarray(total + self._all_reduce_s(self._payload(tokens), split.tensor))
+        return np.asarray(total + 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks))
+
+    def embedding_s(self, tokens: F8) -> F8:
+        """Of the embedding, and of handing on between stages of the pipeline."""
+        payload = self._payload(tokens)
+        stages = self.split.pipeline - 1
+        handed = stages * self._handed_s(payload) if stages else np.zeros(np.shape(payload))
+        return np.asarray(self._all_reduce_s(payload, self.split.tensor) + np.where(tokens > 0, handed, 0.0))
+
+    def logits_s(self, sequences: F8) -> F8:
+        """Of the logits."""
+        return self._gather_s(ACTIVATION_BYTES * self.model.vocab_size * sequences, self.split.tensor)
+
+    def _all_to_all_s(self, network: Network, payload: F8) -> F8:
+        """Of a rank's tokens to the sets of ranks that hold their experts: each set once, choices being even."""
+        assert self.model.moe is not None
+        sets, chosen = float(self.split.expert), self.model.moe.experts_per_token
+        copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
+        return network.all_to_all_s(payload * copies, self.split.stage_ranks)
+
+    def _handed_s(self, payload: F8) -> F8:
+        """From a stage of the pipeline to the next."""
+        if self.network is not None:
+            return self.network.send_s(payload, self.split.stage_ranks)
+        return np.asarray(self.alpha_s + payload / self.link_bytes_per_s)
+
+    def _payload(self, tokens: F8) -> F8:
+        return np.asarray(ACTIVATION_BYTES * self.model.hidden_size * tokens)
+
+    def _all_reduce_s(self, payload: F8, ranks: int) -> F8:
+        if ranks == 1:
+            return np.zeros(np.shape(payload))
+        if self.network is not None:
+            return self.network.all_reduce_s(payload, ranks)
+        return np.asarray(self.alpha_s + all_reduce_volume(1.0, ranks) * payload / self.link_bytes_per_s)
+
+    def _gather_s(self, payload: F8, ranks: int) -> F8:
+        if ranks == 1:
+            return np.zeros(np.shape(payload))
+        if self.network is not None:
+            return self.network.all_gather_s(payload, ranks)
+        return np.asarray(self.alpha_s + all_gather_volume(1.0, ranks) * payload / self.link_bytes_per_s)

@@ -1,0 +1,289 @@
+"""From a pool's devices block to a worker whose steps have a price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.hardware.topology import Network, RanksDoNotFit
+from hisearch.latency.devices.apart import FFN, Apart
+from hisearch.latency.devices.build import (
+    DevicesRefused,
+    WorkerDevices,
+    accelerator_device,
+    beside_device,
+    links_of,
+)
+from hisearch.latency.devices.collectives import CollectiveLaw
+from hisearch.latency.devices.experts import ExpertLoads
+from hisearch.latency.devices.mapping import operator_map, runs
+from hisearch.latency.devices.work import Work, attention_heads, decode_work, operator_work, prefill_work
+from hisearch.latency.devices.worker import DeviceWorker, Load, Product, ProductFamily
+from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
+from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
+from hisearch.latency.parameters import Matrix, matrices, wide_dtype
+from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
+from hisearch.specs.base import DType
+from hisearch.specs.devices import ACCELERATOR, DevicesSpec, OperatorName
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+
+#: Elementwise operators that go with a family; the others stay on the accelerator.
+ELEMENTWISE_OF: dict[str, ProductFamily] = {
+    "activation": "ffn",
+    "expert_activation": "experts",
+    "expert_gather": "experts",
+}
+
+
+def family_of(name: str) -> OperatorName:
+    """Family of a weight matrix."""
+    if name.startswith("experts_"):
+        return "experts"
+    if name in {"gate_up_proj", "down_proj", "shared_gate_up_proj", "shared_down_proj"}:
+        return "ffn"
+    return "projections"
+
+
+def present_operators(model: ModelSpec) -> list[OperatorName]:
+    """Families that a model has, in the order of dependencies."""
+    found: list[OperatorName] = ["projections", "prefill_attention", "decode_attention"]
+    if dense_layers(model) or (model.moe is not None and model.moe.shared_intermediate_size):
+        found.append("ffn")
+    if moe_layers(model):
+        found.append("experts")
+    return [*found, "lm_head"]
+
+
+def compose(
+    worker: WorkerDevices,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+) -> DeviceWorker:
+    """One rank's operators on its devices.
+
+    Raises:
+        DevicesRefused: an operator has no device with a law for it, a link is missing, or weights do not divide.
+        InvalidParallelism: the model cannot be split so.
+    """
+    spec, part = worker.spec, shard(model, split)
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    heads = attention_heads(model, part)
+    devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {
+        name: beside_device(name, worker.devices[name], entry, heads.kv_heads) for name, entry in spec.beside.items()
+    }
+    link_rate = accelerator.peer_link.bandwidth_bytes_per_s * profile.all_reduce.bandwidth
+    network = Network.of(spec.network) if spec.network is not None else None
+    plain = DeviceWorker(
+        model=model,
+        spec=spec,
+        devices=devices,
+        map=dict.fromkeys(present_operators(model), ACCELERATOR),
+        kv=ACCELERATOR,
+        links=links_of(worker),
+        products=_products(model, part, accelerator, dtype),
+        sequence_products=_sequence_products(model, part, dtype),
+        attention=attention_shape(model, part, kv_dtype),
+        heads=heads,
+        attention_dtype=wide_dtype(dtype),
+        collectives=CollectiveLaw(model, split, profile.all_reduce.alpha_s, link_rate, network),
+    )
+    if spec.attention_ffn is not None:
+        return _apart(worker, plain, accelerator, profile, weight_dtype)
+    chosen = _mapped(plain, accelerator)
+    kv = spec.kv or chosen["decode_attention"]
+    _check_experts(spec, plain)
+    mapped = replace(
+        plain,
+        map=chosen,
+        kv=kv,
+        streamed=_streamed(spec, plain),
+        expert_loads=_expert_loads(spec, model, split),
+    )
+    _check_links(mapped)
+    return mapped
+
+
+def _apart(
+    worker: WorkerDevices,
+    plain: DeviceWorker,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    weight_dtype: DType | None,
+) -> DeviceWorker:
+    """The same worker with FFN and experts on accelerators of their own."""
+    spec, model, split = worker.spec, plain.model, plain.collectives.split
+    assert spec.attention_ffn is not None
+    if split.attention_data > 1 or split.pipeline > 1:
+        raise DevicesRefused("attention_ffn", f"goes with tensor parallelism alone, not with {split}")
+    ffn = worker.ffn_accelerator or accelerator
+    terms = profile.all_reduce
+    apart = Apart(
+        spec.attention_ffn, model, split.tensor, spec.attention_ffn.link or accelerator.peer_link, terms.alpha_s,
+        ffn.peer_link.bandwidth_bytes_per_s * terms.bandwidth,
+    )  # fmt: skip
+    try:
+        part = shard(model, apart.split)
+    except InvalidParallelism as error:
+        raise DevicesRefused("attention_ffn.ffn", str(error)) from None
+    dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
+    there = tuple(
+        replace(product, token_scale=apart.token_scale)
+        for product in _products(model, part, ffn, dtype)
+        if product.family in {"ffn", "experts"}
+    )
+    here = tuple(product for product in plain.products if product.family not in {"ffn", "experts"})
+    expert_loads = None
+    if model.moe is not None and spec.experts is not None:
+        expert_loads = _expert_loads(spec, model, apart.split)
+    return replace(
+        plain,
+        devices={**plain.devices, FFN: replace(accelerator_device(ffn, profile, split.tensor), name=FFN, kind=FFN)},
+        map={**plain.map, "ffn": FFN, "experts": FFN},
+        products=here + there,
+        collectives=replace(plain.collectives, once=True),
+        expert_loads=expert_loads,
+        apart=apart,
+        ffn_bytes_per_rank=model.layers * layer_weight_bytes(plain, {"ffn", "experts"}),
+    )
+
+
+def _products(model: ModelSpec, part: Shard, accelerator: AcceleratorSpec, dtype: DType) -> tuple[Product, ...]:
+    held = {matrix.name: matrix for matrix in matrices(model, part)}
+    found = []
+    for op in token_operators(model, part, dtype, compute_dtype(accelerator, dtype)):
+        matrix = held.get(op.name)
+        family: ProductFamily = ELEMENTWISE_OF.get(op.name, "elementwise")
+        if matrix is not None:
+            family = family_of(op.name)
+        found.append(Product(family, op, matrix))
+    return tuple(found)
+
+
+def _sequence_products(model: ModelSpec, part: Shard, dtype: DType) -> tuple[Product, ...]:
+    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    return tuple(
+        Product("lm_head", op, head) if op.name == "lm_head" else Product("elementwise", op, None)
+        for op in sequence_operators(model, part, dtype)
+    )
+
+
+def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> ExpertLoads | None:
+    if spec.experts is None:
+        return None
+    if model.moe is None:
+        raise DevicesRefused("experts", f"{model.huggingface_id} has no experts")
+    loads = ExpertLoads(spec.experts, model.moe.experts, model.moe.experts_per_token, split.expert, model.hidden_size)
+    held = max(len(rank) for rank in loads.dealt)
+    offload = spec.experts.offload
+    if offload is not None and offload.resident > held:
+        raise DevicesRefused(
+            "experts.offload.resident", f"is {offload.resident}, but a rank holds {held} experts a layer"
+        )
+    return loads
+
+
+def _check_experts(spec: DevicesSpec, worker: DeviceWorker) -> None:
+    """Refuse experts that are to run on a device without a law for them."""
+    offload = spec.experts.offload if spec.experts is not None else None
+    if offload is not None and offload.run == "there" and not runs(worker.devices[offload.device], "experts"):
+        raise DevicesRefused("experts.offload.run", f"{offload.device} has no law for experts")
+
+
+def _streamed(spec: DevicesSpec, worker: DeviceWorker) -> tuple[tuple[int, float, str], ...]:
+    """(layers, bytes of a layer on a rank, device) of every entry."""
+    layers = worker.model.layers
+    asked = sum(entry.layers for entry in spec.streamed)
+    if asked > layers:
+        raise DevicesRefused("streamed", f"{asked} layers are streamed of {layers}")
+    found = []
+    for entry in spec.streamed:
+        if entry.device == ACCELERATOR:
+            raise DevicesRefused("streamed", "weights on the accelerator itself are not streamed")
+        found.append((entry.layers, layer_weight_bytes(worker, set(entry.operators)), entry.device))
+    return tuple(found)
+
+
+def layer_weight_bytes(worker: DeviceWorker, families: set[str]) -> float:
+    """Bytes of weights of the mean layer on a rank, of these families."""
+    total = 0.0
+    for product in worker.products:
+        if product.matrix is not None and product.family in families:
+            total += product.op.layers * product.matrix.experts * product.op.weight_bytes
+    return total / worker.model.layers
+
+
+def _mapped(worker: DeviceWorker, accelerator: AcceleratorSpec) -> dict[OperatorName, str]:
+    """The map that the block asks for."""
+    spec, one = worker.spec, np.ones(1)
+    sequences, context = one * spec.sequences, one * spec.sequences * spec.context_tokens
+    decodes = Load(sequences, 0 * one, 0 * one, sequences, context)
+    chunk = Load(one * spec.context_tokens, one * spec.context_tokens, 0 * one, 0 * one, 0 * one)
+    peaks = sheet_peaks(accelerator)
+    balance = peaks["bf16"] / accelerator.memory_bandwidth_bytes_per_s
+
+    def intensity(family: OperatorName) -> tuple[float, float]:
+        works = [work for work, _ in _works(worker, family, decodes, chunk)]
+        flops = sum(float(work.flops[0]) for work in works)
+        return flops / max(sum(float(work.moved_bytes[0]) for work in works), 1e-9), balance
+
+    def seconds(family: OperatorName, name: str, chosen: Mapping[OperatorName, str] | None) -> float:
+        law = worker.devices[name].seconds
+        assert law is not None
+        alone = sum(times * float(law.cost(work)[0]) for work, times in _works(worker, family, decodes, chunk))
+        if chosen is None:
+            return alone
+        home = ACCELERATOR if family == "projections" else chosen["projections"]
+        if family == "lm_head":
+            home = ACCELERATOR
+        if home == name:
+            return alone
+        moved = _handed_bytes(worker, family, decodes, chunk)
+        return alone + worker.model.layers * 2.0 * float(worker.transfer_s(home, name, np.array([moved / 2.0]))[0])
+
+    return operator_map(spec, worker.devices, present_operators(worker.model), intensity, seconds)
+
+
+def _works(worker: DeviceWorker, family: OperatorName, decodes: Load, chunk: Load) -> list[tuple[Work, float]]:
+    """A family's works in the reference step, each with its number of layers."""
+    shape, dtype = worker.attention, worker.attention_dtype
+    layers = float(shape.full_layers + shape.window_layers)
+    if family == "decode_attention":
+        return [(decode_work(shape, worker.heads, dtype, decodes.sequences, decodes.context), layers)]
+    if family == "prefill_attention":
+        return [(prefill_work(shape, worker.heads, dtype, chunk.prompt, chunk.before), layers)]
+    own = worker.sequence_products if family == "lm_head" else worker.products
+    return [
+        (operator_work(product.op, product.matrix, decodes.tokens), float(product.op.layers))
+        for product in own
+        if product.family == family
+    ]
+
+
+def _handed_bytes(worker: DeviceWorker, family: OperatorName, decodes: Load, chunk: Load) -> float:
+    """Bytes that go to a family's device and come back, a layer."""
+    shape = worker.attention
+    if family == "decode_attention":
+        return float(decodes.sequences[0]) * (shape.decode_query_bytes + shape.kv_bytes_per_token)
+    if family == "prefill_attention":
+        return float(chunk.prompt[0]) * (shape.prefill_query_bytes + shape.kv_bytes_per_token)
+    return float(decodes.tokens[0]) * worker.model.hidden_size * 4.0
+
+
+def _check_links(worker: DeviceWorker) -> None:
+    """Refuse a map between whose devices no link is, and groups of ranks that are no part of the network."""
+    one = np.ones(1)
+    try:
+        worker.step(Load(2 * one, one, one, one, one))
+        worker.sequence(one)
+    except RanksDoNotFit as error:
+        raise DevicesRefused("network", str(error)) from None
+    for _, _, name in worker.streamed:
+        worker.link(ACCELERATOR, name)

@@ -1,0 +1,153 @@
+"""What a device takes for an operator: a roofline by its sheet, systolic arrays, processing in memory, energy.
+
+Notation: ``Work`` is one operator of one layer (``hisearch.latency.devices.work``); all laws return seconds, or joules.
+
+Sheet       max(flops / (peak * e), bytes / (bandwidth * e)) + launch
+Systolic    max(cycles / clock, bytes / (bandwidth * e)) + launch, weights stationary, the next tile's weights loading
+            while operands pass:
+                cycles = ceil(groups * ceil(inputs / R) * ceil(outputs / C) / arrays) * max(rows, R) + R + C
+            Activations that exceed the scratchpad are cut into ceil(rows * inputs * 2 / scratchpad) parts, each of
+            which reads the weights again. Operators without a product run on the vector unit.
+PIM         the busiest channel's products: max(bytes / (B_in * e), flops / (B_in * f)) + product_s each, with B_in the
+            internal rate of a channel. Attention maps by head, by request, or striped over all channels; products of
+            weights are striped. Each of a product's rows is a matrix-vector product. Operators without a product pass
+            the pins: bytes / B.
+Source of the systolic law: Samajdar et al., "A systematic methodology for characterizing scalability of DNN
+accelerators using SCALE-Sim" (ISPASS 2020), with weight loading hidden by double buffering. Of the PIM law: Heo et al.,
+"NeuPIMs" (ASPLOS 2024), section 5, and Lee et al., "Hardware architecture and software stack for PIM based on
+commercial DRAM technology" (ISCA 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from hisearch.latency.devices.work import Work, WorkKind
+from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.specs.base import DType
+from hisearch.specs.devices import PimSpec
+from hisearch.specs.systolic import SystolicSpec
+
+ALL_KINDS: frozenset[WorkKind] = frozenset({"product", "elementwise", "prefill_attention", "decode_attention"})
+
+
+class Law(Protocol):
+    """Seconds, or joules, of one operator of one layer."""
+
+    def knows(self, kind: WorkKind) -> bool:
+        """Whether there is a law for it."""
+        ...
+
+    def cost(self, work: Work) -> F8:
+        """Same shape as the work's arrays."""
+        ...
+
+
+@dataclass(frozen=True)
+class FamilyRate:
+    """Attained rates of operators of one kind."""
+
+    flops_share: float
+    bytes_per_s: float
+    launch_s: float
+
+
+@dataclass(frozen=True)
+class SheetLaw:
+    """A roofline; ``scale`` 1, or watts for energy above idle."""
+
+    peak_flops: dict[DType, float]
+    families: dict[WorkKind, FamilyRate]
+    scale: float = 1.0
+
+    def knows(self, kind: WorkKind) -> bool:
+        """See ``Law``."""
+        return kind in self.families
+
+    def cost(self, work: Work) -> F8:
+        """See ``Law``."""
+        rate = self.families[work.kind]
+        busy = np.maximum(
+            work.flops / (self.peak_flops[work.dtype] * rate.flops_share), work.moved_bytes / rate.bytes_per_s
+        )
+        return np.asarray((busy + rate.launch_s) * self.scale)
+
+
+@dataclass(frozen=True)
+class SystolicLaw:
+    """Systolic arrays with their vector unit; ``bytes_per_s`` of the memory."""
+
+    spec: SystolicSpec
+    bytes_per_s: float
+
+    def knows(self, kind: WorkKind) -> bool:
+        """See ``Law``."""
+        return kind in ALL_KINDS
+
+    def cost(self, work: Work) -> F8:
+        """See ``Law``."""
+        spec, moved = self.spec, work.moved_bytes
+        if work.kind == "elementwise":
+            busy = work.flops / spec.vector_flops
+        else:
+            tiles = np.ceil(work.inputs / spec.rows) * np.ceil(np.maximum(work.outputs, 1.0) / spec.columns)
+            waves = np.ceil(work.groups * tiles / spec.arrays)
+            busy = (waves * np.maximum(work.rows, spec.rows) + (spec.rows + spec.columns)) / spec.clock_hz
+        if work.kind == "product":
+            weights = np.maximum(moved - self._activations(work), 0.0)
+            held = work.rows * work.inputs * ACTIVATION_BYTES
+            moved = moved + weights * (np.maximum(np.ceil(held / spec.scratchpad_bytes), 1.0) - 1.0)
+        return np.asarray(np.maximum(busy, moved / (self.bytes_per_s * spec.bandwidth)) + spec.launch_s)
+
+    @staticmethod
+    def _activations(work: Work) -> F8:
+        return np.asarray(work.groups * work.rows * (work.inputs + work.outputs) * ACTIVATION_BYTES)
+
+
+@dataclass(frozen=True)
+class PimLaw:
+    """Processing in memory; ``count`` devices whose channels work side by side."""
+
+    spec: PimSpec
+    count: int = 1
+    kv_heads: int = 1
+
+    def knows(self, kind: WorkKind) -> bool:
+        """All but the attention of prompts."""
+        return kind != "prefill_attention"
+
+    def cost(self, work: Work) -> F8:
+        """See ``Law``."""
+        spec, channels = self.spec, self.spec.channels * self.count
+        if work.kind == "elementwise":
+            return np.asarray(work.moved_bytes / (spec.channel_bytes_per_s * channels))
+        rate = spec.channel_bytes_per_s * spec.internal_speedup
+        busy = np.maximum(work.moved_bytes / (rate * spec.efficiency), work.flops / (rate * spec.flops_per_byte))
+        if work.kind == "product" or spec.mapping == "striped":
+            products = work.groups * (work.rows if work.kind == "product" else 1.0)
+            return np.asarray(busy / channels + products * spec.product_s)
+        units = work.groups / 2.0 / (1.0 if spec.mapping == "heads" else self.kv_heads)
+        each = 2.0 * (1.0 if spec.mapping == "heads" else self.kv_heads)
+        busiest = np.ceil(units / channels)
+        share = np.where(units > 0, busiest / np.maximum(units, 1e-9), 0.0)
+        return np.asarray(busy * share + busiest * each * spec.product_s)
+
+
+@dataclass(frozen=True)
+class UseLaw:
+    """Joules by what is moved and computed."""
+
+    j_per_byte: float
+    j_per_flop: float
+    kinds: frozenset[WorkKind] = field(default=ALL_KINDS)
+
+    def knows(self, kind: WorkKind) -> bool:
+        """See ``Law``."""
+        return kind in self.kinds
+
+    def cost(self, work: Work) -> F8:
+        """See ``Law``."""
+        return np.asarray(work.moved_bytes * self.j_per_byte + work.flops * self.j_per_flop)

@@ -1,0 +1,107 @@
+"""Operators as another simulator or a profiler timed them: a CSV of latencies, before whatever law a device has.
+
+Columns of the file, in any order:
+
+    operator    name of a weight matrix (qkv_proj, o_proj, gate_up_proj, down_proj, lm_head …) or of an elementwise
+                operator (norms, activation …), as ``hisearch.latency.parameters`` and ``operators`` call them;
+                or prefill_attention, decode_attention
+    tokens      of the step; sequences for lm_head and decode_attention; new tokens of one chunk for prefill_attention
+    context     for attention: tokens that decodes read in all, or tokens before the chunk; else empty
+    latency_s   of one layer on one rank, launch included
+    tensor_parallel   optional: ranks of the rows; those of other numbers of ranks are left out
+
+Latencies are linear between points, and attention's bilinear, which needs every pair of its tokens and contexts; beyond
+the last point the last slope goes on. Operators that the file does not have keep the device's own law.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.latency.curves import Curve, Grid
+from hisearch.latency.devices.laws import Law
+from hisearch.latency.devices.work import Work, WorkKind
+from hisearch.latency.operators import F8
+
+COLUMNS = ("operator", "tokens", "context", "latency_s")
+ATTENTION = ("prefill_attention", "decode_attention")
+
+
+class OperatorFileError(ValueError):
+    """A file of operator latencies that cannot be read; says where and why."""
+
+
+@dataclass(frozen=True)
+class MeasuredLaw:
+    """Measured operators, and a law for the others; None where there is none."""
+
+    tables: dict[str, Curve | Grid]
+    other: Law | None
+
+    def knows(self, kind: WorkKind) -> bool:
+        """See ``Law``: what the file has of a kind, or the other law knows."""
+        return kind in self.tables or (self.other is not None and self.other.knows(kind))
+
+    def cost(self, work: Work) -> F8:
+        """See ``Law``."""
+        table = self.tables.get(work.name)
+        if isinstance(table, Grid):
+            return table(work.units, work.context)
+        if table is not None:
+            return table(work.units)
+        if self.other is None:
+            raise OperatorFileError(f"no latencies of {work.name}, and the device has no law")
+        return self.other.cost(work)
+
+
+def read_operators(path: Path, tensor_parallel: int) -> dict[str, Curve | Grid]:
+    """Tables by operator.
+
+    Raises:
+        OperatorFileError: a column is missing, a cell is no number, attention lacks a pair, nothing is of these ranks.
+    """
+    points: dict[str, dict[tuple[float, float], float]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+            if missing:
+                raise OperatorFileError(f"{path}:1: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+            for row in reader:
+                where = f"{path}:{reader.line_num}"
+                if row.get("tensor_parallel") and int(_number(row["tensor_parallel"], where)) != tensor_parallel:
+                    continue
+                name = row["operator"]
+                context = _number(row["context"], where) if name in ATTENTION else 0.0
+                at = (_number(row["tokens"], where), context)
+                points.setdefault(name, {})[at] = _number(row["latency_s"], where)
+    except OSError as error:
+        raise OperatorFileError(f"{path}: {error.strerror}") from None
+    if not points:
+        raise OperatorFileError(f"{path}: no rows of tensor_parallel {tensor_parallel}")
+    return {name: _table(path, name, found) for name, found in points.items()}
+
+
+def _table(path: Path, name: str, points: dict[tuple[float, float], float]) -> Curve | Grid:
+    tokens = np.array(sorted({at[0] for at in points}))
+    if name not in ATTENTION:
+        return Curve(tokens, np.array([points[at, 0.0] for at in tokens]))
+    contexts = np.array(sorted({at[1] for at in points}))
+    lost = [(t, c) for t in tokens for c in contexts if (t, c) not in points]
+    if lost:
+        raise OperatorFileError(f"{path}: {name} has no latency for tokens {lost[0][0]:g} at context {lost[0][1]:g}")
+    return Grid((tokens, contexts), np.array([[points[t, c] for c in contexts] for t in tokens]))
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (np.isfinite(value) and value >= 0):
+        raise OperatorFileError(f"{where}: '{text}' is no number >= 0")
+    return value

@@ -1,0 +1,117 @@
+"""Memory of a worker whose weights or KV lie elsewhere too.
+
+    on the accelerator    all weights, less streamed layers (two of them are held while they pass), less experts that
+                          have no place there, less families that run on another device
+    KV                    on the accelerator what its engine leaves; elsewhere ``KV_SHARE`` of that device's memory,
+                          less the weights that lie there
+
+With attention and FFN apart, accelerators of attention hold no FFN, and those of FFN nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisearch.latency.devices.apart import FFN, Apart
+from hisearch.latency.devices.build import WorkerDevices
+from hisearch.latency.devices.compose import compose, layer_weight_bytes
+from hisearch.latency.devices.worker import DeviceWorker
+from hisearch.latency.memory import GIB, DoesNotFit, Elsewhere
+from hisearch.latency.sharding import Parallelism
+from hisearch.specs.base import DType
+from hisearch.specs.devices import ACCELERATOR, OperatorName
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+
+#: Share of a device's memory that holds KV or weights; assumed, the rest is its own.
+KV_SHARE = 0.95
+
+#: Streamed layers that are on the accelerator at once: the one that runs and the one that comes.
+STREAM_BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class HeldElsewhere:
+    """Bytes of weights of one rank on each device, and room for KV where that lies on one; None: on the accelerator."""
+
+    weights_bytes: dict[str, float]
+    kv_room_bytes: float | None
+
+    @property
+    def relief(self) -> Elsewhere:
+        """What ``plan_memory`` has to know."""
+        return Elsewhere(sum(self.weights_bytes.values()), self.kv_room_bytes)
+
+
+def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: AcceleratorSpec) -> HeldElsewhere:
+    """What other devices than the accelerator hold.
+
+    Raises:
+        DoesNotFit: more than a device has memory for.
+    """
+    if composed.apart is not None:
+        return _apart(worker, composed, composed.apart, accelerator)
+    weights = dict.fromkeys(worker.devices, 0.0)
+    layers = composed.model.layers
+    families: tuple[OperatorName, ...] = ("projections", "ffn", "experts")
+    for family in families:
+        name = composed.map.get(family, ACCELERATOR)
+        if name != ACCELERATOR:
+            weights[name] += layers * layer_weight_bytes(composed, {family})
+    if composed.map["lm_head"] != ACCELERATOR:
+        weights[composed.map["lm_head"]] += sum(product.op.weight_bytes for product in composed.sequence_products)
+    kept = 0.0
+    for count, moved, name in composed.streamed:
+        weights[name] += count * moved
+        kept = max(kept, min(STREAM_BUFFERS, count) * moved)
+    offload = composed.spec.experts.offload if composed.spec.experts is not None else None
+    if offload is not None and composed.expert_loads is not None:
+        held = max(len(rank) for rank in composed.expert_loads.dealt)
+        away = 1.0 - offload.resident / held
+        weights[offload.device] += away * layers * layer_weight_bytes(composed, {"experts"})
+    for name, needed in weights.items():
+        room = KV_SHARE * worker.memory_bytes(name)
+        if needed > room:
+            raise DoesNotFit(
+                f"weights of {needed / GIB:.2f} GiB do not fit on {name}, which has room for {room / GIB:.2f} GiB",
+                needed - room,
+            )
+    kv_room: float | None = None
+    if composed.kv != ACCELERATOR:
+        kv_room = KV_SHARE * worker.memory_bytes(composed.kv) - weights[composed.kv]
+    if kept:
+        weights["passing"] = -kept
+    return HeldElsewhere(weights, kv_room)
+
+
+def _apart(worker: WorkerDevices, composed: DeviceWorker, apart: Apart, accelerator: AcceleratorSpec) -> HeldElsewhere:
+    """Attention's accelerators hold no FFN; those of the FFN must hold theirs."""
+    needed = composed.model.layers * layer_weight_bytes(composed, {"ffn", "experts"})
+    ffn = worker.ffn_accelerator or accelerator
+    room = KV_SHARE * ffn.memory_bytes
+    if needed > room:
+        raise DoesNotFit(
+            f"FFN weights of {needed / GIB:.2f} GiB do not fit on each of {apart.spec.ffn} FFN accelerators, with "
+            f"room for {room / GIB:.2f} GiB",
+            needed - room,
+        )
+    return HeldElsewhere({FFN: composed.ffn_bytes_per_rank}, None)
+
+
+def devices_memory(
+    worker: WorkerDevices,
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+) -> Elsewhere:
+    """What a pool's devices take off its accelerators.
+
+    Raises:
+        DevicesRefused, DoesNotFit, InvalidParallelism: they cannot be put together so.
+    """
+    composed = compose(worker, model, accelerator, profile, split, weight_dtype, kv_dtype)
+    return held_elsewhere(worker, composed, accelerator).relief

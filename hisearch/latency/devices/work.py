@@ -1,0 +1,114 @@
+"""What operators do, apart from the device that does it.
+
+Notation (per layer and rank; arrays of a common shape)
+    rows, inputs, outputs   a product [rows, inputs] x [inputs, outputs]; ``groups`` such products side by side
+    units                   tokens, or sequences of the LM head
+
+Attention is two products for each KV head of a sequence: queries with keys, and weights with values. A step's decodes
+count as n equal sequences of c / n tokens, a chunk's queries as all seeing its mean number of keys.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from hisearch.latency.operators import (
+    F8,
+    AttentionShape,
+    Operator,
+    active_experts,
+    attention_pairs,
+    windowed_pairs,
+)
+from hisearch.latency.parameters import Matrix
+from hisearch.latency.sharding import Shard
+from hisearch.specs.base import DType
+from hisearch.specs.model import ModelSpec
+
+WorkKind = Literal["product", "elementwise", "prefill_attention", "decode_attention"]
+
+
+class Work(NamedTuple):
+    """One operator of one layer.
+
+    kind: which law applies. name: of the operator, as tables of measurements call it.
+    dtype: operand format.
+    flops, moved_bytes: weights or KV, and activations.
+    rows, inputs, outputs, groups: of its products; 0 where it is none.
+    units, context: where it stands in a table: tokens or sequences, and the context that attention reads in all.
+    """
+
+    kind: WorkKind
+    name: str
+    dtype: DType
+    flops: F8
+    moved_bytes: F8
+    rows: F8
+    inputs: F8
+    outputs: F8
+    groups: F8
+    units: F8
+    context: F8
+
+
+class AttentionHeads(NamedTuple):
+    """Heads of one rank: KV heads, queries that share one, and the width of a head (MLA's latent counts as one)."""
+
+    kv_heads: int
+    queries: float
+    width: float
+
+
+def attention_heads(model: ModelSpec, part: Shard) -> AttentionHeads:
+    """Heads of a rank of ``model`` as decode attention sees them."""
+    if model.mla is not None:
+        return AttentionHeads(1, float(part.heads), float(model.mla.kv_lora_rank + model.mla.qk_rope_head_dim))
+    return AttentionHeads(part.kv_heads, part.heads / part.kv_heads, float(model.head_dim))
+
+
+def operator_work(op: Operator, matrix: Matrix | None, units: F8) -> Work:
+    """An operator on ``units`` (at least 1); ``matrix``: that of a product."""
+    flops, moved = op.flops(units), op.bytes_moved(units)
+    if matrix is None:
+        zero = np.zeros_like(units)
+        return Work("elementwise", op.name, op.dtype, flops, moved, zero, zero, zero, zero, units, zero)
+    tokens = units * op.token_groups
+    groups = np.maximum(active_experts(op.experts, op.experts_per_token, tokens) / op.expert_ranks, 1e-9)
+    rows = tokens * op.experts_per_token / op.expert_ranks / groups
+    full = np.ones_like(units)
+    return Work(
+        "product", op.name, op.dtype, flops, moved, rows, full * matrix.inputs, full * matrix.outputs, groups, units,
+        np.zeros_like(units),
+    )  # fmt: skip
+
+
+def prefill_work(
+    shape: AttentionShape, heads: AttentionHeads, dtype: DType, new: F8, cached: F8, window: float | None = None
+) -> Work:
+    """One chunk of ``new`` tokens (at least 1) behind ``cached`` ones; ``window``: tokens that a query sees."""
+    if window is None:
+        pairs, seen = attention_pairs(new, cached), cached
+    else:
+        pairs, seen = windowed_pairs(new, cached, window), np.minimum(cached, max(window - 1.0, 0.0))
+    flops = pairs * shape.prefill_flops_per_pair + seen * shape.decompress_flops
+    moved = (seen + new) * shape.kv_bytes_per_token + new * shape.prefill_query_bytes + seen * shape.decompress_bytes
+    keys = pairs / new
+    full = np.ones_like(flops)
+    return Work(
+        "prefill_attention", "prefill_attention", dtype, flops, moved, full * new * heads.queries, full * heads.width,
+        keys, full * 2.0 * heads.kv_heads, full * new, full * cached,
+    )  # fmt: skip
+
+
+def decode_work(shape: AttentionShape, heads: AttentionHeads, dtype: DType, sequences: F8, context: F8) -> Work:
+    """``sequences`` decodes that read ``context`` tokens in all."""
+    flops = context * shape.decode_flops_per_pair
+    moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
+    full = np.ones_like(flops)
+    keys = np.where(sequences > 0, context / np.maximum(sequences, 1e-9), 0.0)
+    return Work(
+        "decode_attention", "decode_attention", dtype, flops, moved, full * heads.queries, full * heads.width, keys,
+        full * 2.0 * heads.kv_heads * sequences, full * sequences, full * context,
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""Workers of several devices, and accelerators with systolic arrays (``hisearch.latency.devices``).
+
+The profile's roofline terms price the accelerator, unless it has systolic arrays; its engines' host times apply.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.hardware.power import worker_idle_w
+from hisearch.latency.costs import CompiledCosts, StepCosts
+from hisearch.latency.devices.apart import FFN
+from hisearch.latency.devices.build import WorkerDevices
+from hisearch.latency.devices.compose import compose
+from hisearch.latency.devices.tables import tabulate
+from hisearch.latency.devices.worker import DeviceWorker
+from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.estimators.roofline import engine_overhead, format_warnings
+from hisearch.latency.host import with_host_times
+from hisearch.latency.operators import F8
+from hisearch.latency.priced import PricedWorker
+from hisearch.specs.devices import ACCELERATOR, DevicesSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.profile import LatencyProfileSpec
+
+
+class DevicesEstimator:
+    """Compiles workers with devices beside their accelerators; none where ``worker`` is not given."""
+
+    def __init__(self, profile_name: str, profile: LatencyProfileSpec, worker: WorkerDevices | None = None) -> None:
+        self.profile_name = profile_name
+        self.profile = profile
+        self.worker = worker if worker is not None else WorkerDevices(DevicesSpec(), {})
+
+    def compile(self, priced: PricedWorker) -> CompiledCosts:
+        """See ``LatencyEstimator.compile``.
+
+        Raises:
+            DevicesRefused: the devices cannot do what the map asks of them.
+        """
+        model, accelerator, split = priced.model, priced.accelerator, priced.split
+        overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
+        composed = compose(self.worker, model, accelerator, self.profile, split, priced.weight_dtype, priced.kv_dtype)
+        limits = {
+            "max_tokens": priced.max_tokens,
+            "max_sequences": priced.max_sequences,
+            "max_context": priced.max_context_tokens,
+            "longest": model.max_context_tokens,
+        }
+        seconds = tabulate(composed.step, composed.sequence, joint=composed.joint, **limits)
+        components = _joules(composed, split.tensor, limits)
+        idle = self.idle_w_by_component(accelerator, split.group_ranks)
+        return CompiledCosts(
+            seconds=with_host_times(seconds, overhead, model.layers),
+            joules=_sum(list(components.values())),
+            idle_w=sum(idle.values()),
+            profile=self.profile_name,
+            evidence=self.profile.evidence,
+            relative_error=self.profile.relative_error,
+            warnings=(*format_warnings(accelerator, priced.loaded_dtype), *self._warnings()),
+            components=components,
+            idle_w_by_component=idle,
+        )
+
+    def idle_w_by_component(self, accelerator: AcceleratorSpec, ranks: int) -> dict[str, float]:
+        """Idle watts of a worker of so many ranks."""
+        found = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
+        for name, entry in self.worker.spec.beside.items():
+            device = self.worker.devices[name]
+            found[device.kind] = found.get(device.kind, 0.0) + ranks * entry.count * device.idle_w
+        apart = self.worker.spec.attention_ffn
+        if apart is not None:
+            ffn = self.worker.ffn_accelerator or accelerator
+            found[FFN] = worker_idle_w(ffn, 1) * apart.ffn / apart.attention
+        return found
+
+    def _warnings(self) -> tuple[str, ...]:
+        if self.profile.estimator in {"roofline", "devices"}:
+            return ()
+        return (f"devices: accelerators are priced by the roofline terms of {self.profile_name}, not by its own law",)
+
+
+def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[str, StepCosts]:
+    """Joules of so many ranks, by component."""
+    names = worker.components
+
+    def together(found: dict[str, F8]) -> F8:
+        shape = np.broadcast_shapes(*(np.shape(found[name]) for name in names))
+        return np.stack([worker.ranks_of(name, ranks) * np.broadcast_to(found[name], shape) for name in names])
+
+    tables = tabulate(
+        lambda load: together(worker.step_joules(load)),
+        lambda sequences: together(worker.sequence_joules(sequences)),
+        joint=worker.joint,
+        **limits,
+    )
+    return {name: _component(tables, index) for index, name in enumerate(names)}
+
+
+def _component(tables: StepCosts, index: int) -> StepCosts:
+    """One of the costs that ``tables`` has along its leading axis."""
+    return _with_tables([None if table is None else np.ascontiguousarray(table[index]) for table in tables[2:]])
+
+
+def _sum(parts: list[StepCosts]) -> StepCosts:
+    """Costs whose tables add up."""
+    together = zip(*(part[2:] for part in parts), strict=True)
+    return _with_tables([None if tables[0] is None else np.asarray(sum(tables)) for tables in together])
+
+
+def _with_tables(tables: list[F8 | None]) -> StepCosts:
+    """Costs without host times."""
+    return StepCosts(0.0, 0.0, **dict(zip(StepCosts._fields[2:], tables, strict=True)))  # type: ignore[arg-type]
+
+
+@register("devices")
+def build(profile_name: str, profile: LatencyProfileSpec) -> LatencyEstimator:
+    """The estimator of accelerators without devices beside them."""
+    return DevicesEstimator(profile_name, profile)

@@ -1,0 +1,32 @@
+"""Devices that the tests of workers share."""
+
+from __future__ import annotations
+
+from hisearch.latency.devices.build import WorkerDevices
+from hisearch.latency.estimators.devices import DevicesEstimator
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.devices import DevicesSpec
+
+CATALOGUE = Catalogue()
+PIM = CATALOGUE.get("Device", "hbm2-pim").spec
+CXL = CATALOGUE.get("Device", "cxl2-memory").spec
+CPU = CATALOGUE.get("Device", "host-cpu-amx").spec
+A6000 = CATALOGUE.get("Accelerator", "a6000").spec
+NPU = CATALOGUE.get("Accelerator", "npu-128x128").spec
+ROOFLINE = CATALOGUE.get("LatencyProfile", "roofline").spec
+KNOWN = {"pim": PIM, "cxl": CXL, "cpu": CPU}
+
+
+def worker(**block: object) -> WorkerDevices:
+    """A worker with the devices of ``KNOWN`` that ``beside`` lists."""
+    names = block.pop("beside", [])
+    spec = DevicesSpec.model_validate({"beside": {name: {"device": name} for name in names}, **block})
+    return WorkerDevices(spec, {name: KNOWN[name] for name in names})
+
+
+def compiled(model, accelerator, engine, devices=None, *, tp=1, profile=ROOFLINE, **limits):
+    """Step costs of a worker."""
+    sizes = {"max_tokens": 4096, "max_sequences": 512, "max_context_tokens": 400_000, **limits}
+    return DevicesEstimator("test", profile, devices).compile(
+        model, accelerator, tensor_parallel=tp, weight_dtype=None, kv_dtype="bf16", engine=engine, **sizes
+    )

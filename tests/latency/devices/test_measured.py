@@ -1,0 +1,62 @@
+"""Accelerators by a CSV of operator latencies, by their sheet, or both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from devices_catalogue import A6000, ROOFLINE, compiled
+from latency_catalogue import LLAMA_8B, VLLM
+
+from hisearch.latency.devices.measured import OperatorFileError, read_operators
+from hisearch.latency.step_cost import bilinear
+
+HEADER = "operator,tokens,context,latency_s\n"
+
+
+def profile(path):
+    return ROOFLINE.model_copy(update={"estimator": "devices", "operators": str(path)})
+
+
+def test_measured_operators_come_before_the_sheet(tmp_path):
+    file = tmp_path / "operators.csv"
+    file.write_text(HEADER + "down_proj,1,,1e-3\ndown_proj,101,,2e-3\n")
+    plain, both = compiled(LLAMA_8B, A6000, VLLM), compiled(LLAMA_8B, A6000, VLLM, profile=profile(file))
+    matrix = 14336 * 4096 * 2
+    own = (
+        np.maximum(2 * 14336 * 4096 * 51 / (154.8e12 * 0.7), (matrix + 51 * (14336 + 4096) * 2) / (768e9 * 0.8)) + 2e-6
+    )
+    assert both.seconds.token_s[51] - plain.seconds.token_s[51] == pytest.approx(32 * (1.5e-3 - own), rel=1e-6)
+
+
+def test_attention_is_bilinear_and_goes_on(tmp_path):
+    file = tmp_path / "operators.csv"
+    rows = [f"decode_attention,{n},{c},{1e-6 * n + 1e-8 * c}" for n in (1, 64) for c in (0, 4096, 65536)]
+    file.write_text(HEADER + "\n".join(rows) + "\n")
+    law = compiled(LLAMA_8B, A6000, VLLM, profile=profile(file), max_sequences=256, max_context_tokens=200_000)
+    told = bilinear(law.seconds.decode_s, 64, 65536, extrapolate=True)
+    assert told == pytest.approx(32 * (64e-6 + 65536e-8))
+    table = read_operators(file, 1)["decode_attention"]
+    assert table(np.array(128.0), np.array(100_000.0)) == pytest.approx(128e-6 + 1e-3)
+
+
+def test_rows_of_other_ranks_are_left_out(tmp_path):
+    file = tmp_path / "operators.csv"
+    file.write_text("operator,tokens,context,latency_s,tensor_parallel\nnorms,1,,1e-3,1\nnorms,1,,5e-4,2\n")
+    assert read_operators(file, 2)["norms"](np.array(1.0)) == 5e-4
+    with pytest.raises(OperatorFileError, match="no rows of tensor_parallel 4"):
+        read_operators(file, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("operator,tokens,latency_s\n", "operators.csv:1: no column context"),
+        (HEADER + "norms,1,,fast\n", "operators.csv:2: 'fast' is no number >= 0"),
+        (HEADER + "decode_attention,1,1,1\ndecode_attention,2,2,1\n", "has no latency for tokens 1 at context 2"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, message):
+    file = tmp_path / "operators.csv"
+    file.write_text(text)
+    with pytest.raises(OperatorFileError, match=message.replace(".", r"\.")):
+        read_operators(file, 1)

@@ -1,0 +1,290 @@
+"""Workers of several devices: against the roofline, against their own law, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from devices_catalogue import A6000, NPU, PIM, ROOFLINE, compiled, worker
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latency_catalogue import H100, LLAMA_8B, MODELS, QWEN3_30B_A3B, VLLM
+from pydantic import ValidationError
+
+from hisearch.latency.devices.breakdown import by_operator
+from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.compose import compose
+from hisearch.latency.devices.memory import KV_SHARE, devices_memory
+from hisearch.latency.devices.worker import Load
+from hisearch.latency.estimators.roofline import RooflineEstimator
+from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import decode_step_seconds, step_seconds
+from hisearch.specs.devices import DevicesSpec
+
+ATTENTION_ON_PIM = {"beside": ["pim"], "operators": {"decode_attention": "pim"}}
+
+
+def composed(devices, model=LLAMA_8B, accelerator=A6000, split=None):
+    return compose(devices, model, accelerator, ROOFLINE, split or Parallelism(), None, "bf16")
+
+
+def load_of(chunk=(0, 0), decodes=()):
+    new, cached = chunk
+    values = (new + len(decodes), new, cached, len(decodes), sum(decodes))
+    return Load(*(np.array([float(value)]) for value in values))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.huggingface_id)
+@pytest.mark.parametrize("tp", [1, 4])
+def test_without_devices_it_is_the_roofline(model, tp):
+    """L7: the same operators, one by one, add up to the same tables."""
+    sizes = {"max_tokens": 2048, "max_sequences": 64, "max_context_tokens": 200_000}
+    ours = compiled(model, H100, VLLM, tp=tp, **sizes)
+    theirs = RooflineEstimator("test", ROOFLINE).compile(
+        model, H100, tensor_parallel=tp, weight_dtype=None, kv_dtype="bf16", engine=VLLM, **sizes
+    )
+    layers, launch = model.layers, ROOFLINE.decode_attention.launch_s
+    linear = model.linear_attention.layers if model.linear_attention else 0
+    for measure in ("seconds", "joules"):
+        a, b = getattr(ours, measure), getattr(theirs, measure)
+        launches = layers * launch if measure == "seconds" else 0.0
+        # The roofline counts attention's launches with the tokens, here they are attention's own.
+        np.testing.assert_allclose(a.token_s[1:] + launches, b.token_s[1:], rtol=1e-9)
+        np.testing.assert_allclose(a.sequence_s, b.sequence_s, rtol=1e-9)
+        own = (layers - linear) * launch if measure == "seconds" else 0.0
+        np.testing.assert_allclose(a.decode_s[1:], b.decode_s[1:] + own, rtol=1e-9)
+    assert ours.idle_w == theirs.idle_w
+
+
+def test_tables_are_the_law_on_knots():
+    devices = worker(**ATTENTION_ON_PIM, schedule="best")
+    law, costs = composed(devices), compiled(LLAMA_8B, A6000, VLLM, devices).seconds
+    head = law.sequence(np.array([64.0]))[0]
+    host = costs.host_s + 64 * costs.host_per_sequence_s
+    assert decode_step_seconds(costs, 64, 64 * 512) == pytest.approx(
+        host + head + law.step(load_of(decodes=[512] * 64))[0], rel=1e-9
+    )
+    chunk = step_seconds(costs, [(1024, 2048)], [], sampling=0)
+    assert chunk == pytest.approx(costs.host_s + costs.host_per_sequence_s + law.step(load_of((1024, 2048)))[0])
+
+
+@given(
+    new=st.integers(1, 3000), cached=st.integers(0, 30_000), n=st.integers(1, 400), mean=st.integers(16, 900),
+    schedule=st.sampled_from(["serial", "interleaved", "best"]),
+)  # fmt: skip
+@settings(deadline=None)
+def test_tables_are_near_the_law_between_knots(new, cached, n, mean, schedule):
+    """Kinks of overlapped phases are rounded off by the coarse knots of ``beside_s``, by a tenth at most."""
+    devices = worker(**ATTENTION_ON_PIM, schedule=schedule)
+    law, costs = LAWS.setdefault(schedule, (composed(devices), compiled(LLAMA_8B, A6000, VLLM, devices).seconds))
+    host = costs.host_s + (n + 1) * costs.host_per_sequence_s
+    told = step_seconds(costs, [(new, cached)], [mean] * n, sampling=0) - host
+    assert told == pytest.approx(law.step(load_of((new, cached), [mean] * n))[0], rel=0.1)
+
+
+LAWS: dict[str, tuple[object, object]] = {}
+
+
+def test_attention_on_pim_adds_up_by_hand():
+    """Decode attention of one layer: query and new KV over the link, the channels' products, the output back."""
+    law = composed(worker(**ATTENTION_ON_PIM))
+    n, each = 64, 500
+    stages = law.stages(load_of(decodes=[each] * n))
+    by_station: dict[str, float] = {}
+    for stage in stages:
+        by_station[stage.station] = by_station.get(stage.station, 0.0) + float(stage.seconds[0])
+    link = PIM.link
+    kv, query = n * 2 * 8 * 128 * 2, n * 32 * 128 * 2
+    over = sum(link.latency_s + b / link.bandwidth_bytes_per_s for b in (kv, query, query))
+    assert sum(t for name, t in by_station.items() if name.startswith("link")) == pytest.approx(over)
+    pim = PIM.pim
+    rate = pim.channel_bytes_per_s * pim.internal_speedup
+    # 512 heads on 256 channels are two of each; four queries share a KV head, so that arithmetic binds.
+    flops = 2 * 4 * 4 * 128 * each
+    assert by_station["pim"] == pytest.approx(flops / rate + 2 * 2 * pim.product_s)
+
+
+def test_kv_elsewhere_is_read_over_the_link():
+    plain, far = composed(worker()), composed(worker(beside=["cxl"], kv="cxl"))
+    load = load_of(decodes=[4000] * 8)
+    slower = far.step(load)[0] - plain.step(load)[0]
+    read = 32 * 8 * 4000 * 4096 / 26e9
+    assert slower == pytest.approx(read, rel=0.05)
+
+
+def test_streamed_layers_take_the_longer_of_layer_and_link():
+    law = composed(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 8}]))
+    plain, load = composed(worker()), load_of(decodes=[100])
+    layer = 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    waits = 8 * (0.35e-6 + layer / 26e9 - plain.step(load)[0] / 32)
+    assert law.step(load)[0] == pytest.approx(plain.step(load)[0] + waits, rel=1e-9)
+    long = load_of((4096, 0))
+    assert law.step(long)[0] == pytest.approx(plain.step(long)[0])
+
+
+def test_interleaving_crosses_over():
+    """Reading the weights twice costs small batches more than hiding attention saves; large ones gain."""
+    gpu = composed(worker())
+    halves = composed(worker(**ATTENTION_ON_PIM, schedule="interleaved"))
+    ratios = [gpu.step(load)[0] / halves.step(load)[0] for load in (load_of(decodes=[384] * n) for n in (16, 64, 512))]
+    assert ratios[0] < ratios[1] < 1.0 < ratios[2]
+    more = halves.step_joules(load_of(decodes=[384] * 64))["accelerator"]
+    assert more[0] > gpu.step_joules(load_of(decodes=[384] * 64))["accelerator"][0]
+
+
+def test_best_is_never_slower_than_either():
+    serial, halves, best = (
+        composed(worker(**ATTENTION_ON_PIM, schedule=name)) for name in ("serial", "interleaved", "best")
+    )
+    for n in (1, 2, 50, 200, 500):
+        load = load_of(decodes=[700] * n)
+        assert best.step(load)[0] == min(serial.step(load)[0], halves.step(load)[0])
+
+
+def test_components_add_up():
+    costs = compiled(LLAMA_8B, A6000, VLLM, worker(**ATTENTION_ON_PIM), tp=2)
+    assert set(costs.components) == {"accelerator", "pim", "link"}
+    for name in ("token_s", "sequence_s", "chunk_rate", "decode_s"):
+        parts = sum(getattr(part, name) for part in costs.components.values())
+        np.testing.assert_allclose(parts, getattr(costs.joules, name))
+    assert costs.idle_w == pytest.approx(sum(costs.idle_w_by_component.values()))
+    assert costs.idle_w_by_component["pim"] == 2 * PIM.idle_w
+
+
+def test_policies_send_memory_bound_attention_to_pim():
+    """Greedy sees the transfers: with a slow link attention stays where it is."""
+    by_intensity = composed(worker(beside=["pim"], mapping="by_intensity", context_tokens=8192))
+    assert by_intensity.map["decode_attention"] == "pim"
+    assert by_intensity.map["prefill_attention"] == "accelerator"
+    greedy = composed(worker(beside=["pim"], mapping="greedy", context_tokens=8192))
+    assert greedy.map["decode_attention"] == "pim"
+    assert greedy.map["ffn"] == "accelerator"
+    slow = PIM.model_copy(update={"link": PIM.link.model_copy(update={"latency_s": 0.1})})
+    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "mapping": "greedy"})
+    assert composed(WorkerDevices(spec, {"pim": slow})).map["decode_attention"] == "accelerator"
+
+
+def test_what_is_refused_names_the_operators():
+    with pytest.raises(DevicesRefused, match=r"devices.operators.prefill_attention: pim has no law for prefill_att"):
+        composed(worker(beside=["pim"], operators={"prefill_attention": "pim"}))
+    with pytest.raises(DevicesRefused, match=r"cxl has no law for ffn, lm_head"):
+        composed(worker(beside=["cxl"], operators={"ffn": "cxl", "lm_head": "cxl"}))
+    with pytest.raises(ValidationError, match="no device for prefill_attention, decode_attention, ffn, experts"):
+        worker(operators={"projections": "accelerator", "lm_head": "accelerator"}, others=None)
+    with pytest.raises(ValidationError, match="no device 'pmi'; known: accelerator, pim"):
+        worker(beside=["pim"], operators={"decode_attention": "pmi"})
+    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}})
+    with pytest.raises(DevicesRefused, match=r"devices.links: no link between .*pim \(decode_attention\)"):
+        composed(WorkerDevices(spec, {"pim": PIM.model_copy(update={"link": None})}))
+    with pytest.raises(DevicesRefused, match="40 layers are streamed of 32"):
+        composed(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 40}]))
+
+
+def test_kv_takes_the_room_of_its_device():
+    relief = devices_memory(worker(**ATTENTION_ON_PIM), LLAMA_8B, A6000, ROOFLINE, Parallelism(), None, "bf16")
+    plan = plan_memory(
+        LLAMA_8B, A6000, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16", engine=VLLM, elsewhere=relief
+    )
+    assert plan.kv_capacity_tokens == pytest.approx(KV_SHARE * PIM.memory_bytes / 131072, rel=1e-4)
+
+
+def test_streamed_weights_make_room_and_fill_their_device():
+    def planned(devices):
+        relief = devices_memory(devices, LLAMA_8B, A6000, ROOFLINE, Parallelism(), None, "bf16")
+        return plan_memory(
+            LLAMA_8B, A6000, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16", engine=VLLM, elsewhere=relief
+        )
+
+    layer = 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    plain, streamed = planned(worker()), planned(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 16}]))
+    assert plain.weights_bytes - streamed.weights_bytes == pytest.approx(14 * layer)
+    small = KNOWN_SMALL.model_copy(update={"memory_bytes": 2.0**30})
+    spec = DevicesSpec.model_validate(
+        {"beside": {"cxl": {"device": "cxl"}}, "streamed": [{"device": "cxl", "layers": 16}]}
+    )
+    with pytest.raises(DoesNotFit, match="do not fit on cxl"):
+        planned(WorkerDevices(spec, {"cxl": small}))
+
+
+KNOWN_SMALL = worker(beside=["cxl"]).devices["cxl"]
+
+
+def test_systolic_prefill_is_near_its_peak_and_decode_far_below():
+    """A weight-stationary array is full with many rows, and idles R - 1 of R cycles with one."""
+    law = compose(worker(), LLAMA_8B, NPU, ROOFLINE, Parallelism(), None, "bf16")
+    matrices = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    long = law.step(load_of((4096, 0)))[0] - law._prefill(load_of((4096, 0)), "seconds")[0]
+    assert 2 * matrices * 4096 / 32.77e12 / long > 0.8
+    one = law.step(load_of(decodes=[1]))[0]
+    assert one == pytest.approx(32 * (32 * 48 + 32 * 32 + 3 * 32 * 112) * 128 / 1e9, rel=0.25)
+
+
+def test_experts_need_a_model_that_has_some():
+    with pytest.raises(DevicesRefused, match="has no experts"):
+        composed(worker(experts={}))
+    assert composed(worker(experts={}), model=QWEN3_30B_A3B, accelerator=H100).expert_loads is not None
+
+
+def test_a_network_takes_the_place_of_the_peer_link():
+    dimension = {"topology": "fully_connected", "bandwidth_bytes_per_s": 100e9, "latency_s": 2e-6}
+    law = composed(worker(network={"dimensions": [{**dimension, "ranks": 8}]}), split=Parallelism(tensor=4))
+    tokens = np.array([100.0])
+    one = 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / 100e9)
+    assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * one)
+    with pytest.raises(DevicesRefused, match=r"devices\.network: groups of 8 ranks"):
+        composed(worker(network={"dimensions": [{**dimension, "ranks": 4}]}), split=Parallelism(tensor=8))
+
+
+def test_what_a_channel_holds():
+    """One long request: its heads on eight channels, itself on one, or a stripe of it on each of 256."""
+    load, seconds = load_of(decodes=[32_768]), {}
+    for mapping in ("heads", "requests", "striped"):
+        spec = DevicesSpec.model_validate(
+            {"beside": {"pim": {"device": "pim", "mapping": mapping}}, "operators": {"decode_attention": "pim"}}
+        )
+        stages = composed(WorkerDevices(spec, {"pim": PIM})).stages(load)
+        seconds[mapping] = next(float(stage.seconds[0]) for stage in stages if stage.station == "pim")
+    products = PIM.pim.product_s
+    assert seconds["requests"] == pytest.approx(8 * seconds["heads"])
+    assert seconds["heads"] - 2 * products == pytest.approx(256 / 8 * (seconds["striped"] - 16 * products))
+    spec = DevicesSpec.model_validate({"beside": {"cxl": {"device": "cxl", "mapping": "heads"}}})
+    with pytest.raises(DevicesRefused, match=r"beside.cxl.mapping: cxl has no channels"):
+        composed(WorkerDevices(spec, {"cxl": KNOWN_SMALL}))
+
+
+def pim_like(**changes):
+    spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}})
+    return composed(WorkerDevices(spec, {"pim": PIM.model_copy(update=changes)}))
+
+
+def test_a_device_without_limits_leaves_the_rest_of_the_step():
+    """L7: infinite bandwidth, no latency and no cost of a product take attention out of the step."""
+    endless = PIM.pim.model_copy(update={"channel_bytes_per_s": 1e30, "product_s": 0.0})
+    link = PIM.link.model_copy(update={"bandwidth_bytes_per_s": 1e30, "latency_s": 0.0})
+    load = load_of(decodes=[4000] * 32)
+    free = pim_like(pim=endless, link=link).step(load)[0]
+    assert free == pytest.approx(composed(worker()).step(load._replace(sequences=0 * load.tokens))[0])
+
+
+@given(st.integers(1, 300), st.integers(1, 20_000), st.sampled_from([2, 4]))
+def test_more_channels_and_faster_links_are_never_slower(n, each, times):
+    """L7, but for a channel more or less that is busy: channels come in multiples."""
+    load = load_of(decodes=[each] * n)
+    more = PIM.pim.model_copy(update={"channels": 256 * times})
+    faster = PIM.link.model_copy(update={"bandwidth_bytes_per_s": times * 25e9})
+    plain = pim_like().step(load)[0]
+    assert pim_like(pim=more, memory_bytes=times * PIM.memory_bytes).step(load)[0] <= plain * (1 + 1e-12)
+    assert pim_like(link=faster).step(load)[0] <= plain
+
+
+@pytest.mark.parametrize("block", [{}, ATTENTION_ON_PIM, {"beside": ["cxl"], "kv": "cxl"}])
+def test_operators_add_up_to_the_step(block):
+    law, load = composed(worker(**block), split=Parallelism(tensor=2)), load_of((300, 500), [800] * 40)
+    shares = by_operator(law, load)
+    n = load.sequences
+    assert sum(share.seconds for share in shares) == pytest.approx(law.step(load)[0] + law.sequence(n)[0])
+    joules = law.step(load, "joules")[0] + law.sequence(n, "joules")[0]
+    assert sum(share.joules for share in shares) == pytest.approx(joules)
+    names = {share.operator: share.device for share in shares if share.operator != "transfers"}
+    assert {"projections", "ffn", "prefill_attention", "decode_attention", "lm_head", "elementwise"} <= set(names)
+    assert names["decode_attention"] == law.map["decode_attention"]

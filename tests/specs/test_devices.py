@@ -1,0 +1,87 @@
+"""Devices blocks in deployments and search spaces: looked up, refused by file, line and key, exported whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hisearch.api.deployment import plan_deployment
+from hisearch.search.deployments import describe, devices_in_words
+from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.errors import SpecError
+from hisearch.specs.resolve import load_deployment, load_study
+from hisearch.specs.stand_alone import stand_alone
+
+TEXT = """\
+apiVersion: hisearch/v1
+kind: Deployment
+metadata: {name: pim}
+spec:
+  model: llama-3.1-8b
+  profile: roofline
+  pools:
+    - accelerator: a6000
+      engine: {name: vllm}
+      devices:
+        beside: {pim: {device: hbm2-pim}}
+        operators:
+          decode_attention: pim
+"""
+
+
+def resolved(folder: Path, text: str = TEXT, *settings: str):
+    path = folder / "pim.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_deployment(path, settings, Catalogue(shipped_root()))
+
+
+def test_a_device_is_looked_up_and_described(tmp_path):
+    found = resolved(tmp_path)
+    assert set(found.hardware.device_specs) == {"hbm2-pim"}
+    assert devices_in_words(found.deployment.pool.devices) == "1 hbm2-pim (decode_attention)"
+    assert "hbm2-pim" in describe(found.deployment)
+    assert plan_deployment(found).kv_capacity_tokens > 1_900_000
+
+
+def test_an_unknown_device_has_file_line_and_key(tmp_path):
+    with pytest.raises(SpecError, match=r"pim.yaml:11: spec.pools.0.devices.beside.pim.device: .*hbm9-pim") as error:
+        resolved(tmp_path, TEXT.replace("hbm2-pim", "hbm9-pim"))
+    assert error.value.line == 11
+
+
+def test_an_operator_without_a_law_has_file_line_and_key(tmp_path):
+    text = TEXT.replace("decode_attention: pim", "prefill_attention: pim")
+    with pytest.raises(SpecError, match="pim has no law for prefill_attention") as error:
+        plan_deployment(resolved(tmp_path, text))
+    assert error.value.key == "spec.pools.0.devices.operators.prefill_attention"
+    assert error.value.line == 13
+
+
+def test_a_device_of_ones_own_goes_along(tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text((shipped_root() / "profiles/devices/hbm2-pim.yaml").read_text().replace("hbm2-pim", "mine"))
+    found = resolved(tmp_path, TEXT.replace("hbm2-pim", "./mine.yaml"))
+    alone = stand_alone(found.deployment, model=found.model, profile=found.profile, hardware=found.hardware)
+    assert alone.pool.devices.beside["pim"].device == "mine"
+    assert set(alone.definitions.devices) == {"mine"}
+
+
+def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
+    """Fitted laws on one side and the roofline on the other would decide a search by themselves."""
+    folder = tmp_path / "spaces"
+    folder.mkdir()
+    space = (shipped_root() / "spaces" / "pim-cxl-or-gpu.yaml").read_text()
+    (folder / "mine.yaml").write_text(
+        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: auto")
+    )
+    settings = [f"spec.space={folder / 'mine.yaml'}"]
+    with pytest.raises(SpecError, match="name a profile of estimator roofline or devices") as error:
+        load_study("pim-cxl-or-gpu", settings, Catalogue(shipped_root()))
+    assert error.value.key == "spec.profile"
+    assert error.value.line == space[: space.index("profile: roofline")].count("\n") + 1
+
+
+def test_a_space_of_devices_is_looked_up():
+    study = load_study("pim-cxl-or-gpu", [], Catalogue(shipped_root()))
+    assert set(study.hardware.device_specs) == {"hbm2-pim", "lpddr5-pim", "cxl2-memory"}
