@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.estimators.devices import DevicesEstimator
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.devices import DevicesSpec
 
@@ -27,6 +29,5 @@ def worker(**block: object) -> WorkerDevices:
 def compiled(model, accelerator, engine, devices=None, *, tp=1, profile=ROOFLINE, **limits):
     """Step costs of a worker."""
     sizes = {"max_tokens": 4096, "max_sequences": 512, "max_context_tokens": 400_000, **limits}
-    return DevicesEstimator("test", profile, devices).compile(
-        model, accelerator, tensor_parallel=tp, weight_dtype=None, kv_dtype="bf16", engine=engine, **sizes
-    )
+    priced = PricedWorker(model, accelerator, Parallelism(tp), None, "bf16", engine, **sizes)
+    return DevicesEstimator("test", profile, devices).compile(priced)

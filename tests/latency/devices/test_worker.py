@@ -17,6 +17,7 @@ from hisearch.latency.devices.memory import KV_SHARE, devices_memory
 from hisearch.latency.devices.worker import Load
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.memory import DoesNotFit, plan_memory
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.specs.devices import DevicesSpec
@@ -40,9 +41,8 @@ def test_without_devices_it_is_the_roofline(model, tp):
     """L7: the same operators, one by one, add up to the same tables."""
     sizes = {"max_tokens": 2048, "max_sequences": 64, "max_context_tokens": 200_000}
     ours = compiled(model, H100, VLLM, tp=tp, **sizes)
-    theirs = RooflineEstimator("test", ROOFLINE).compile(
-        model, H100, tensor_parallel=tp, weight_dtype=None, kv_dtype="bf16", engine=VLLM, **sizes
-    )
+    priced = PricedWorker(model, H100, Parallelism(tp), None, "bf16", VLLM, **sizes)
+    theirs = RooflineEstimator("test", ROOFLINE).compile(priced)
     layers, launch = model.layers, ROOFLINE.decode_attention.launch_s
     linear = model.linear_attention.layers if model.linear_attention else 0
     for measure in ("seconds", "joules"):
