@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hisearch.kernels import layout as la
 from hisearch.simulate import chunk_arrays, under_way
 from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import LinkUse, StoreUse
+from hisearch.traces.compiled import F8
 
 
-def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:
+def end_of_run_s(horizon_s: float, arrival_s: F8, last_event_s: float, stopped: bool) -> float:
     """Until when the tiers were looked at.
 
     Args:
-        sim: as the run left it.
+        horizon_s: infinite where none was asked for.
+        arrival_s: of all requests; NaN: it has not come.
         last_event_s: of a worker.
         stopped: before every request had ended: at the horizon, or because the run was lost.
     """
-    horizon_s = float(sim.config.horizon_s)
     if stopped:
         return horizon_s if math.isfinite(horizon_s) else last_event_s
     # The last request to come may have been rejected, long after all others had ended.
-    return max(last_event_s, float(sim.requests["arrival_s"].max(initial=0.0)))
+    return float(np.nanmax(arrival_s, initial=last_event_s))
 
 
 def store_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
