@@ -324,6 +324,7 @@ CONFIG = np.dtype(
         ("chunk_tokens", "i8"),
         ("max_prefill_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
+        ("horizon_s", "f8"),  # of the run: what links still carry then is told apart
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue
         ("overlap", "i8"),  # a batch is formed while the one before it runs
