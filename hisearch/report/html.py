@@ -60,7 +60,7 @@ def render(data: ReportInput) -> str:
         counted=counted,
         slo=page.slo_lines(data),
         sure=data.confidence is not None and bool(data.confidence.terms),
-        facts=page.key_facts(data.highlighted, data.confidence) if data.highlighted is not None else (),
+        facts=(*page.key_facts(data.highlighted, data.confidence), *page.growth(data)) if data.highlighted else (),
         options=page.options(data),
         settings=page.chosen_settings(data),
         front=page.front_table(data),

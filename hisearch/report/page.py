@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from hisearch.score.terms import REJECTED, notes
 from hisearch.search.deployments import describe, stores
 from hisearch.search.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, listed
 
 
 class Promise(NamedTuple):
@@ -117,6 +118,20 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
             spread = f"; {show(ends[0])} to {show(ends[1])} with confidence" if ends is not None else ""
             facts.append(Fact(name, show(found[key]), unit, meaning + spread))
     return tuple(fact for fact in facts if fact.value != UNDEFINED)
+
+
+def growth(data: ReportInput) -> tuple[Fact, ...]:
+    """Up to which load every term holds, and what breaks next, from the loads that were simulated; () of none."""
+    points = sorted((point for point in data.capacity if point.terms), key=lambda point: point.load)
+    held = list(itertools.takewhile(lambda point: all(term.holds for term in point.terms), points))
+    if not held:
+        return ()
+    reach = f"{held[-1].load:.3g} ×"
+    if len(held) == len(points):
+        return (Fact("Holds up to", f"≥ {reach}", "this load", "every SLO term; more was not tried"),)
+    broken = points[len(held)]
+    missed = listed([line.term for line in term_lines(broken.terms) if not line.met])
+    return (Fact("Holds up to", reach, "this load", f"at {broken.load:.3g} × {missed} breaks"),)
 
 
 #: Metric -> name, format, unit, meaning.

@@ -16,6 +16,7 @@ from hisearch.report.closeup import CLOSEUP_VERSION, SHARES, LoadPoint, read_clo
 from hisearch.report.closeup_drawings import closeup_drawings, first_break
 from hisearch.report.confidence import Confidence, read_confidence
 from hisearch.report.importance import LEAST_TRIALS, importance, omega_squared
+from hisearch.report.page import growth
 from hisearch.score.terms import RejectionCheck, TermCheck
 
 
@@ -61,6 +62,16 @@ def test_the_first_term_to_break_is_named(build_closeup: Any) -> None:
         "Already at 1 times, what is missed is TTFT p99 (3.00 s of at most 2 s). All hold again at 2."
     )
     assert first_break((LoadPoint(1.0, 1.0, 1.0),)) == ""
+
+
+def test_how_far_the_load_may_grow(build_input: Any) -> None:
+    (fact,) = growth(build_input())
+    assert fact == ("Holds up to", "1 ×", "this load", "at 1.5 × TPOT p99 breaks")
+    easy = tuple(replace(point, terms=(TermCheck("ttft_p99", 1.0, 2.0),)) for point in build_input().capacity)
+    assert growth(build_input(capacity=easy))[0].value == "≥ 3 ×"
+    assert growth(build_input(capacity=())) == ()
+    hard = tuple(replace(point, terms=(TermCheck("ttft_p99", 3.0, 2.0),)) for point in build_input().capacity)
+    assert growth(build_input(capacity=hard)) == ()
 
 
 def test_the_use_of_a_bound_has_gaps_where_a_latency_has_no_value() -> None:
