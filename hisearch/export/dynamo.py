@@ -13,7 +13,8 @@ from hisearch.export.flags import Launch, engine_flags
 from hisearch.export.kubernetes import environment, pod_spec
 from hisearch.export.trtllm_options import llm_api_options
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import DeploymentSpec, RouterName
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.routing import RouterName
 from hisearch.specs.yaml_nodes import dump_yaml
 
 FILE = "dynamo/graph.yaml"
@@ -72,6 +73,7 @@ def dynamo_files(deployment: DeploymentSpec, launch: Launch, name: str) -> dict[
 
 def _graph(deployment: DeploymentSpec, launch: Launch, name: str, worker: str, options: str) -> dict[str, Any]:
     runtime = RUNTIMES[launch.pool.engine.name]
+    policy: RouterName = deployment.router.policy if launch.pool.replicas > 1 else "round_robin"
     frontend = {
         "componentType": "frontend",
         "replicas": 1,
@@ -79,7 +81,7 @@ def _graph(deployment: DeploymentSpec, launch: Launch, name: str, worker: str, o
             "mainContainer": {
                 "image": runtime.image,
                 "command": ["python3", "-m", "dynamo.frontend"],
-                "args": list(ROUTER_FLAGS[deployment.router.policy]),
+                "args": list(ROUTER_FLAGS[policy]),
             }
         },
     }
