@@ -41,7 +41,7 @@ def report(run_dir: options.RunDir, as_json: options.Json = False) -> None:
 def export(
     run_dir: options.RunDir,
     engine: Annotated[
-        str | None, typer.Option(metavar="sglang|vllm", help="The best feasible deployment on this engine.")
+        str | None, typer.Option(metavar="sglang|vllm|trtllm", help="The best feasible deployment on this engine.")
     ] = None,
     trial: Annotated[int | None, typer.Option(min=0, help="A trial by its number instead, feasible or not.")] = None,
     out: Annotated[
@@ -50,9 +50,10 @@ def export(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write launch scripts of a run's recommendation.
+    """Write a run's recommendation as launch scripts and manifests.
 
-    An earlier export's own files in the folder are replaced; where others are in the way, nothing is written.
+    For bare machines, Docker Compose, Kubernetes, llm-d and Dynamo, with benchmarks to check it. An earlier export's
+    own files in the folder are replaced; where others are in the way, nothing is written.
     """
     if engine not in {None, "sglang", "vllm", "trtllm"}:
         raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")

@@ -33,10 +33,11 @@ def verify(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Lay measurements of a deployment beside what was predicted, and say which term of the model is off.
+    """Hold a run against measurements of its deployment.
 
-    The measured requests are simulated again, each term corrected in turn; the smallest correction that explains the
-    difference is named, and offered as a latency profile. Exits with 98 where measured and predicted differ by more
+    Lays what was measured beside what was predicted. The measured requests are simulated again, each term of the model
+    corrected in turn; the smallest correction that explains the difference is named, and offered as a latency profile.
+    Exits with 98 where measured and predicted differ by more
     than the profile's stated error.
     """
     from hisearch.api.verify import verify_run

@@ -147,7 +147,7 @@ def _script(
         variables=variables(launch.pool, launch.model),
         of_replica={p.replica: of_replica(launch.pool, p.replica) for p in placements},
         hosts=sorted({p.host for p in placements}),
-        router=router_flags(deployment.router),
+        router=router_flags(deployment.router) if len(placements) > 1 else [],
         service_port=SERVICE_PORTS[engine],
     )
 

@@ -73,6 +73,7 @@ def dynamo_files(deployment: DeploymentSpec, launch: Launch, name: str) -> dict[
 
 def _graph(deployment: DeploymentSpec, launch: Launch, name: str, worker: str, options: str) -> dict[str, Any]:
     runtime = RUNTIMES[launch.pool.engine.name]
+    policy: RouterName = deployment.router.policy if launch.pool.replicas > 1 else "round_robin"
     frontend = {
         "componentType": "frontend",
         "replicas": 1,
@@ -80,7 +81,7 @@ def _graph(deployment: DeploymentSpec, launch: Launch, name: str, worker: str, o
             "mainContainer": {
                 "image": runtime.image,
                 "command": ["python3", "-m", "dynamo.frontend"],
-                "args": list(ROUTER_FLAGS[deployment.router.policy]),
+                "args": list(ROUTER_FLAGS[policy]),
             }
         },
     }

@@ -25,7 +25,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.routing import RouterSpec
+from hisearch.specs.routing import RouterName, RouterSpec
 
 #: The versions whose flags are written.
 ENGINE_VERSIONS: dict[EngineName, str] = {"sglang": "0.5.9", "vllm": "0.19.1", "trtllm": "1.1.0"}
@@ -130,6 +130,9 @@ def _of_all_groups(launch: Launch, limit: int) -> str:
     """A limit of one attention group as SGLang takes it, which divides it by ``--dp-size`` itself."""
     return str(limit * launch.pool.attention_data_parallel)
 
+
+#: The router measures its trees in characters; about so many make a token of English text. Assumed.
+CHARACTERS_PER_TOKEN = 4
 
 #: What SGLang's command line takes of the policies that its cache knows (RADIX_EVICTION_POLICY_CHOICES).
 SGLANG_EVICTIONS = ("lru", "lfu")
@@ -242,8 +245,20 @@ def engine_flags(launch: Launch) -> list[tuple[str, ...]]:
     return flags
 
 
+#: Policies that the router's command line takes, of those that are simulated.
+ROUTER_POLICIES: tuple[RouterName, ...] = ("random", "round_robin", "power_of_two", "cache_aware")
+
+
 def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
-    """Flags of the router's policy; the thresholds belong to cache_aware alone."""
+    """Flags of the router's policy; the thresholds belong to cache_aware alone.
+
+    Raises:
+        ExportError: the router has no such policy.
+    """
+    if router.policy not in ROUTER_POLICIES:
+        raise ExportError(
+            f"sglang-router {ROUTER_VERSION} has no policy {router.policy}; it takes {', '.join(ROUTER_POLICIES)}"
+        )
     flags: list[tuple[str, ...]] = [("--policy", router.policy)]
     if router.policy == "cache_aware":
         flags += [
@@ -251,6 +266,11 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
             ("--balance-abs-threshold", str(router.balance_abs_threshold)),
             ("--balance-rel-threshold", f"{router.balance_rel_threshold:g}"),
         ]
+        if router.max_tree_tokens is not None:
+            flags += [
+                ("--max-tree-size", str(router.max_tree_tokens * CHARACTERS_PER_TOKEN)),
+                ("--eviction-interval-secs", f"{max(round(router.eviction_interval_s), 1)}"),
+            ]
     return flags
 
 

@@ -102,6 +102,16 @@ def test_every_router_command_line_is_taken(build_deployment: Any, policy: str) 
     assert (("--cache-threshold", "0.3") in flags) == (policy == "cache_aware")
 
 
+def test_the_router_s_tree_and_policies_that_it_lacks(build_deployment: Any) -> None:
+    trimmed = build_deployment(router={"max_tree_tokens": 1000, "eviction_interval_s": 30}).router
+    words = [word for flag in router_flags(trimmed) for word in flag]
+    found = parse("sglang-router", words)
+    assert (found["--max-tree-size"], found["--eviction-interval-secs"]) == (["4000"], ["30"])
+    for policy in ("bucket", "consistent_hash", "kv_aware"):
+        with pytest.raises(ExportError, match=f"sglang-router 0.3.2 has no policy {policy}; it takes random"):
+            router_flags(build_deployment(router={"policy": policy}).router)
+
+
 def test_sglang_settings(launch: Any) -> None:
     flags = dict(
         flag if len(flag) == 2 else (flag[0], "")
