@@ -13,6 +13,7 @@ from hisearch.calibrate import families
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.tables import Tables
 from hisearch.latency.laws.formats import FORMATS
+from hisearch.latency.laws.model import law_of
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.hardware import AcceleratorSpec
@@ -141,15 +142,20 @@ def _family(
 ) -> dict[str, Any]:
     """Laws by format, those of the first tables that have the family.
 
-    A format in which these show the host rather than the device is fitted on the next that do not.
+    A format in which these show the host rather than the device is fitted on the next that do not; so are experts in a
+    format that they lack, and lack anything near: engines run the same libraries' kernels for those.
     """
     having = [choice for choice in choices if name in choice.tables.frames]
     if not having:
         return {}
     own = having[0].tables.frames[name]
     column = "dtype" if "dtype" in own.columns else "kv_dtype"
+    dtypes = set(own[column])
+    if name == "moe":
+        lent = {dtype for choice in having[1:] for dtype in set(choice.tables.frames[name][column])}
+        dtypes |= {dtype for dtype in lent if law_of(dict.fromkeys(dtypes), dtype) is None}
     found: dict[str, Any] = {}
-    for dtype in sorted(set(own[column])):
+    for dtype in sorted(dtypes):
         for choice in _order(name, dtype, having):
             frame, source = choice.tables.frames[name], choice.tables.sources[name]
             rows = frame[frame[column] == dtype]

@@ -13,7 +13,8 @@ import yaml
 
 from hisearch.api.calibrate import auto_profile, calibrate_own
 from hisearch.calibrate import families
-from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, build_profile
+from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, build_profile
+from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.shipped import BOARDS, carried_over, data_folder
 from hisearch.calibrate.tables import Tables, read_own
 from hisearch.calibrate.writing import profile_yaml
@@ -21,8 +22,9 @@ from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import DecodeTerms, GemmTerms, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, FitError, GemmTerms, MoeTerms, PrefillTerms
 from hisearch.specs.profile import LatencyProfileSpec
+from tests.latency.laws import MOE
 
 CATALOGUE = Catalogue()
 H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
@@ -188,3 +190,24 @@ def test_the_automatic_profile_lists_every_shipped_one() -> None:
     auto = auto_profile()
     assert len(auto.choices) == 3 * len(BOARDS)
     assert CATALOGUE.get("LatencyProfile", "auto").spec == auto
+
+
+def test_experts_in_a_format_that_the_engine_lacks_are_lent() -> None:
+    """MXFP4 experts come from the next engine that has them; fp8 ones do not where blocks of fp8 are near."""
+
+    def experts(*dtypes: str) -> pd.DataFrame:
+        return pd.DataFrame({"dtype": np.repeat(dtypes, LEAST_POINTS)})
+
+    def fits(rows: pd.DataFrame, dtype: str, target: Target, source: str) -> MoeTerms:
+        error = FitError(points=LEAST_POINTS, median=0.1, p90=0.2, fitted_median=0.1)
+        return MOE.model_copy(update={"source": f"{source} {dtype}", "error": error})
+
+    choices = [
+        Measured("vllm", "1", Tables({"moe": experts("bf16", "fp8_block")}, {"moe": "vllm"})),
+        Measured("sglang", "2", Tables({"moe": experts("bf16", "fp4", "fp8")}, {"moe": "sglang"})),
+        Measured("trtllm", "3", Tables({"moe": experts("fp4")}, {"moe": "trtllm"})),
+    ]
+    found = _family("moe", fits, Target("h100-sxm", H100, 132, "vllm"), choices, lambda _: None)
+    assert {dtype: law.source for dtype, law in found.items()} == {
+        "bf16": "vllm bf16", "fp8_block": "vllm fp8_block", "fp4": "sglang fp4",
+    }  # fmt: skip
