@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from hisearch.api.calibrate import auto_profile, calibrate_own
+from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, build_profile
 from hisearch.calibrate.fitting import LEAST_POINTS
@@ -190,6 +190,10 @@ def test_the_automatic_profile_lists_every_shipped_one() -> None:
     auto = auto_profile()
     assert len(auto.choices) == 3 * len(BOARDS)
     assert CATALOGUE.get("LatencyProfile", "auto").spec == auto
+
+
+def test_the_external_profile_is_what_make_profiles_writes() -> None:
+    assert CATALOGUE.get("LatencyProfile", "aic").spec == aic_profile()
 
 
 def test_experts_in_a_format_that_the_engine_lacks_are_lent() -> None:
