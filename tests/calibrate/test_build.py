@@ -15,7 +15,7 @@ from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, build_profile
 from hisearch.calibrate.fitting import LEAST_POINTS
-from hisearch.calibrate.shipped import BOARDS, carried_over, data_folder
+from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder
 from hisearch.calibrate.tables import Tables, read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
@@ -196,8 +196,8 @@ def test_the_external_profile_is_what_make_profiles_writes() -> None:
     assert CATALOGUE.get("LatencyProfile", "aic").spec == aic_profile()
 
 
-def test_experts_in_a_format_that_the_engine_lacks_are_lent() -> None:
-    """MXFP4 experts come from the next engine that has them; fp8 ones do not where blocks of fp8 are near."""
+def test_a_format_whose_kernels_another_engine_measured_is_lent() -> None:
+    """SGLang's table of MXFP4 experts comes before the engine's own; the others stay in their order."""
 
     def experts(*dtypes: str) -> pd.DataFrame:
         return pd.DataFrame({"dtype": np.repeat(dtypes, LEAST_POINTS)})
@@ -207,11 +207,13 @@ def test_experts_in_a_format_that_the_engine_lacks_are_lent() -> None:
         return MOE.model_copy(update={"source": f"{source} {dtype}", "error": error})
 
     choices = [
-        Measured("vllm", "1", Tables({"moe": experts("bf16", "fp8_block")}, {"moe": "vllm"})),
-        Measured("sglang", "2", Tables({"moe": experts("bf16", "fp4", "fp8")}, {"moe": "sglang"})),
-        Measured("trtllm", "3", Tables({"moe": experts("fp4")}, {"moe": "trtllm"})),
+        Measured(engine, "1", Tables({"moe": experts("bf16", "fp4")}, {"moe": engine}))
+        for engine in ("vllm", "trtllm", "sglang")
     ]
-    found = _family("moe", fits, Target("h100-sxm", H100, 132, "vllm"), choices, lambda _: None)
-    assert {dtype: law.source for dtype, law in found.items()} == {
-        "bf16": "vllm bf16", "fp8_block": "vllm fp8_block", "fp4": "sglang fp4",
-    }  # fmt: skip
+    target, lent = Target("b200", H100, 132, "vllm"), LENT["b200", "vllm"]
+    found = _family("moe", fits, target, choices, lambda _: None, lent)
+    assert {dtype: law.source for dtype, law in found.items()} == {"bf16": "vllm bf16", "fp4": "sglang fp4"}
+    shipped = CATALOGUE.get("LatencyProfile", "vllm-b200").spec.laws.moe
+    assert {dtype: "sglang" in law.source for dtype, law in shipped.items()} == {
+        dtype: ("moe", dtype) in lent for dtype in shipped
+    }
