@@ -81,7 +81,7 @@ def rugged_costs(seed: int) -> StepCosts:
     beside_s = rng.uniform(0, 1e-5, (3, 4, 1 + seed % 4, 5))
     for axis in range(4):
         beside_s = np.cumsum(beside_s, axis=axis)
-    mixed = costs._replace(beside_s=beside_s, late=rng.uniform(0, 1.0, 4), prompt_s=rng.uniform(0, 1e-3, 40))
+    mixed = costs._replace(beside_s=beside_s, late=rng.uniform(0, 1.0, 4), prompt_s=np.cumsum(rng.uniform(0, 5e-5, 40)))
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 
