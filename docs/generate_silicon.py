@@ -1,4 +1,4 @@
-"""Writes the tables of measured serving runs into docs/accuracy.md, between its markers.
+"""Writes the tables of measured serving runs into docs/accuracy.md, between its markers, and draws their residuals.
 
 Usage::
 
@@ -18,17 +18,36 @@ from typing import Any
 
 import numpy as np
 import yaml
+from silicon_figures import residual_figure
 
 PAGE = Path(__file__).with_name("accuracy.md")
+IMAGES = Path(__file__).with_name("images")
+#: Residual figures: file, title, and the property of a row.
+FIGURES: tuple[tuple[str, str, Callable[[dict[str, str]], float]], ...] = (
+    ("silicon-in-flight.svg", "requests in flight", lambda row: float(row["concurrency"])),
+    ("silicon-prompt.svg", "tokens of a prompt", lambda row: float(row["input_tokens"])),
+    ("silicon-tpot.svg", "measured TPOT in ms", lambda row: rounded(row, "measured_tpot_ms")),
+)
 BEGIN, END = "<!-- silicon: written by docs/generate_silicon.py -->", "<!-- silicon: end -->"
 #: Constants of an engine, with the unit they are shown in.
 CONSTANTS = (
     ("step_s", "step, ms", 1e3),
     ("per_sequence_s", "sequence, µs", 1e6),
-    ("prompt_layer_s", "prompt chunk and layer, µs", 1e6),
+    ("prompt_layer_s", "layer of a step with a prompt, µs", 1e6),
     ("request_s", "front end, ms", 1e3),
     ("prompt_token_s", "front end per 1,000 tokens, ms", 1e6),
 )
+
+
+def rounded(row: dict[str, str], column: str) -> float:
+    """A cell to the nearest power of 1.5, so that rows share values."""
+    return float(f"{1.5 ** round(float(np.log(float(row[column])) / np.log(1.5))):.2g}")
+
+
+def figures(rows: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Residual figures by file name."""
+    done = [row for row in rows if row["predicted_ttft_ms"]]
+    return {name: residual_figure(done, title, of_row) for name, title, of_row in FIGURES}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -96,9 +115,13 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
     return "\n\n".join(
         [
             f"{report['priced']:,} of {report['rows']:,} rows are simulated; skipped: {skipped}.",
-            errors_table([report["all"], *report["left_out"].values(), *report["engines"], report["start_up"]]),
+            errors_table(
+                [report["all"], *report["left_out"].values(), report["dense"], *report["engines"], report["start_up"]]
+            ),
+            *peer(report),
             "By engine, version, GPU and model:",
             errors_table(report["groups"]),
+            *(f"![Predicted over measured by {title}](images/{name})" for name, title, _ in FIGURES),
             "Median signed errors, (predicted - measured) / measured:",
             residuals(done, "in flight", lambda row: str(int(float(row["concurrency"])))),
             residuals(done, "lengths", lambda row: f"{row['input_tokens']}x{row['output_tokens']}"),
@@ -108,6 +131,14 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
             constants_table(hosts),
         ]
     )
+
+
+def peer(report: dict[str, Any]) -> list[str]:
+    """Another tool's own prediction of the rows that both price, where it was asked."""
+    if not report["peer"]:
+        return []
+    found = report["peer"]
+    return [f"Beside {found['tool']}, on the rows that both price:", errors_table([found["ours"], found["theirs"]])]
 
 
 def main() -> None:
@@ -127,6 +158,8 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
+    for name, figure in figures(rows).items():
+        (IMAGES / name).write_text(figure, encoding="utf-8")
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ def build_profile(
     source: str,
     as_of: datetime.date,
     said: Callable[[str], None] = lambda text: None,
+    lent: Mapping[tuple[str, str], EngineName] = MappingProxyType({}),
 ) -> LatencyProfileSpec:
     """Fit every family.
 
@@ -84,13 +86,14 @@ def build_profile(
         source: of the tables, with their licence.
         as_of: day on which they were read.
         said: told of each fit.
+        lent: (family, format) -> engine whose tables hold the kernels that this one runs, where its own hold others.
 
     Raises:
         ValueError: no table has dense products, prefill or decode attention.
     """
     choices = list(measured)
     fitted = {
-        name: _family(name, fits, target, choices, said)
+        name: _family(name, fits, target, choices, said, lent)
         for name, fits in _FITS.items()
     }  # fmt: skip
     missing = [name for name in ("gemm", "prefill_attention", "decode_attention") if not fitted[name]]
@@ -138,6 +141,7 @@ def _family(
     target: Target,
     choices: list[Measured],
     said: Callable[[str], None],
+    lent: Mapping[tuple[str, str], EngineName],
 ) -> dict[str, Any]:
     """Laws by format, those of the first tables that have the family.
 
@@ -150,7 +154,7 @@ def _family(
     column = "dtype" if "dtype" in own.columns else "kv_dtype"
     found: dict[str, Any] = {}
     for dtype in sorted(set(own[column])):
-        for choice in _order(name, dtype, having):
+        for choice in _order(name, dtype, having, lent.get((name, dtype))):
             frame, source = choice.tables.frames[name], choice.tables.sources[name]
             rows = frame[frame[column] == dtype]
             if len(rows) < LEAST_POINTS or not _multiplied(target, dtype):
@@ -166,12 +170,14 @@ def _family(
     return found
 
 
-def _order(name: str, dtype: str, having: list[Measured]) -> list[Measured]:
-    """The engine's own tables first; for products of narrow operands, the fastest.
+def _order(name: str, dtype: str, having: list[Measured], lender: EngineName | None) -> list[Measured]:
+    """The engine's own tables first, or the lender's; for products of narrow operands, the fastest.
 
     Engines multiply these with the same libraries, and servers quantise activations in the norm before. Tables differ
     by how the benchmark did that: in a pass of its own, or several, with the host in between.
     """
+    if lender is not None:
+        return sorted(having, key=lambda choice: choice.engine != lender)
     if name != "gemm" or FORMATS[dtype].operand_bytes >= 2.0:
         return having
     return sorted(having, key=lambda choice: _few_tokens_s(choice.tables.frames[name], dtype))

@@ -46,6 +46,11 @@ BOARDS: dict[str, Board] = {
 }
 
 
+#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. vLLM multiplies MXFP4
+#: experts with MXFP8 activations on a B200, as SGLang does; its own table of the models' widths has 16-bit activations.
+LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {("b200", "vllm"): {("moe", "fp4"): "sglang"}}
+
+
 def data_folder(given: Path | None) -> Path:
     """``systems/data`` of aiconfigurator-core, installed or below ``given``.
 
@@ -97,6 +102,7 @@ def fit_shipped(
         source=SOURCE.format(version=version),
         as_of=as_of,
         said=said,
+        lent=LENT.get((accelerator_name, engine), {}),
     )
     return with_hosts(carried_over(profile, accelerator_name, board) if board.of_another else profile)
 

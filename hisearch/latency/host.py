@@ -11,7 +11,10 @@ from hisearch.specs.profile import HostTimes
 def with_host_times(device: StepCosts, times: HostTimes, layers: int) -> StepCosts:
     """Costs of a device that waits for nobody, with an engine's host work.
 
-    Time per prompt chunk, that of all ``layers``, goes into ``chunk_rate`` over its (query, key) pairs; exact on knots.
+    Time of a step with a prompt chunk, that of all ``layers``, goes into ``chunk_rate`` over its (query, key) pairs;
+    exact on knots. Several chunks of a step share the rate of their total length, so that k equal ones bring a k-th of
+    it: the host runs ahead where the device has much to do. A step's launches in full, however many chunks it has, and
+    the longer of launches and device were held against measured runs too, and leave more errors (docs/accuracy.md).
     """
     rate = device.chunk_rate
     if times.prompt_layer_s:

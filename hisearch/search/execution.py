@@ -234,7 +234,13 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
         (pool for pool, _ in fitting), key=lambda p: (p.engine.max_running_requests, p.engine.chunk_tokens)
     )
     # Step costs do not depend on the tiers, which need not suit the largest pool's memory.
-    costs = problem.planner.costs(largest_pool.model_copy(update={"tiers": []}))
+    try:
+        costs = problem.planner.costs(largest_pool.model_copy(update={"tiers": []}))
+    except ValueError as error:
+        # What the profile cannot price: a law of other workers, tables of other widths.
+        for _ in fitting:
+            refusals.refused(error)
+        return []
     return [_size(problem, pool, tokens, costs) for pool, tokens in fitting]
 
 

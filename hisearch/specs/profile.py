@@ -26,8 +26,8 @@ class HostTimes(Strict):
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
     prompt_layer_s: NonNegative = Field(
         0.0,
-        description="Per layer of a step with prompt chunks, which no CUDA graph holds: kernels launched one by one, "
-        "metadata.",
+        description="Per layer of a step with one prompt chunk, which no CUDA graph holds: kernels launched one by "
+        "one, metadata. With k equal chunks a k-th of it is seen: the device's own work hides more.",
     )
     request_s: NonNegative = Field(
         0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."

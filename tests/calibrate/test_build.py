@@ -11,18 +11,20 @@ import pandas as pd
 import pytest
 import yaml
 
-from hisearch.api.calibrate import auto_profile, calibrate_own
+from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
-from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, build_profile
-from hisearch.calibrate.shipped import BOARDS, carried_over, data_folder
+from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, build_profile
+from hisearch.calibrate.fitting import LEAST_POINTS
+from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder
 from hisearch.calibrate.tables import Tables, read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import DecodeTerms, GemmTerms, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, FitError, GemmTerms, MoeTerms, PrefillTerms
 from hisearch.specs.profile import LatencyProfileSpec
+from tests.latency.laws import MOE
 
 CATALOGUE = Catalogue()
 H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
@@ -188,3 +190,30 @@ def test_the_automatic_profile_lists_every_shipped_one() -> None:
     auto = auto_profile()
     assert len(auto.choices) == 3 * len(BOARDS)
     assert CATALOGUE.get("LatencyProfile", "auto").spec == auto
+
+
+def test_the_external_profile_is_what_make_profiles_writes() -> None:
+    assert CATALOGUE.get("LatencyProfile", "aic").spec == aic_profile()
+
+
+def test_a_format_whose_kernels_another_engine_measured_is_lent() -> None:
+    """SGLang's table of MXFP4 experts comes before the engine's own; the others stay in their order."""
+
+    def experts(*dtypes: str) -> pd.DataFrame:
+        return pd.DataFrame({"dtype": np.repeat(dtypes, LEAST_POINTS)})
+
+    def fits(rows: pd.DataFrame, dtype: str, target: Target, source: str) -> MoeTerms:
+        error = FitError(points=LEAST_POINTS, median=0.1, p90=0.2, fitted_median=0.1)
+        return MOE.model_copy(update={"source": f"{source} {dtype}", "error": error})
+
+    choices = [
+        Measured(engine, "1", Tables({"moe": experts("bf16", "fp4")}, {"moe": engine}))
+        for engine in ("vllm", "trtllm", "sglang")
+    ]
+    target, lent = Target("b200", H100, 132, "vllm"), LENT["b200", "vllm"]
+    found = _family("moe", fits, target, choices, lambda _: None, lent)
+    assert {dtype: law.source for dtype, law in found.items()} == {"bf16": "vllm bf16", "fp4": "sglang fp4"}
+    shipped = CATALOGUE.get("LatencyProfile", "vllm-b200").spec.laws.moe
+    assert {dtype: "sglang" in law.source for dtype, law in shipped.items()} == {
+        dtype: ("moe", dtype) in lent for dtype in shipped
+    }

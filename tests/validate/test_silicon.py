@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from hisearch.cli.main import app
+from hisearch.latency.costs import knots_up_to
 from hisearch.latency.host import with_host_times
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
@@ -241,3 +242,10 @@ class TestHostTimes:
             step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3
         )
         assert step_seconds(costs, [], [100]) == pytest.approx(step_seconds(self.DEVICE, [], [100]) + 2e-3 + 1e-5)
+
+    def test_more_chunks_of_a_step_hide_it(self) -> None:
+        """Over attention alone: k equal chunks of a step bring a k-th of what one of their length does."""
+        device = law_costs(0.0, 0.0, 0.0)._replace(chunk_rate=np.zeros((len(knots_up_to(64)), 2)))
+        costs = with_host_times(device, HostTimes(step_s=0.0, prompt_layer_s=7e-4), 10)
+        assert step_seconds(costs, [(64, 0)], []) == pytest.approx(7e-3)
+        assert step_seconds(costs, [(16, 0)] * 4, []) == pytest.approx(7e-3 / 4, rel=0.05)

@@ -4,9 +4,10 @@
     minimise   sum_i |r_i|  +  RIDGE * |(theta - start) / unit|^2     within 0 <= theta <= BOUNDS
 
 by Gauss-Newton steps, shortened where they miss, on reweighted least squares (weights 1 / sqrt(r^2 + ROUNDING^2)),
-derivatives by simulating again with each constant raised by one unit. An engine's own constants are fitted to all its
-runs; a version's start from them (or from ``START``, if that is nearer) and are fitted to its own. Nothing is fitted to
-a row, a model or a GPU.
+derivatives by simulating again with each constant raised by one unit, until a group stands still. An engine's own
+constants are fitted to all its runs; a version's are drawn towards them and fitted to its own. Both begin at whatever
+leaves the least errors: those, ``START``, or what the profiles at hand say. Nothing is fitted to a row, a model or a
+GPU.
 
 TTFT of campaigns with a start-up cost (``START_UP``) is left out.
 """
@@ -14,7 +15,7 @@ TTFT of campaigns with a start-up cost (``START_UP``) is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,13 @@ UNITS = np.array([2e-4, 5e-6, 3e-5, 5e-3, 5e-6])
 #: No engine's host work is more: 6 ms a step, 0.1 ms a sequence, 0.7 ms a layer and prompt, 0.2 s a request, 40 us a
 #: token.
 BOUNDS = np.array([6e-3, 1e-4, 7e-4, 0.2, 4e-5])
-#: Where fits begin.
+#: Where fits may begin, and where an engine's own constants are drawn to.
 START = np.array([5e-4, 2e-6, 2e-5, 10e-3, 5e-6])
 #: Runs that a version needs for constants of its own.
 VERSION_RUNS = 20
 ROUNDS, RIDGE, ROUNDING = 6, 0.08, 0.03
+#: Share of its errors that a step has to take off, or the group stands still.
+STILL = 0.005
 #: Shares of a step that are tried: queues make residuals jump, so that a whole step may miss.
 SHARES = (1.0, 0.4, 0.15)
 
@@ -74,22 +77,24 @@ def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str]
     if not known:
         raise ValueError("no row can be simulated: nothing to fit")
     engines = sorted({row.backend for row in known})
-    own = {(engine, ALL): START.copy() for engine in engines}
     engine_wide = _Fit(pricer, {(engine, ALL): [row for row in known if row.backend == engine] for engine in engines})
-    for round_ in range(ROUNDS):
-        note(f"engines, round {round_ + 1} of {ROUNDS}")
-        engine_wide.improve(own, own)
+    drawn_to = {(engine, ALL): START for engine in engines}
+    own = {
+        group: engine_wide.best(group, [START, _vector(pricer.times_of(replace(rows[0], version=UNKNOWN_VERSION)))])
+        for group, rows in engine_wide.groups.items()
+    }
+    engine_wide.settle(own, drawn_to, lambda round_: note(f"engines, round {round_} of at most {ROUNDS}"))
     versions = {group: members for group, members in _grouped(known).items() if len(members) >= VERSION_RUNS}
-    theta = {group: own[group[0], ALL].copy() for group in versions}
     by_version = _Fit(pricer, versions)
-    for group, vector in theta.items():
-        theta[group] = by_version.best(group, [vector, START])
-    for round_ in range(ROUNDS):
-        note(f"versions, round {round_ + 1} of {ROUNDS}")
-        by_version.improve(theta, {group: own[group[0], ALL] for group in versions})
+    theta = {
+        group: by_version.best(group, [own[group[0], ALL], START, _vector(pricer.times_of(rows[0]))])
+        for group, rows in versions.items()
+    }
+    drawn_to_own = {group: own[group[0], ALL] for group in versions}
+    by_version.settle(theta, drawn_to_own, lambda round_: note(f"versions, round {round_} of at most {ROUNDS}"))
     note("leaving out models and GPUs")
-    engine_wide.linearise(own)
-    by_version.linearise(theta)
+    engine_wide.linearise(own, engine_wide.groups)
+    by_version.linearise(theta, by_version.groups)
     left_out = {
         name: _left_out(name, key, known, pricer, (engine_wide, own), (by_version, theta))
         for name, key in (("model", lambda row: row.model), ("GPU", lambda row: row.system))
@@ -118,22 +123,38 @@ class _Fit:
         self.residuals: dict[Group, F8] = {}
         self.slopes: dict[Group, F8] = {}
 
-    def improve(self, theta: dict[Group, F8], start: dict[Group, F8]) -> None:
-        """One step of every group, in place: as much of it as lowers what is minimised, if any of it does."""
-        self.linearise(theta)
-        for key, rows in self.groups.items():
-            step = self.solve(key, theta[key], start[key], np.ones(len(rows), bool)) - theta[key]
-            tried = [theta[key] + share * step for share in SHARES]
-            theta[key] = self.best(key, [theta[key], *tried])
+    def settle(self, theta: dict[Group, F8], start: dict[Group, F8], note: Callable[[int], None]) -> None:
+        """Step every group, in place, until it stands still."""
+        moving = set(self.groups)
+        for round_ in range(ROUNDS):
+            note(round_ + 1)
+            self.linearise(theta, moving)
+            moving = {key for key in sorted(moving) if self._step(key, theta, start[key])}
+            if not moving:
+                break
+
+    def _step(self, key: Group, theta: dict[Group, F8], start: F8) -> bool:
+        """As much of a Gauss-Newton step as lowers what is minimised; whether it was worth it."""
+        rows = self.groups[key]
+        before = _loss(rows, self.residuals[key])
+        step = self.solve(key, theta[key], start, np.ones(len(rows), bool)) - theta[key]
+        tried = [theta[key] + share * step for share in SHARES]
+        losses = [_loss(rows, _residuals(rows, self.pricer, vector)) for vector in tried]
+        if min(losses) >= before:
+            return False
+        theta[key] = tried[int(np.argmin(losses))]
+        return min(losses) < (1.0 - STILL) * before
 
     def best(self, key: Group, candidates: Sequence[F8]) -> F8:
         """The one of ``candidates`` that leaves a group the least errors."""
         rows = self.groups[key]
-        return min(candidates, key=lambda theta: _loss(rows, _residuals(rows, self.pricer, theta)))
+        found = min(candidates, key=lambda theta: _loss(rows, _residuals(rows, self.pricer, theta)))
+        return np.clip(found, 0.0, BOUNDS)
 
-    def linearise(self, theta: dict[Group, F8]) -> None:
+    def linearise(self, theta: dict[Group, F8], groups: Iterable[Group]) -> None:
         """Residuals and their slopes, per unit of each constant."""
-        for key, rows in self.groups.items():
+        for key in groups:
+            rows = self.groups[key]
             base = _residuals(rows, self.pricer, theta[key])
             raised = [
                 _residuals(rows, self.pricer, theta[key] + np.eye(len(UNITS))[k] * UNITS) - base
@@ -223,6 +244,10 @@ def _loss(rows: Sequence[SiliconRow], residuals: F8) -> float:
     counted = np.ones_like(residuals)
     counted[[_starts_up(row) for row in rows], 0] = 0.0
     return float((counted * np.sqrt(residuals**2 + ROUNDING**2)).sum())
+
+
+def _vector(times: HostTimes) -> F8:
+    return np.array([getattr(times, name) for name in CONSTANTS])
 
 
 def _exact(vector: F8) -> HostTimes:
