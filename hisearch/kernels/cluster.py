@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import doors, heaps, lists, router
+from hisearch.kernels import doors, heaps, lanes, lists, router
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -54,27 +54,37 @@ def _deliver(sim, r, is_open, now):
         lists.announce_end(sim, r, now)
         return
     request.outcome = la.IN_FLIGHT
-    w = router.route(sim, r)
-    request.worker = w
-    worker = sim.workers[w]
-    worker.requests += 1
+    first = router.route(sim, r)
+    worker = sim.workers[first]
     worker.inflight_tokens += sim.trace.input_tokens[r]
     worker.inflight_requests += 1
+    w = lanes.choose(sim, first, sim.trace.input_tokens[r])
+    request.worker = w
+    sim.workers[w].requests += 1
     doors.knock(sim.config.door, sim, doors.RECEIVE, w, r, now)
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wake_group(sim, w, now)
 
 
 @kernel
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wave_event(sim, w, now)
+        return
     worker = sim.workers[w]
     if worker.phase == la.FORMING or worker.phase == la.IDLE:
         worker.phase = la.FORMING
         doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
+        if sim.config.lane_kind == la.PIPE:
+            lanes.note_formed(sim, w)
         return
     doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
     worker.phase = la.FORMING
     # The scheduler may have waited for something for longer than the step took.
     heaps.event_set(sim, w, max(now, worker.now_s))
+    if sim.config.lane_kind == la.PIPE:
+        lanes.wake_waiting(sim, w, now)
 
 
 @kernel
@@ -92,8 +102,12 @@ def _reset(sim):
     sim.cover[:] = -1
     for v in range(trees):
         sim.nodes[v].first = -1
+    lanes.reset(sim)
+    first_s = sim.requests[sim.open_loop[0]].arrival_s if sim.open_loop.shape[0] > 0 else 0.0
     for w in range(sim.config.workers):
         worker = sim.workers[w]
+        worker.standby_s = 0.0
+        worker.awake_until_s = first_s
         worker.running_head = -1
         worker.running_tail = -1
         worker.waiting_head = -1
@@ -132,6 +146,8 @@ def run(sim):
         return last, 0
     _reset(sim)
     nodes_per_event = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
+    if sim.config.lane_kind == la.WAVE:
+        nodes_per_event *= sim.config.lanes
     while True:
         needed = nodes_per_event * sim.counters[la.LARGEST_GROUP]
         if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:

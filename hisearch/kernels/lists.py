@@ -307,10 +307,10 @@ def note_first_token(sim, r, at_s):
 @kernel
 def note_finished(sim, w, r, now):
     """``r`` made its last token at ``now``."""
-    worker = sim.workers[w]
     request = sim.requests[r]
     request.finish_s = now
     request.outcome = la.FINISHED
-    worker.inflight_tokens -= sim.trace.input_tokens[r]
-    worker.inflight_requests -= 1
+    front = sim.workers[w - w % sim.config.lanes]
+    front.inflight_tokens -= sim.trace.input_tokens[r]
+    front.inflight_requests -= 1
     announce_end(sim, r, now)

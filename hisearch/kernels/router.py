@@ -15,19 +15,20 @@ from hisearch.kernels.jit import kernel
 @kernel
 def _round_robin(sim):
     w = sim.counters[la.ROBIN]
-    sim.counters[la.ROBIN] = (w + 1) % sim.config.workers
+    sim.counters[la.ROBIN] = (w + sim.config.lanes) % sim.config.workers
     return w
 
 
 @kernel
 def _power_of_two(sim):
     """Two distinct random workers; fewer in-flight tokens, then fewer requests, then the lower index."""
-    first = rng.below(sim.rng, sim.config.workers)
-    second = rng.below(sim.rng, sim.config.workers - 1)
+    lanes = sim.config.lanes
+    first = rng.below(sim.rng, sim.config.workers // lanes)
+    second = rng.below(sim.rng, sim.config.workers // lanes - 1)
     if second >= first:
         second += 1
-    a = min(first, second)
-    b = max(first, second)
+    a = lanes * min(first, second)
+    b = lanes * max(first, second)
     wa = sim.workers[a]
     wb = sim.workers[b]
     if wb.inflight_tokens < wa.inflight_tokens:
@@ -79,7 +80,7 @@ def _cache_aware(sim, r):
     least = 0
     smallest = 0
     most_requests = sim.workers[0].inflight_requests
-    for w in range(1, config.workers):
+    for w in range(config.lanes, config.workers, config.lanes):
         worker = sim.workers[w]
         if worker.inflight_requests < sim.workers[least].inflight_requests:
             least = w
@@ -101,12 +102,12 @@ def _cache_aware(sim, r):
 
 @kernel
 def route(sim, r):
-    """Choose a worker for request ``r``."""
+    """Choose a worker for request ``r``; returns its first lane, which keeps what the router knows of it."""
     config = sim.config
-    if config.workers == 1:
+    if config.workers == config.lanes:
         return 0
     if config.router == la.RANDOM:
-        return rng.below(sim.rng, config.workers)
+        return config.lanes * rng.below(sim.rng, config.workers // config.lanes)
     if config.router == la.ROUND_ROBIN:
         return _round_robin(sim)
     if config.router == la.POWER_OF_TWO:

@@ -16,7 +16,7 @@ from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
 from hisearch.simulate import offload_arrays, tier_arrays, tier_use
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
+from hisearch.simulate.result import RequestTable, Result, StepLog, TierEnergy, WorkerTable
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import RouterSpec
 from hisearch.specs.tiers import MoverName
@@ -37,6 +37,7 @@ SGLANG_PREEMPTION_THRESHOLD = 10
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 _ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
+_LANE_KINDS = {"alone": la.ALONE, "wave": la.WAVE, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
 _ROUTERS = {
     "random": la.RANDOM,
@@ -101,20 +102,23 @@ def _config(
         engine=_ENGINES[engine.name],
         door=doors.address(offload_arrays.door(_ENGINES[engine.name], offload_arrays.mover_of(plan))),
         router=_ROUTERS[router.policy],
-        workers=replicas,
+        workers=replicas * plan.lanes,
+        lanes=plan.lanes,
+        lane_kind=_LANE_KINDS[plan.lane_kind],
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
         host_pages=_host_pages(plan),
         hicache=plan.movement is not None and plan.movement.mover == "hicache",
         prefix_caching=engine.prefix_caching,
-        max_running=engine.max_running_requests,
+        max_running=plan.lane_running_requests,
         chunk_tokens=engine.chunk_tokens,
         max_prefill_tokens=engine.max_prefill_tokens,
         max_request_tokens=plan.max_request_tokens,
         conservativeness=engine.schedule_conservativeness,
         eviction=tier_arrays.EVICTIONS[engine.eviction],
         schedule=_SCHEDULES[engine.schedule],
-        overlap=engine.overlap,
+        # While results are taken in, the batches of other lanes keep a pipeline busy.
+        overlap=engine.overlap and plan.lane_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
         long_prefill_tokens=engine.long_prefill_tokens,
         reserve_full_prompt=engine.reserve_full_prompt,
@@ -128,6 +132,7 @@ def _config(
         balance_abs=router.balance_abs_threshold,
         balance_rel=router.balance_rel_threshold,
         horizon_s=horizon_s,
+        standby_after_s=plan.power.standby_after_s,
         late_s=give_up.ttft_s,
         late_requests=give_up.requests,
     )
@@ -164,6 +169,23 @@ def _costs(costs: StepCosts) -> la.Costs:
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=even if costs.late is None else costs.late,
     )
+
+
+def _own_costs(plan: WorkerPlan) -> StepCosts:
+    """Step costs of a lane by itself."""
+    seconds, wave = plan.costs.seconds, plan.costs.wave
+    return seconds._replace(token_s=wave.own_s) if plan.lane_kind == "wave" and wave is not None else seconds
+
+
+def _wave_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
+    """What attention groups do together, and how their tokens are padded; of no meaning where there are none."""
+    wave = plan.costs.wave
+    if plan.lane_kind != "wave" or wave is None:
+        return {"shared_s": np.zeros(2), "wave_pad": np.zeros(0, np.int64)}
+    graphs = np.array(wave.graph_batches, np.int64)
+    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
+    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
+    return {"shared_s": np.ascontiguousarray(wave.shared_s), "wave_pad": padded.astype(np.int64)}
 
 
 def _requests(trace: TraceArrays, load: float) -> Any:
@@ -214,7 +236,7 @@ def _allocate(
     return la.Sim(
         config=settings,
         trace=la.Trace(**{name: getattr(trace, name) for name in la.Trace.FIELDS}),
-        seconds=_costs(plan.costs.seconds),
+        seconds=_costs(_own_costs(plan)),
         joules=_costs(plan.costs.joules),
         requests=_requests(trace, load),
         workers=_records(workers, la.WORKER),
@@ -249,6 +271,8 @@ def _allocate(
         owner=owner,
         next_owner=next_owner,
         pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
+        stage_free_s=np.zeros((workers // config.lanes, config.lanes)),
+        **_wave_arrays(plan),
         event_heap=np.empty(workers, np.int32),
         belief=np.zeros((len(trace.parent) if config.router == la.CACHE_AWARE else 1, words), np.uint64),
         rng=np.array([seed], np.uint64),
@@ -321,7 +345,7 @@ def simulate(
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     settings = _config(plan, replicas, router, horizon_s, give_up)
-    room = 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (plan.engine.max_running_requests + 2)
+    room = 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (plan.engine.max_running_requests + 2) * plan.lanes
     settings.log = log
     log_room = 4096 if log else 0
     while True:
@@ -387,6 +411,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
                 "host_hit_tokens",
             )
         },
+        standby_s=_standby_s(plan, workers, end_s),
         peak_kv_tokens=workers["peak_pages"] * sim.config.page_tokens,
         evicted_tokens=trees["evicted_tokens"][: sim.config.workers].copy(),
     )  # fmt: skip
@@ -396,7 +421,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         workers=per_worker,
         makespan_s=max(end_s - first, 0.0),
         kv_capacity_tokens=plan.kv_capacity_tokens,
-        idle_w=plan.costs.idle_w,
+        idle_w=plan.lane_idle_w,
         horizon_reached=horizon_reached,
         warnings=plan.costs.warnings,
         events=int(sim.counters[la.EVENTS]),
@@ -406,7 +431,19 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         stores=tier_use.store_uses(plan, sim),
         links=tier_use.link_uses(plan, sim),
         fetches_ahead=bool(tier_arrays.storage_of(plan)),
+        lanes=plan.lanes,
+        power=plan.power,
+        tier_energy=tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token) for tier in plan.tiers),
     )
+
+
+def _standby_s(plan: WorkerPlan, workers: Any, end_s: float) -> np.ndarray:
+    """Seconds in standby, that at the end included, kept by each worker's first lane."""
+    standby_s: np.ndarray = workers["standby_s"].copy()
+    ends = np.maximum(end_s - workers["awake_until_s"] - plan.power.standby_after_s, 0.0)
+    first = np.arange(len(workers)) % plan.lanes == 0
+    standby_s[first] += ends[first]
+    return standby_s
 
 
 def _log(sim: la.Sim) -> StepLog:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hisearch.hardware.power import PowerPlan
 from hisearch.kernels.gap_bins import bin_middle_s
 from hisearch.traces.compiled import F8, I4, I8
 
@@ -22,6 +24,9 @@ class Outcome(enum.IntEnum):
     TOO_LARGE = 2  #: rejected: prompt and output exceed the model's window, or a worker's whole KV memory
     UNREACHED = 3  #: had not arrived by the horizon (its predecessor never finished, or it arrives later)
 
+
+#: A worker of which nothing is known beyond its steps.
+NO_POWER = PowerPlan()
 
 #: Index of the nearest storage tier, behind HBM and the host tier.
 STORAGE_TIER = 2
@@ -90,6 +95,7 @@ class WorkerTable:
     steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle.
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
+    standby_s: what accelerators spent in standby; of a worker with several lanes, kept by the first.
     """
 
     steps: I8
@@ -102,6 +108,7 @@ class WorkerTable:
     peak_kv_tokens: I8
     evicted_tokens: I8
     host_hit_tokens: I8
+    standby_s: F8 = field(default_factory=lambda: np.zeros(1))
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,13 @@ class LinkUse:
     transfers: int
 
 
+class TierEnergy(NamedTuple):
+    """Of a token's KV in a tier: joules that the medium takes for it, bytes that links carry."""
+
+    joules: float
+    bytes: float
+
+
 @dataclass(frozen=True)
 class Result:
     """A finished simulation.
@@ -191,6 +205,9 @@ class Result:
     stores, links: what the tiers and the ways between them did. far_hit_tokens: of the hits in storage, those in the
     farther of two storage tiers; what a request fetched from there counts as the end of what it fetched.
     stores, links: what the tiers and the ways between them did. fetches_ahead: storage is read for requests that wait.
+    lanes: schedulers of a worker (attention groups, batches of a pipeline): rows of ``workers``, which are side by
+        side. idle_w: of one lane. power: what else a worker draws. tier_energy: of moving a token, by tier, nearest
+        first.
     """
 
     requests: RequestTable
@@ -207,6 +224,9 @@ class Result:
     links: tuple[LinkUse, ...] = ()
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
+    lanes: int = 1
+    power: PowerPlan = NO_POWER
+    tier_energy: tuple[TierEnergy, ...] = ()
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.

@@ -17,6 +17,7 @@ from hisearch.specs.base import (
     Strict,
 )
 from hisearch.specs.errors import KeyedError
+from hisearch.specs.experts import ExpertsSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism, engine_problem
@@ -87,6 +88,10 @@ class EngineSpec(Strict):
         "guaranteed_no_evict",
         description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
         "room, or as soon as its prompt has, and pause the last ones where memory runs out.",
+    )
+
+    experts: ExpertsSpec = Field(
+        ExpertsSpec(), description="How tokens spread over routed experts; of no effect without expert_parallel."
     )
 
     @property
@@ -194,6 +199,12 @@ class PoolSpec(Strict):
         problem = engine_problem(self.engine.name, self.parallelism)
         if problem is not None:
             raise KeyedError((problem.key,), problem.message)
+        if self.engine.experts.redundant % self.expert_parallel:
+            message = (
+                f"{self.engine.experts.redundant} copies do not come out even over expert_parallel "
+                f"{self.expert_parallel}"
+            )
+            raise KeyedError(("engine", "experts", "redundant"), message)
         check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
         return self
 

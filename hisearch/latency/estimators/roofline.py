@@ -24,6 +24,7 @@ add nothing above idle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,8 +32,9 @@ import numpy.typing as npt
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
@@ -56,6 +58,10 @@ F8 = npt.NDArray[np.float64]
 
 #: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
 WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
+
+
+#: Elementwise operators of FFNs, which the attention groups of a stage share.
+SHARED_ELEMENTWISE = frozenset({"activation", "expert_activation", "expert_gather"})
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,16 @@ class RooflineWorker:
         total += self._collectives(payload)
         total += self.model.layers * max(self.rates.prefill_attention.launch_s, self.rates.decode_attention.launch_s)
         return total * self.scale
+
+    def shared_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
+        shared = [op for op in self.token_ops if op.token_groups > 1 or op.name in SHARED_ELEMENTWISE]
+        payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
+        return self.scale * (self._operators(shared, tokens) + self._exchanges(payload))
+
+    def routed_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, routed experts alone."""
+        return self.scale * self._operators([op for op in self.token_ops if op.experts > 1], tokens)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -171,9 +187,14 @@ class RooflineWorker:
         if split.attention_data == 1:
             total += layers * self._collective(attention, split.tensor)
         else:
-            gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
-            total += 2 * layers * self._collective(gathered, split.stage_ranks)
+            total += self._exchanges(payload)
         return total + (split.pipeline - 1) * self._collective(payload, split.pipeline)
+
+    def _exchanges(self, payload: F8) -> F8:
+        """Gathering the tokens of all groups before the FFNs of all layers, and scattering them after."""
+        split = self.split
+        gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
+        return 2 * self.model.layers * self._collective(gathered, split.stage_ranks)
 
     def _collective(self, volume_bytes: F8, ranks: int) -> F8:
         if ranks == 1 or self.rates.link_bytes_per_s is None:
@@ -194,6 +215,17 @@ class RooflineWorker:
         shape = self.attention
         moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
         return self.rates.decode_attention.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
+
+
+def waves_of(worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Sequence[int]) -> WaveCosts | None:
+    """``costs.token_s`` taken apart; None where there is one attention group.
+
+    ``graphs``: tokens that its small entries are padded to. What the groups share is priced by the roofline.
+    """
+    if worker.split.attention_data == 1:
+        return None
+    shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
+    return wave_costs(costs.token_s, np.minimum(shared, costs.token_s), graphs)
 
 
 class RooflineEstimator:
@@ -244,8 +276,10 @@ class RooflineEstimator:
         )
         ranks = timed.split.group_ranks
         limits = (max_tokens, max_sequences, max_context_tokens)
-        return CompiledCosts(
-            seconds=timed.tabulate(overhead, *limits),
+        seconds = timed.tabulate(overhead, *limits)
+        costs = CompiledCosts(
+            seconds=seconds,
+            wave=waves_of(timed, seconds, max_tokens, ()),
             joules=energy_costs(model, accelerator, timed.split, weight_dtype, kv_dtype, *limits),
             idle_w=worker_idle_w(accelerator, ranks),
             profile=self.profile_name,
@@ -253,6 +287,7 @@ class RooflineEstimator:
             relative_error=self.profile.relative_error,
             warnings=format_warnings(accelerator, weight_dtype if weight_dtype is not None else model.weight_dtype),
         )
+        return with_uneven_experts(costs, engine.experts, model, timed.split, timed.routed_s)
 
 
 def energy_costs(

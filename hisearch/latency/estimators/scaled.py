@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
     F8,
@@ -30,6 +30,7 @@ from hisearch.latency.estimators.roofline import (
     format_warnings,
     sheet_peaks,
 )
+from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.collectives import Collectives
@@ -104,6 +105,30 @@ class ScaledWorker:
         for op in self._elementwise_ops():
             total += op.layers * self._elementwise_s(op, tokens)
         return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
+
+    def shared_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
+        split = self.part.parallelism
+        total = np.zeros_like(tokens)
+        for matrix in matrices(self.model, self.part):
+            if matrix.experts == 1 and matrix.token_groups > 1:
+                total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
+        if moe_layers(self.model):
+            total += moe_layers(self.model) * self.experts_s(tokens)
+        whole = ACTIVATION_BYTES * self.model.hidden_size * tokens * split.attention_data
+        exchanged = self.collectives.all_gather_s(whole, split.stage_ranks)
+        return total + self.model.layers * (exchanged + self.collectives.reduce_scatter_s(whole, split.stage_ranks))
+
+    def routed_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, routed experts alone."""
+        return np.asarray(moe_layers(self.model) * self.experts_s(tokens))
+
+    def waves(self, costs: StepCosts, overhead: EngineOverhead, limit: int) -> WaveCosts | None:
+        """``costs.token_s`` taken apart; None where there is one attention group."""
+        if self.part.parallelism.attention_data == 1:
+            return None
+        shared = np.minimum(rising(self.shared_s, limit, []), costs.token_s)
+        return wave_costs(costs.token_s, shared, overhead.graph_batches)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -316,8 +341,10 @@ class ScaledEstimator:
         split = timed.part.parallelism
         limits = (max_tokens, max_sequences, max_context_tokens)
         dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-        return CompiledCosts(
-            seconds=timed.tabulate(overhead, *limits),
+        seconds = timed.tabulate(overhead, *limits)
+        costs = CompiledCosts(
+            seconds=seconds,
+            wave=timed.waves(seconds, overhead, max_tokens),
             joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
             idle_w=worker_idle_w(accelerator, split.group_ranks),
             profile=self.profile_name,
@@ -325,6 +352,8 @@ class ScaledEstimator:
             relative_error=self.profile.relative_error,
             warnings=(*format_warnings(accelerator, dtype), *self._warnings(timed, engine, kv_dtype)),
         )
+        knows_even = law_of(self.laws.moe, timed.weights) is not None
+        return with_uneven_experts(costs, engine.experts, model, split, timed.routed_s, knows_even=knows_even)
 
     def _attention(self, model: ModelSpec, kv_dtype: DType) -> tuple[PrefillTerms, DecodeTerms]:
         laws = self.laws

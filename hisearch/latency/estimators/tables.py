@@ -23,10 +23,11 @@ import numpy as np
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to
 from hisearch.latency.curves import F8, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs
+from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.operator_tables import (
     DENSE_FFN,
     LAYER_CALLS,
@@ -79,17 +80,26 @@ class TablesWorker:
 
     def shared_s(self, tokens: F8) -> F8:
         """Routed experts, and gathering and scattering the tokens, for ``tokens`` of all groups."""
-        moe = self.model.moe
-        if moe is None or not moe_layers(self.model):
+        if self.model.moe is None or not moe_layers(self.model):
             return np.zeros_like(tokens)
-        assert self.tables.moe is not None
-        held = self.part.experts / moe.experts
-        used = held * active_experts(moe.experts, moe.experts_per_token, tokens)
-        layer = self.tables.moe(np.maximum(tokens * held, 1.0), used)
+        layer = self._layer_experts_s(tokens)
         groups = self.part.parallelism.attention_data
         payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
         layer += 2 * self._collective(all_gather_volume(1.0, groups) * payload, groups, self.gather)
         return np.asarray(moe_layers(self.model) * layer)
+
+    def routed_s(self, tokens: F8) -> F8:
+        """Routed experts alone, for ``tokens`` of each group."""
+        groups = self.part.parallelism.attention_data
+        return np.asarray(moe_layers(self.model) * self._layer_experts_s(tokens * groups))
+
+    def _layer_experts_s(self, tokens: F8) -> F8:
+        moe = self.model.moe
+        assert moe is not None
+        assert self.tables.moe is not None
+        held = self.part.experts / moe.experts
+        used = held * active_experts(moe.experts, moe.experts_per_token, tokens)
+        return self.tables.moe(np.maximum(tokens * held, 1.0), used)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -200,8 +210,19 @@ class TablesEstimator:
         split = parallelism_of(tensor_parallel, parallelism)
         worker = self.worker(model, accelerator, split, engine)
         limits = (max_tokens, max_sequences, max_context_tokens)
-        return CompiledCosts(
-            seconds=worker.tabulate(*limits),
+        seconds = worker.tabulate(*limits)
+        wave = None
+        if split.attention_data > 1:
+            tokens = np.arange(1.0, max_tokens + 1.0)
+            own, shared = worker.own_s(tokens), worker.shared_s(tokens * split.attention_data)
+            wave = WaveCosts(
+                np.concatenate(([0.0], own)),
+                np.concatenate(([0.0], shared)),
+                tuple(worker.overhead.graph_batches),
+            )
+        costs = CompiledCosts(
+            seconds=seconds,
+            wave=wave,
             joules=energy_costs(model, accelerator, split, weight_dtype, kv_dtype, *limits),
             idle_w=worker_idle_w(accelerator, split.group_ranks),
             profile=self.profile_name,
@@ -209,6 +230,7 @@ class TablesEstimator:
             relative_error=self.profile.relative_error,
             warnings=_warnings(worker, max_tokens, max_sequences),
         )
+        return with_uneven_experts(costs, engine.experts, model, split, worker.routed_s)
 
 
 def _warnings(worker: TablesWorker, max_tokens: int, max_sequences: int) -> tuple[str, ...]:
