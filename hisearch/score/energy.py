@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hisearch.simulate.result import Result
+from hisearch.simulate.result import PoolUse, Result
 
 JOULES_PER_KWH = 3.6e6
 
@@ -34,35 +34,52 @@ class EnergyUse:
 def energy_use(result: Result) -> EnergyUse:
     """Energy by what draws it; see ``hardware.power`` for the law.
 
-    ``result.idle_w`` is one lane's idle power, ``result.workers.energy_j`` each lane's joules above idle,
-    ``result.workers.standby_s`` what each worker's accelerators spent in standby.
+    ``result.workers.energy_j`` are each worker's joules above idle, ``result.workers.standby_s`` what its accelerators
+    spent in standby.
     """
-    workers, power, span_s = result.workers, result.power, result.makespan_s
-    lanes = len(workers.energy_j)
-    count = lanes / result.lanes
-    saved = float(workers.standby_s.sum()) * power.standby_saving_w * power.accelerators
-    tokens = float((workers.prefill_tokens + workers.decode_tokens).sum())
+    uses = [_pool_energy(result, pool) for pool in pools_of(result)]
+    links_j, tiers_j = _movement_j(result)
+    idle_j, active_j, host_j, cpu_j, peer_j = (float(sum(column)) for column in zip(*uses, strict=True))
+    return EnergyUse(idle_j, active_j, host_j, cpu_j, peer_j + links_j, tiers_j)
+
+
+def pools_of(result: Result) -> tuple[PoolUse, ...]:
+    """The result's pools, or one of all its workers where it does not say."""
+    workers = len(result.workers.energy_j)
+    return result.pools or (PoolUse("main", "unified", 0, workers, result.kv_capacity_tokens, result.idle_w),)
+
+
+def _pool_energy(result: Result, pool: PoolUse) -> tuple[float, ...]:
+    """Joules of a pool: idle, active, host, CPUs, collectives."""
+    workers, power, span_s = result.workers, pool.power, result.makespan_s
+    mine = slice(pool.first_worker, pool.first_worker + pool.workers)
+    tokens = float((workers.prefill_tokens[mine] + workers.decode_tokens[mine]).sum())
+    saved = float(workers.standby_s[mine].sum()) * power.standby_saving_w * power.accelerators
+    return (
+        pool.idle_w * pool.workers * span_s - saved,
+        float(workers.energy_j[mine].sum()),
+        power.host_w * pool.workers * span_s,
+        power.cpu_w * float(workers.busy_s[mine].sum()),
+        power.peer_j_per_token * tokens,
+    )
+
+
+def _movement_j(result: Result) -> tuple[float, float]:
+    """Joules of links and of media for KV that moved between tiers, by the first pool's figures."""
+    power = pools_of(result)[0].power
     per_token = dict(enumerate(result.tier_energy, start=1))
-    moved = sum(
+    media = sum(
         (store.stored_tokens + store.read_tokens) * per_token[store.tier].joules
         for store in result.stores
         if store.tier in per_token
     )
-    linked = sum(
-        link.tokens * per_token[link.tier].bytes * (
-            power.network_j_per_byte if link.path == "network" else power.host_link_j_per_byte
-        )
+    j_per_byte = {"network": power.network_j_per_byte}
+    links = sum(
+        link.tokens * per_token[link.tier].bytes * j_per_byte.get(link.path, power.host_link_j_per_byte)
         for link in result.links
         if link.tier in per_token
-    )  # fmt: skip
-    return EnergyUse(
-        idle_j=result.idle_w * lanes * span_s - saved,
-        active_j=float(workers.energy_j.sum()),
-        host_j=power.host_w * count * span_s,
-        cpu_j=power.cpu_w * float(workers.busy_s.sum()) / result.lanes,
-        links_j=power.peer_j_per_token * tokens + linked,
-        tiers_j=moved,
     )
+    return links, media
 
 
 def mean_w(result: Result) -> float:
@@ -71,6 +88,16 @@ def mean_w(result: Result) -> float:
 
 
 def energy_usd_per_hour(result: Result) -> float:
-    """Dollars per hour of electricity, the site's own use included; 0 where no host states a price of it."""
-    power = result.power
-    return mean_w(result) * power.pue * power.usd_per_kwh * 3600.0 / JOULES_PER_KWH
+    """Dollars per hour of electricity, the sites' own use included; 0 where no host states a price of it.
+
+    Links' and media's joules count at the first pool's price.
+    """
+    if result.makespan_s <= 0:
+        return 0.0
+    pools = pools_of(result)
+    joules = [sum(_pool_energy(result, pool)) for pool in pools]
+    joules[0] += sum(_movement_j(result))
+    usd = sum(
+        use * pool.power.pue * pool.power.usd_per_kwh / JOULES_PER_KWH for use, pool in zip(joules, pools, strict=True)
+    )
+    return usd * 3600.0 / result.makespan_s

@@ -8,6 +8,7 @@ import numpy as np
 
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.step_cost import step_seconds
+from hisearch.score.energy import pools_of
 from hisearch.simulate.result import Result
 from hisearch.traces.compiled import F8
 
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.DataFrame:
-    """What workers drew, a row for each interval and lane.
+    """What workers drew, a row for each interval and worker.
 
     Columns: ``time_s`` (the interval's begin), ``worker``, ``accelerators_w``, ``host_w``.
 
     A step's joules above idle, by the tables ``joules`` that the simulation was run with, are spread evenly over its
     time, and what an interval has of them counts. Idle time is drawn at the idle power, standby included in it from
-    ``standby_after_s`` of the worker's idleness on. ``host_w``: base load and CPUs, by lanes. Links and media are left
-    out; the sums of the others are those of ``score.energy``.
+    ``standby_after_s`` of the worker's idleness on. ``host_w``: base load and CPUs. Links and media are left out; the
+    sums of the others are those of ``score.energy``, but for CPUs beside several lanes, whose steps overlap.
 
     Raises:
         ValueError: the result has no log, or ``interval_s`` is not positive.
@@ -34,31 +35,26 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
         raise ValueError("watts over time need the log: simulate with log=True")
     if not interval_s > 0:
         raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s:g}")
-    steps, power, lanes = result.log.steps, result.power, result.lanes
     first_s = float(np.nanmin(result.requests.arrival_s))
-    end_s = first_s + result.makespan_s
-    edges = np.append(np.arange(first_s, end_s, interval_s), end_s)
+    edges = np.append(np.arange(first_s, first_s + result.makespan_s, interval_s), first_s + result.makespan_s)
     width_s = np.diff(edges)
     active_j = _step_joules(result, joules)
     frames = []
-    for lane in range(len(result.workers.steps)):
-        mine = steps["worker"] == lane
-        start_s, stop_s = steps["start_s"][mine], steps["end_s"][mine]
-        busy_s = _over(edges, start_s, stop_s, stop_s - start_s)
-        worker = steps["worker"] // lanes == lane // lanes
-        asleep_s = _asleep(edges, steps["start_s"][worker], steps["end_s"][worker], power.standby_after_s)
-        saved_w = asleep_s / width_s * power.standby_saving_w * power.accelerators / lanes
-        work_w = _over(edges, start_s, stop_s, active_j[mine]) / width_s
-        frames.append(
-            pd.DataFrame(
-                {
-                    "time_s": edges[:-1],
-                    "worker": lane,
-                    "accelerators_w": result.idle_w - saved_w + work_w,
-                    "host_w": (power.host_w + power.cpu_w * busy_s / width_s) / lanes,
-                }
-            )
-        )
+    for pool in pools_of(result):
+        power = pool.power
+        for worker in range(pool.first_worker, pool.first_worker + pool.workers):
+            mine = result.log.steps["worker"] == worker
+            start_s, stop_s = result.log.steps["start_s"][mine], result.log.steps["end_s"][mine]
+            asleep_s = _asleep(edges, start_s, stop_s, power.standby_after_s)
+            saved_w = asleep_s / width_s * power.standby_saving_w * power.accelerators
+            busy = np.minimum(_over(edges, start_s, stop_s, stop_s - start_s) / width_s, 1.0)
+            columns = {
+                "time_s": edges[:-1],
+                "worker": worker,
+                "accelerators_w": pool.idle_w - saved_w + _over(edges, start_s, stop_s, active_j[mine]) / width_s,
+                "host_w": power.host_w + power.cpu_w * busy,
+            }
+            frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
 
 

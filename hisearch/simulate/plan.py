@@ -85,9 +85,9 @@ class WorkerPlan:
         return self.engine.max_running_requests
 
     @property
-    def lane_idle_w(self) -> float:
-        """Idle watts of a lane's share of the accelerators; costs state those of one attention group."""
-        return self.costs.idle_w / self.split.pipeline
+    def idle_w(self) -> float:
+        """Idle watts of the worker's accelerators; costs state those of one attention group."""
+        return self.costs.idle_w * self.split.attention_data
 
     @property
     def host_capacity_tokens(self) -> int:

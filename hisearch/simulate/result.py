@@ -95,7 +95,8 @@ class WorkerTable:
     steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle.
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
-    standby_s: what accelerators spent in standby; of a worker with several lanes, kept by the first.
+    standby_s: what accelerators spent in standby. Of a worker with several lanes (see ``kernels.lanes``) counts are
+        summed, busy_s is their mean, peak_kv_tokens the highest of a lane's memory.
     """
 
     steps: I8
@@ -197,17 +198,37 @@ class TierEnergy(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PoolUse:
+    """A pool's workers among those of the fleet.
+
+    Attributes:
+        name, role: as in the deployment.
+        first_worker, workers: they are so many, from there on.
+        kv_capacity_tokens: of one of them, or of each of its attention groups. idle_w: the power of its accelerators
+            when idle, watts. power: what else it draws.
+    """
+
+    name: str
+    role: str
+    first_worker: int
+    workers: int
+    kv_capacity_tokens: int
+    idle_w: float
+    power: PowerPlan = NO_POWER
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished simulation.
+
+    kv_capacity_tokens, idle_w: of a worker of the first pool; all pools': ``pools``.
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
     stores, links: what the tiers and the ways between them did. far_hit_tokens: of the hits in storage, those in the
     farther of two storage tiers; what a request fetched from there counts as the end of what it fetched.
     stores, links: what the tiers and the ways between them did. fetches_ahead: storage is read for requests that wait.
-    lanes: schedulers of a worker (attention groups, batches of a pipeline): rows of ``workers``, which are side by
-        side. idle_w: of one lane. power: what else a worker draws. tier_energy: of moving a token, by tier, nearest
-        first.
+    tier_energy: of moving a token of the first pool, by tier, nearest first.
     """
 
     requests: RequestTable
@@ -224,8 +245,7 @@ class Result:
     links: tuple[LinkUse, ...] = ()
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
-    lanes: int = 1
-    power: PowerPlan = NO_POWER
+    pools: tuple[PoolUse, ...] = ()
     tier_energy: tuple[TierEnergy, ...] = ()
 
     def itl_s(self, quantile: float) -> float:

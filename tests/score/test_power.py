@@ -10,6 +10,7 @@ import pytest
 from hisearch.hardware.power import PowerPlan, plan_power
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w
+from hisearch.score.watts import watts_series
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
@@ -42,7 +43,10 @@ def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: boo
     result = simulate(worker, trace)
     requests = result.requests
     gaps = requests.arrival_s[1:] - requests.finish_s[:-1]
-    assert result.workers.standby_s.sum() == pytest.approx(np.maximum(gaps - delay, 0.0).sum(), rel=1e-9)
+    # With overlap SGLang has launched one more step, of a few ms, when it sees that a request has ended.
+    beyond_s = 0.01 * len(gaps) if engine == "sglang" and overlap else 1e-9
+    asleep_s = float(result.workers.standby_s.sum())
+    assert asleep_s == pytest.approx(np.maximum(gaps - delay, 0.0).sum(), abs=beyond_s)
     idle_j = 100.0 * result.makespan_s - 60.0 * float(result.workers.standby_s.sum())
     assert energy_use(result).idle_j == pytest.approx(idle_j)
 
@@ -100,3 +104,15 @@ def test_peer_links_carry_the_collectives_of_every_token() -> None:
     assert found.peer_j_per_token == pytest.approx((2 * MODEL.layers + 1) * payload * 2)
     staged = plan_power(Parallelism(2, pipeline=3), MODEL, card, None)
     assert staged.peer_j_per_token == pytest.approx(found.peer_j_per_token + 2 * payload)
+
+
+def test_watts_over_time_add_up_to_the_energy() -> None:
+    power = PowerPlan(host_w=50.0, cpu_w=30.0, standby_saving_w=60.0, standby_after_s=10.0)
+    worker, trace = apart(False, power=power)
+    result = simulate(worker, trace, log=True)
+    series = watts_series(result, worker.costs.joules, 0.5)
+    widths = np.diff(np.append(series["time_s"], result.requests.arrival_s.min() + result.makespan_s))
+    use = energy_use(result)
+    assert float((series["accelerators_w"] * widths).sum()) == pytest.approx(use.idle_j + use.active_j, rel=1e-6)
+    assert float((series["host_w"] * widths).sum()) == pytest.approx(use.host_j + use.cpu_j, rel=1e-6)
+    assert series["accelerators_w"].min() == pytest.approx(40.0)
