@@ -15,6 +15,7 @@ import numpy as np
 from hisearch.api.tiers import tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, sum_of_costs
+from hisearch.score.energy import energy_use, mean_w
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
@@ -31,6 +32,7 @@ from hisearch.simulate.plan import (
 )
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.parallelism import nodes_used
 from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
@@ -197,6 +199,21 @@ class SimulatedDeployment:
             )
         return rows
 
+    def energy(self) -> dict[str, Any]:
+        """Joules over the makespan by what drew them, and watts of the pool and of a node; see docs/power.md."""
+        use, pool = energy_use(self.result), self.resolved.deployment.pool
+        name = pool.host or self.resolved.accelerators[pool.accelerator].spec.host
+        host = self.resolved.hosts[name].spec if name is not None else None
+        nodes = nodes_used(pool.parallelism, pool.replicas, host)
+        watts = mean_w(self.result)
+        return {
+            **asdict(use),
+            "total_j": use.total_j,
+            "mean_w": watts,
+            "nodes": nodes,
+            "mean_w_per_node": watts / nodes,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """All but the single requests, as plain values; see docs/cli.md."""
         costs, memory, profile = self.plan.costs, self.plan.memory, self.resolved.profile.spec
@@ -225,6 +242,7 @@ class SimulatedDeployment:
             "cost": {**asdict(self.cost), "usd_per_hour": self.cost.total},
             "memory": {**asdict(memory), "host_capacity_tokens": self.plan.host_capacity_tokens},
             "pools": self.pools(),
+            "energy": self.energy(),
             "workers": self.workers(),
             "tiers": tier_rows(self),
             "profile": {

@@ -7,6 +7,7 @@ Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``ser
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -126,6 +127,12 @@ def _beyond_one(degree: int) -> Value:
     return str(degree) if degree > 1 else None
 
 
+def _vllm_copies(launch: Launch) -> Value:
+    """VLLM's settings of redundant experts, which it takes as JSON."""
+    redundant = launch.pool.engine.experts.redundant
+    return json.dumps({"num_redundant_experts": redundant}) if redundant else None
+
+
 def _of_all_groups(launch: Launch, limit: int) -> str:
     """A limit of one attention group as SGLang takes it, which divides it by ``--dp-size`` itself."""
     return str(limit * launch.pool.attention_data_parallel)
@@ -158,6 +165,7 @@ SGLANG: Table = (
     ("--dp-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
     ("--enable-dp-attention", lambda c: True if c.pool.attention_data_parallel > 1 else None),
     ("--ep-size", lambda c: _beyond_one(c.pool.expert_parallel)),
+    ("--ep-num-redundant-experts", lambda c: str(c.pool.engine.experts.redundant or "") or None),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("sglang")),
@@ -192,6 +200,8 @@ VLLM: Table = (
     ("--pipeline-parallel-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
     ("--data-parallel-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
     ("--enable-expert-parallel", lambda c: True if c.pool.expert_parallel > 1 else None),
+    ("--enable-eplb", lambda c: True if c.pool.engine.experts.redundant else None),
+    ("--eplb-config", _vllm_copies),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("vllm")),

@@ -1,14 +1,87 @@
-"""Power draw: idle watts always, and watts above idle in proportion to what is busy.
+"""Power draw: three states of an accelerator, and what the rest of a node draws.
+
+    idle      ``idle_w``, always, but for
+    standby   ``standby_w`` in place of it, once a worker has had nothing to do for ``standby_after_s``; it wakes at
+              once
+    active    beyond idle, in proportion to what is busy
 
 A device that attains the share ``u`` of its compute or memory peak, whichever is larger, draws
 ``idle_w + u * (active_w - idle_w)``. So the energy above idle of an operator is the time it would take at peak, times
 ``active_w - idle_w``, however long it really took. The linear law is an assumption; ``active_w`` is the board's power
 limit.
+
+The rest of a node: ``base_w`` always (CPUs that wait, memory, fans, adapters, disks), ``cpu_active_w`` beyond it while
+its workers step, both shared by its accelerator slots; and energy per byte that a link carries or a medium takes.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
+from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism
+
+#: Bytes of an activation: 16 bits whatever the weights' format.
+_ACTIVATION_BYTES = 2.0
+
+
+@dataclass(frozen=True)
+class PowerPlan:
+    """What a worker draws beside what its steps cost and its accelerators' idle power.
+
+    accelerators: of the worker. standby_saving_w: of one, idle less standby. standby_after_s: idle seconds before it.
+    host_w, cpu_w: the worker's share of its hosts' base load, and of what their CPUs draw beyond it while it steps.
+    peer_j_per_token: of collectives, for each token computed. host_link_j_per_byte, network_j_per_byte: of KV moved.
+    usd_per_kwh, pue: price of electricity, and what a site draws for each watt of its machines.
+    """
+
+    accelerators: int = 1
+    standby_saving_w: float = 0.0
+    standby_after_s: float = math.inf
+    host_w: float = 0.0
+    cpu_w: float = 0.0
+    peer_j_per_token: float = 0.0
+    host_link_j_per_byte: float = 0.0
+    network_j_per_byte: float = 0.0
+    usd_per_kwh: float = 0.0
+    pue: float = 1.0
+
+
+def plan_power(split: Parallelism, model: ModelSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> PowerPlan:
+    """What a worker that is split so draws; hosts draw nothing where nothing says what carries it."""
+    saving_w = accelerator.idle_w - accelerator.standby_w if accelerator.standby_w is not None else 0.0
+    share = split.ranks / host.accelerators if host is not None else 0.0
+    return PowerPlan(
+        accelerators=split.ranks,
+        standby_saving_w=saving_w,
+        standby_after_s=accelerator.standby_after_s if saving_w else math.inf,
+        host_w=host.base_w * share if host is not None else 0.0,
+        cpu_w=host.cpu_active_w * share if host is not None else 0.0,
+        peer_j_per_token=_peer_bytes_per_token(split, model) * accelerator.peer_link.energy_j_per_byte,
+        host_link_j_per_byte=accelerator.host_link.energy_j_per_byte,
+        network_j_per_byte=host.network.energy_j_per_byte if host is not None and host.network is not None else 0.0,
+        usd_per_kwh=host.usd_per_kwh if host is not None else 0.0,
+        pue=host.pue if host is not None else 1.0,
+    )
+
+
+def _peer_bytes_per_token(split: Parallelism, model: ModelSpec) -> float:
+    """Bytes that all ranks of a worker send each other for one token of one group: collectives of all layers, sends.
+
+    Two all-reduces a layer and one of the embedding; with several groups, a gather and a scatter over the stage in
+    place of every second one.
+    """
+    payload = _ACTIVATION_BYTES * model.hidden_size
+    reduced = all_reduce_volume(1.0, split.tensor) * payload * split.tensor
+    if split.attention_data == 1:
+        layers = (2 * model.layers + 1) * reduced
+    else:
+        exchanged = 2 * all_gather_volume(1.0, split.stage_ranks) * payload * split.stage_ranks
+        layers = (model.layers + 1) * reduced + model.layers * exchanged
+    return layers + (split.pipeline - 1) * payload
 
 
 def worker_idle_w(accelerator: AcceleratorSpec, tensor_parallel: int, host: HostSpec | None = None) -> float:

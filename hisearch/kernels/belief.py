@@ -115,8 +115,12 @@ def match(fleet, route, m, r):
         sim = pools.at(fleet, member.pool)
         if not sim.config.prefix_caching:
             return 0
-        found, _ = tree.match(sim, member.index, s, tree.floor_page(sim, trace.input_tokens[r]))
-        return found
+        limit = tree.floor_page(sim, trace.input_tokens[r])
+        most = 0
+        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+            found, _ = tree.match(sim, sim.workers[w].home, s, limit)
+            most = max(most, found)
+        return most
     place = m - route.first
     word = place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
@@ -141,6 +145,7 @@ def look_where_due(fleet, route, now):
         word = place // 64
         bit = np.uint64(1) << np.uint64(place % 64)
         for s in range(1, fleet.belief.shape[0]):
-            d = sim.cover[member.index, s]
-            if d >= 0 and sim.nodes[d].end >= tree.floor_page(sim, fleet.trace.end_tokens[s]):
-                fleet.belief[s, word] |= bit
+            for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+                d = sim.cover[sim.workers[w].home, s]
+                if d >= 0 and sim.nodes[d].end >= tree.floor_page(sim, fleet.trace.end_tokens[s]):
+                    fleet.belief[s, word] |= bit

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import admission, doors, flow, handover, heaps, members, pools, router, tree
+from hisearch.kernels import admission, doors, flow, handover, heaps, lanes, members, pools, router, tree
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -95,12 +95,15 @@ def _send(fleet, m, r, now):
         flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
-    request.worker = member.index
+    w = lanes.choose(sim, member.index * sim.config.lanes, sim.trace.input_tokens[r])
+    request.worker = w
     if sim.config.role != fl.DECODE or fleet.hands[r].state == fl.NOT_HANDED:
         fleet.sent_to[r] = m
-    sim.workers[member.index].requests += 1
+    sim.workers[w].requests += 1
     flow.join(fleet, m, r)
-    doors.knock(sim.config.door, sim, doors.RECEIVE, member.index, r, now)
+    doors.knock(sim.config.door, sim, doors.RECEIVE, w, r, now)
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wake_group(sim, w, now)
     _look(fleet, member.pool)
 
 
@@ -195,15 +198,22 @@ def _tell(fleet, m, errand, r, now):
 @kernel
 def _worker_event(sim, w, now):
     """Worker ``w``'s step ends at ``now``, or its next one begins."""
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wave_event(sim, w, now)
+        return
     worker = sim.workers[w]
     if worker.phase == la.FORMING or worker.phase == la.IDLE:
         worker.phase = la.FORMING
         doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
+        if sim.config.lane_kind == la.PIPE:
+            lanes.note_formed(sim, w)
         return
     doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
     worker.phase = la.FORMING
     # The scheduler may have waited for something for longer than the step took.
     heaps.event_set(sim, w, max(now, worker.now_s))
+    if sim.config.lane_kind == la.PIPE:
+        lanes.wake_waiting(sim, w, now)
 
 
 @kernel
@@ -222,8 +232,15 @@ def _turn(fleet, p, now):
 def _check_room(sim):
     """Stop before the next event could take more node records than there are."""
     needed = la.NODES_PER_REQUEST * (sim.config.max_running + 2) * sim.counters[la.LARGEST_GROUP]
+    if sim.config.lane_kind == la.WAVE:
+        needed *= sim.config.lanes
     if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
+
+
+@kernel
+def _first_arrival_s(fleet):
+    return fleet.arrival_s[fleet.open_loop[0]] if fleet.open_loop.shape[0] > 0 else 0.0
 
 
 @kernel
@@ -244,8 +261,11 @@ def _reset_pool(sim):
     sim.cover[:] = -1
     for v in range(trees):
         sim.nodes[v].first = -1
+    lanes.reset(sim)
+    first_s = _first_arrival_s(sim.fleet)
     for w in range(sim.config.workers):
         worker = sim.workers[w]
+        worker.awake_until_s = first_s
         worker.running_head = -1
         worker.running_tail = -1
         worker.waiting_head = -1

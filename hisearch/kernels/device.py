@@ -12,7 +12,7 @@ when the step before the coast ends); its last step is then the only outstanding
 
 from __future__ import annotations
 
-from hisearch.kernels import heaps, lists
+from hisearch.kernels import heaps, lanes, lists
 from hisearch.kernels import layout as la
 from hisearch.kernels.cost import coast, decode_seconds, token_wise
 from hisearch.kernels.jit import kernel
@@ -20,8 +20,19 @@ from hisearch.kernels.jit import kernel
 
 @kernel
 def launch(sim, w, now, seconds):
-    """Launch the step formed at ``now``; it ends no sooner than the load-back that it waits for. Returns its end."""
+    """Launch the step formed at ``now``; it ends no sooner than the load-back that it waits for. Returns its end.
+
+    In a wave it runs as long as that does; in a pipeline it waits for the batches ahead of it at every stage, which
+    does not count as running.
+    """
     worker = sim.workers[w]
+    if sim.config.lane_kind == la.WAVE:
+        queue(sim, w, worker.wave_start_s, worker.wave_end_s)
+        return worker.wave_end_s
+    if sim.config.lane_kind == la.PIPE:
+        end = lanes.through_stages(sim, w, now, seconds)
+        queue(sim, w, end - seconds, end)
+        return end
     start = max(now, worker.newest_end_s)
     end = start + seconds
     if worker.load_back_s > end:
@@ -31,9 +42,28 @@ def launch(sim, w, now, seconds):
 
 
 @kernel
+def note_idle(sim, w, until):
+    """The worker of lane ``w`` gets something to do at ``until``: count what it spent in standby before.
+
+    To be called in order of time.
+    """
+    front = sim.workers[lanes.leader(sim, w)]
+    front.standby_s += max(until - front.awake_until_s - sim.config.standby_after_s, 0.0)
+
+
+@kernel
+def stay_awake(sim, w, until):
+    """The worker of lane ``w`` has something to do up to ``until``."""
+    front = sim.workers[lanes.leader(sim, w)]
+    front.awake_until_s = max(front.awake_until_s, until)
+
+
+@kernel
 def queue(sim, w, start, end):
     """The step just formed runs from ``start`` to ``end``."""
     worker = sim.workers[w]
+    note_idle(sim, w, start)
+    stay_awake(sim, w, end)
     worker.newest_start_s = start
     worker.newest_end_s = end
     if worker.outstanding == 0:
@@ -45,7 +75,12 @@ def queue(sim, w, start, end):
 
 @kernel
 def await_next(sim, w, now, launched):
-    """Set the worker's next event after a pass at ``now`` that launched a single step, or none."""
+    """Set the worker's next event after a pass at ``now`` that launched a single step, or none.
+
+    Lanes of a wave have no events of their own.
+    """
+    if sim.config.lane_kind == la.WAVE:
+        return
     worker = sim.workers[w]
     if worker.outstanding == 0:
         worker.phase = la.IDLE
@@ -92,6 +127,7 @@ def plan_coast(sim, w, now, limit):
         steps += 1
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
+        note_idle(sim, w, worker.newest_start_s)
         steps, event = _run(sim, w, worker.newest_start_s, 1e300, limit, 0)
     worker.coast_steps = steps
     heaps.event_set(sim, w, event)
@@ -131,6 +167,7 @@ def finish_coast(sim, w):
         worker.steps += steps
         worker.busy_s += worker.event_s - worker.newest_start_s
         worker.newest_end_s = worker.event_s
+        stay_awake(sim, w, worker.newest_end_s)
         return
     # The step outstanding before the coast has ended, and all of the coast but its last one.
     worker.steps += steps
@@ -141,3 +178,4 @@ def finish_coast(sim, w):
     worker.newest_end_s = end
     worker.oldest_start_s = worker.newest_start_s
     worker.oldest_end_s = end
+    stay_awake(sim, w, end)

@@ -26,9 +26,10 @@ from hisearch.kernels.jit import OPTIONS, is_compiled
 
 #: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
 #: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has
-#: done a part of its job. ARRIVE: the KV of r has come to worker w from where its prompt was computed. LET_GO: it has
-#: been sent off from worker w, which computed it.
-RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, ARRIVE, LET_GO = 0, 1, 2, 3, 4, 5, 6, 7
+#: done a part of its job. LAUNCH: the batch that w formed for a wave is under way (see ``lanes``). ARRIVE: the KV of r
+#: has come to worker w from where its prompt was computed. LET_GO: it has been sent off from worker w, which computed
+#: it.
+RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, LAUNCH, ARRIVE, LET_GO = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 _MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",

@@ -33,6 +33,9 @@ GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
 FCFS, PRIORITY, LPM, LOF, DFS_WEIGHT, SHUFFLED = 0, 1, 2, 3, 4, 5
 
+# What the lanes of a worker share (see ``lanes``): it has but one, attention groups, pipeline stages.
+ALONE, WAVE, PIPE = 0, 1, 2
+
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 
@@ -258,6 +261,22 @@ WORKER = np.dtype(
         ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
         ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none
         ("event_slot", "i4"),  # position in the event heap, -1 outside
+        # Leader: what the worker spent in standby, and when its accelerators end what they have been given.
+        ("standby_s", "f8"),
+        ("awake_until_s", "f8"),
+        # Lanes (see ``lanes``).
+        ("home", "i4"),  # tree that has its KV
+        ("formed", "i4"),  # WAVE: 1 where it has a batch in the wave being formed, of so many tokens and chunks
+        ("wave_tokens", "i8"),
+        ("wave_chunks", "i8"),
+        ("own_s", "f8"),  # WAVE: what its batch takes by itself
+        ("wave_start_s", "f8"),
+        ("wave_end_s", "f8"),
+        ("waves", "i4"),  # leader: outstanding waves, ends of the oldest and the newest
+        ("next_lane", "i4"),  # leader, SGLang: whose turn it is
+        ("wave_oldest_s", "f8"),
+        ("wave_newest_s", "f8"),
+        ("dealt_tokens", "i8"),  # PIPE: prompt tokens of requests that it got since it formed a batch
     ],
     align=True,
 )
@@ -314,7 +333,10 @@ CONFIG = np.dtype(
         ("pool", "i8"),  # among those of the fleet
         ("role", "i8"),  # see ``fleet_layout``
         ("first_member", "i8"),  # its workers are so many members of the fleet from here on
-        ("workers", "i8"),
+        ("workers", "i8"),  # lanes of all workers
+        ("lanes", "i8"),  # of a worker
+        ("lane_kind", "i8"),
+        ("standby_after_s", "f8"),  # idle time after which accelerators draw less
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
@@ -430,6 +452,8 @@ class Sim(Handle):
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
     pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm_pass``), empty elsewhere.
+    stage_free_s (workers, lanes): when a stage of a pipeline has passed on all that it got. shared_s, wave_pad: what
+        attention groups do together, by tokens of each, and tokens that a fullest batch is padded to.
     event_heap (W,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
@@ -499,6 +523,9 @@ class Sim(Handle):
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),
         "pledged": Array("i8", 1),
+        "stage_free_s": Array("f8", 2),
+        "shared_s": Array("f8", 1),
+        "wave_pad": Array("i8", 1),
         "event_heap": Array("i4", 1),
         "counters": Array("i8", 1),
         "gaps": Array("i8", 1),

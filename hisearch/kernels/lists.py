@@ -292,7 +292,8 @@ def note_first_token(sim, r, at_s):
     request = sim.requests[r]
     request.first_token_s = at_s
     last = sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
-    flow.note_first_token(sim.fleet, sim.config.first_member + request.worker, r, at_s, last)
+    member = sim.config.first_member + request.worker // sim.config.lanes
+    flow.note_first_token(sim.fleet, member, r, at_s, last)
 
 
 @kernel
@@ -301,7 +302,7 @@ def note_finished(sim, w, r, now):
     request = sim.requests[r]
     request.finish_s = now
     request.outcome = la.FINISHED
-    flow.leave(sim.fleet, sim.config.first_member + w, r, now)
+    flow.leave(sim.fleet, sim.config.first_member + w // sim.config.lanes, r, now)
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
         handover.computed(sim.fleet, r, request.scheduled_s, now)
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lists, log, radix
+from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lanes, lists, log, radix
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
@@ -30,7 +30,7 @@ from hisearch.kernels.sglang_prefill import form_prefill
 @kernel
 def _note_peak(sim, w):
     worker = sim.workers[w]
-    cache = sim.trees[w]
+    cache = sim.trees[sim.workers[w].home]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages - cache.evictable_pages)
 
 
@@ -50,25 +50,34 @@ def _next_batch(sim, w, now, last):
 
 
 @kernel
-def _launch_prefill(sim, w, now, kind):
+def _shape(sim, w, kind):
+    """Of the batch just formed: (prompt chunks, decodes, what they read, the longest of that)."""
+    worker = sim.workers[w]
+    size = worker.batch_size if kind != la.DECODE_STEP else 0
+    if kind == la.PREFILL_STEP:
+        return size, 0, 0, 0
+    return size, worker.decoding, worker.context_tokens, lists.longest_context(sim, w)
+
+
+@kernel
+def _launch(sim, w, now, kind):
+    """Launch the batch just formed as a single step."""
     worker = sim.workers[w]
     row = running.newest(sim, w) ^ 1
     entries = sim.prompts[row]
-    size = worker.batch_size
-    mixed = kind == la.MIXED_STEP
-    decoding = worker.decoding if mixed else 0
-    context = worker.context_tokens if mixed else 0
-    longest = lists.longest_context(sim, w) if mixed else 0
+    size, decoding, context, longest = _shape(sim, w, kind)
+    decodes = kind != la.PREFILL_STEP
     seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context, longest)
     worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context, longest)
     worker.decode_tokens += decoding
     end_s = device.launch(sim, w, now, seconds)
     if sim.config.log:
         step_log.prompts(sim, entries, size)
-        if mixed:
+        if decodes:
             step_log.decodes(sim, w, 0)
         log.step(sim, w, kind, now, worker.newest_start_s, end_s)
-    worker.chunked = -1
+    if size > 0:
+        worker.chunked = -1
     for k in range(size):
         request = sim.requests[entries[k]]
         request.computed += request.chunk
@@ -79,15 +88,31 @@ def _launch_prefill(sim, w, now, kind):
                 gaps.resumed(sim, entries[k], end_s)
         else:
             worker.chunked = entries[k]
-    if mixed:
+    if decodes:
         gaps.first_step(sim, w, end_s)
         lists.advance_clock(sim, w, 1)
     launch = sim.launches[row]
     launch.kind = kind
     launch.chunks = size
-    launch.partial = worker.chunked
+    launch.partial = worker.chunked if size > 0 else -1
     launch.clock = worker.clock
+    if sim.config.lane_kind == la.PIPE and worker.chunked >= 0:
+        _hand_chunked_on(sim, w, now)
     device.await_next(sim, w, now, True)
+
+
+@kernel
+def _hand_chunked_on(sim, w, now):
+    """The prompt that is not finished goes on in another lane of the pipeline, unless that has one or no place."""
+    worker = sim.workers[w]
+    lane = lanes.following(sim, w)
+    other = sim.workers[lane]
+    if other.chunked >= 0 or other.running + other.batch_size >= sim.config.max_running:
+        return
+    sim.requests[worker.chunked].worker = lane
+    other.chunked = worker.chunked
+    worker.chunked = -1
+    lanes.wake(sim, lane, now)
 
 
 @kernel
@@ -160,10 +185,13 @@ def form(sim, w, now):
     if sim.config.hicache:
         now = sim.workers[w].now_s
     _note_peak(sim, w)
-    if kind == la.DECODE_STEP:
+    if sim.config.lane_kind == la.WAVE:
+        size, decoding, context, longest = _shape(sim, w, kind)
+        lanes.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, decoding, context, longest)
+    elif kind == la.DECODE_STEP and sim.config.lanes == 1:
         decode.launch_decode(sim, w, now)
     else:
-        _launch_prefill(sim, w, now, kind)
+        _launch(sim, w, now, kind)
 
 
 @kernel
@@ -231,7 +259,7 @@ def complete(sim, w, now):
 def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``; a run of decode steps ends early if a prefill would be tried."""
     worker = sim.workers[w]
-    sim.requests[r].node = w
+    sim.requests[r].node = sim.workers[w].home
     order.enqueue(sim, w, r)
     if sim.tiers.storage:
         storage.enter(sim, w, r)
@@ -264,6 +292,8 @@ def door(sim, errand, w, r, now):
         complete(sim, w, now)
     elif errand == doors.RECEIVE:
         receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        _launch(sim, w, now, sim.workers[w].last)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif errand == doors.SERVE:

@@ -27,7 +27,7 @@ def open_budget(sim, w, in_flight):
 @kernel
 def _room(sim, w):
     """Tokens free or evictable."""
-    cache = sim.trees[w]
+    cache = sim.trees[sim.workers[w].home]
     return (cache.free_pages + cache.evictable_pages) * sim.config.page_tokens
 
 
@@ -104,25 +104,25 @@ def try_admit(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     known = sim.trace.input_tokens[r] + request.generated
-    found, d, on_host, host_node = 0, w, 0, w
+    found, d, on_host, host_node = 0, worker.home, 0, worker.home
     if sim.config.hicache:
         found, d, on_host, host_node = hicache_nodes.walk(
             sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
         )
     elif sim.config.prefix_caching:
-        found, d = radix.walk(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
+        found, d = radix.walk(sim, sim.workers[w].home, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
     total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
     if total >= _total_left(sim, w):
         return NO_TOKEN
     tokens = _whole_pages(sim, known - found - on_host)
     if tokens >= worker.input_left and worker.batch_size > 0:
         return OTHER
-    radix.lock(sim, w, d)
+    radix.lock(sim, sim.workers[w].home, d)
     # What the matched prefix held is not evictable any more.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
     if not fits:
-        radix.unlock(sim, w, d)
+        radix.unlock(sim, sim.workers[w].home, d)
         return NO_TOKEN
     request.node = d
     request.locked_tokens = found
@@ -133,8 +133,8 @@ def try_admit(sim, w, r, now):
     tokens = _whole_pages(sim, known - request.computed)
     if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
         # What was loaded stays.
-        radix.unlock(sim, w, request.node)
-        request.node = w
+        radix.unlock(sim, sim.workers[w].home, request.node)
+        request.node = sim.workers[w].home
         request.locked_tokens = 0
         request.computed = 0
         return OTHER
@@ -231,8 +231,8 @@ def _try_by_ends(sim, w, r, now):
         return NO_TOKEN
     if worker.chunk_left <= 0:
         return OTHER
-    radix.lock(sim, w, w)
-    request.node = w
+    radix.lock(sim, sim.workers[w].home, sim.workers[w].home)
+    request.node = sim.workers[w].home
     request.locked_tokens = 0
     request.computed = 0
     # Whole pages are what the engine compares; that differs in mixed mode alone, where it would cut behind the end.

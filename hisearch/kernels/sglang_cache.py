@@ -12,7 +12,7 @@ def walk(sim, w, static, limit):
     if sim.config.hicache:
         tokens, d, _, _ = hicache_nodes.walk(sim, w, static, limit)
         return tokens, d
-    return radix.walk(sim, w, static, limit)
+    return radix.walk(sim, sim.workers[w].home, static, limit)
 
 
 @kernel
@@ -24,7 +24,7 @@ def insert(sim, w, static, tokens, priority, chunk):
     if sim.config.hicache:
         present, _ = hicache.insert(sim, w, static, tokens, priority, chunk)
     else:
-        present, _ = radix.insert(sim, w, static, tokens, priority)
+        present, _ = radix.insert(sim, sim.workers[w].home, static, tokens, priority)
     return present
 
 
@@ -34,4 +34,4 @@ def make_room(sim, w, pages):
     if sim.config.hicache:
         hicache_memory.make_room(sim, w, pages)
     else:
-        radix.make_room(sim, w, pages)
+        radix.make_room(sim, sim.workers[w].home, pages)

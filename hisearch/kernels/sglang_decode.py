@@ -111,7 +111,7 @@ def _retract(sim, w):
         if count < total:
             due = lists.pages_due(sim, w, 0)
             prefixes.make_room(sim, w, due)
-            if sim.trees[w].free_pages >= due:
+            if sim.trees[sim.workers[w].home].free_pages >= due:
                 break
         count -= 1
         _lose(sim, w, sim.batch[w, count])
@@ -148,7 +148,7 @@ def form_decode(sim, w):
         return False
     due = lists.pages_due(sim, w, 0)
     prefixes.make_room(sim, w, due)
-    if sim.trees[w].free_pages >= due:
+    if sim.trees[sim.workers[w].home].free_pages >= due:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:
         decoding = worker.decoding
@@ -173,8 +173,8 @@ def _coast_limit(sim, w):
         limit = limit + 1 if sim.launches[running.newest(sim, w)].kind == la.DECODE_STEP else 1
     if limit == 1:
         return 1
-    free = sim.trees[w].free_pages
-    if sim.trees[w].heap_size > 0 and sim.config.page_tokens > 1:
+    free = sim.trees[sim.workers[w].home].free_pages
+    if sim.trees[sim.workers[w].home].heap_size > 0 and sim.config.page_tokens > 1:
         # Room is made for one page per request before each step, needed or not.
         steps = 1
         while steps < limit and free >= worker.decoding:
@@ -197,7 +197,7 @@ def complete_decode(sim, w):
     """Account for the coast whose event is due, all but its results."""
     worker = sim.workers[w]
     steps = worker.coast_steps
-    cache = sim.trees[w]
+    cache = sim.trees[sim.workers[w].home]
     gaps.coast(sim, w)
     if sim.config.log:
         start, end = step_log.first_decode_times(sim, w)

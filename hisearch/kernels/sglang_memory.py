@@ -47,10 +47,10 @@ def keep_unfinished(sim, w, r, chunk):
     tokens = tree.floor_page(sim, request.computed)
     static = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
     present = prefixes.insert(sim, w, static, tokens, sim.trace.priority[r], chunk)
-    sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+    sim.trees[sim.workers[w].home].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
     _, d = prefixes.walk(sim, w, static, tokens)
-    radix.unlock(sim, w, request.node)
-    radix.lock(sim, w, d)
+    radix.unlock(sim, sim.workers[w].home, request.node)
+    radix.lock(sim, sim.workers[w].home, d)
     request.node = d
     request.locked_tokens = tokens
 
@@ -59,9 +59,11 @@ def keep_unfinished(sim, w, r, chunk):
 def drop(sim, w, r):
     """Give ``r``'s own pages back and let go of the tree's."""
     request = sim.requests[r]
-    sim.trees[w].free_pages += lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
-    radix.unlock(sim, w, request.node)
-    request.node = w
+    sim.trees[sim.workers[w].home].free_pages += (
+        lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
+    )
+    radix.unlock(sim, sim.workers[w].home, request.node)
+    request.node = sim.workers[w].home
     request.locked_tokens = 0
 
 
@@ -72,7 +74,7 @@ def keep_finished(sim, w, r):
     if sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed)
         present = prefixes.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r], False)
-        sim.trees[w].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+        sim.trees[sim.workers[w].home].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
         request.locked_tokens = tokens
     drop(sim, w, r)
 
@@ -86,8 +88,8 @@ def load_back(sim, w, r, d, tokens):
     request = sim.requests[r]
     if not hicache_copies.load_back(sim, w, d, tokens):
         return 0
-    radix.lock(sim, w, d)
-    radix.unlock(sim, w, request.node)
+    radix.lock(sim, sim.workers[w].home, d)
+    radix.unlock(sim, sim.workers[w].home, request.node)
     request.node = d
     request.locked_tokens += tokens
     request.computed += tokens

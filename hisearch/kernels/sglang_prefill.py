@@ -24,9 +24,9 @@ def _take_prompt_pages(sim, w, entries, size):
     spare = size if page > 1 else 0
     # The engine asks for tokens and a spare page per request; rounded up, that is how far it evicts in whole pages.
     prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
-    if sim.trees[w].free_pages < pages:
+    if sim.trees[sim.workers[w].home].free_pages < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[w].free_pages -= pages
+    sim.trees[sim.workers[w].home].free_pages -= pages
 
 
 @kernel

@@ -198,6 +198,6 @@ def join_last_prefill(sim, w):
 def take_decode_pages(sim, w):
     """A slot for one more token of each decoding request."""
     due = lists.pages_due(sim, w, 0)
-    if sim.trees[w].free_pages < due:
+    if sim.trees[sim.workers[w].home].free_pages < due:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[w].free_pages -= due
+    sim.trees[sim.workers[w].home].free_pages -= due

@@ -6,7 +6,7 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import decode_log, device, doors, gaps, heaps, lists, log, ordered, queue
+from hisearch.kernels import decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
@@ -31,7 +31,7 @@ def form(sim, w, now):
     worker = sim.workers[w]
     budget, preempted = begin_pass(sim, w)
     if not preempted:
-        while budget > 0 and worker.waiting > 0 and worker.running < sim.config.max_running:
+        while budget > 0 and worker.waiting > 0 and lanes.running(sim, w) < sim.config.max_running:
             tokens = scheduler.admit(sim, w, now, budget)
             if tokens == 0:
                 break
@@ -46,11 +46,16 @@ def set_out(sim, w, now, preempted):
     note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         sit_down(sim, w)
-        if preempted and worker.outstanding == 0:
+        if preempted and worker.outstanding == 0 and sim.config.lane_kind != la.WAVE:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
+        return
+    if sim.config.lane_kind == la.WAVE:
+        longest = lists.longest_context(sim, w)
+        batch = sim.batch[w]
+        lanes.hold_back(sim, w, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest)
         return
     limit = coast_limit(sim, w, preempted)
     if limit > 1:
@@ -68,19 +73,20 @@ def coast_limit(sim, w, preempted):
     up for it.
     """
     worker = sim.workers[w]
-    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap:
+    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.lanes > 1:
         return 1
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0 or worker.rested > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[w].free_pages, limit - 1)
+    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[worker.home].free_pages, limit - 1)
 
 
 @kernel
 def note_peak(sim, w):
     """Requests hold as many pages as they do now."""
     worker = sim.workers[w]
-    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+    cache = sim.trees[worker.home]
+    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
 
 
 @kernel
@@ -127,7 +133,32 @@ def account(sim, w, now, before):
     for k in range(worker.batch_size):
         _account_chunk(sim, w, batch[k], end)
     sit_down(sim, w)
+    if sim.config.lane_kind == la.PIPE:
+        _hand_prompts_on(sim, w, now)
     device.await_next(sim, w, now, True)
+
+
+@kernel
+def _hand_prompts_on(sim, w, now):
+    """Prompts that are not finished go on in another lane of the pipeline."""
+    if sim.workers[w].prompts_head < 0:
+        return
+    lane = lanes.following(sim, w)
+    r = sim.workers[w].prompts_head
+    while r >= 0:
+        request = sim.requests[r]
+        after = request.next_aside
+        ordered.remove_prompt(sim, w, r)
+        lists.stop_running(sim, w, r)
+        request.worker = lane
+        # Serials are those of a lane's own steps.
+        request.mark = -1
+        request.sampled_step = -1
+        lists.number(sim, lane, r)
+        lists.run_last(sim, lane, r)
+        ordered.add_prompt(sim, lane, r)
+        r = after
+    lanes.wake(sim, lane, now)
 
 
 @kernel
@@ -220,7 +251,7 @@ def take_in(sim, w):
             decode_log.coast_steps(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
-        queue.take(sim, w, lists.pages_over(sim, w, 1, steps - 1))
+        queue.take(sim, worker.home, lists.pages_over(sim, w, 1, steps - 1))
         note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
@@ -262,7 +293,7 @@ def complete(sim, w, now):
 @kernel
 def enqueue(sim, w, r):
     """Request ``r`` is new and waits."""
-    sim.requests[r].node = w
+    sim.requests[r].node = sim.workers[w].home
     sim.requests[r].strand = -1
     sim.requests[r].mark = -1
     if sim.config.schedule == la.PRIORITY:
@@ -319,6 +350,8 @@ def door(sim, errand, w, r, now):
         complete(sim, w, now)
     elif errand == doors.RECEIVE:
         receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        launch(sim, w, now, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif errand == doors.LET_GO:

@@ -83,15 +83,15 @@ def _lay(sim, w, r, static, end):
     """Make ``r``'s pages up to ``end`` findable."""
     request = sim.requests[r]
     begin = request.locked_tokens
-    cached, _ = tree.match(sim, w, static, end)
+    cached, _ = tree.match(sim, sim.workers[w].home, static, end)
     if cached > begin:
         spare = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
-        if sim.counters[la.NODES_LEFT] < spare + queue.cached_runs(sim, w, static, begin, cached):
+        if sim.counters[la.NODES_LEFT] < spare + queue.cached_runs(sim, sim.workers[w].home, static, begin, cached):
             sim.counters[la.FAULT] = la.NODE_POOL_FULL
             return
-        request.node = queue.duplicate(sim, w, request.node, static, begin, cached)
+        request.node = queue.duplicate(sim, sim.workers[w].home, request.node, static, begin, cached)
     if end > cached:
-        request.node = queue.grow(sim, w, request.node, static, cached, end)
+        request.node = queue.grow(sim, sim.workers[w].home, request.node, static, cached, end)
     request.locked_tokens = end
 
 
@@ -183,7 +183,7 @@ def reveal(sim, w, static):
                     made = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
                 publish(sim, w, q, made)
             k = sim.next_owner[k]
-        if sim.cover[w, s] >= 0:
+        if sim.cover[sim.workers[w].home, s] >= 0:
             return
         s = sim.trace.parent[s]
 
@@ -197,9 +197,9 @@ def release(sim, w, r, allocated, findable):
     request = sim.requests[r]
     publish(sim, w, r, findable)
     own = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
-    queue.push_empty(sim, w, own)
-    queue.unlock(sim, w, request.node, request.strand)
-    request.node = w
+    queue.push_empty(sim, sim.workers[w].home, own)
+    queue.unlock(sim, sim.workers[w].home, request.node, request.strand)
+    request.node = sim.workers[w].home
     request.strand = -1
     request.locked_tokens = 0
 

@@ -40,7 +40,7 @@ def _schedule_chunk(sim, w, r, tokens, pages):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    queue.take(sim, w, pages)
+    queue.take(sim, sim.workers[w].home, pages)
     memory.publish(sim, w, r, request.computed + tokens)
     request.chunk = tokens
     request.mark = worker.launched + 1
@@ -72,7 +72,7 @@ def _everything_fits(sim, w):
         pages += _pages_for(sim, r, share)
         left -= share
         r = sim.requests[r].next_aside
-    return pages <= sim.trees[w].free_pages
+    return pages <= sim.trees[sim.workers[w].home].free_pages
 
 
 @kernel
@@ -81,7 +81,7 @@ def _serve_all(sim, w):
     worker = sim.workers[w]
     left = sim.config.chunk_tokens - worker.decoding
     if worker.decoding > 0:
-        queue.take(sim, w, lists.pages_due(sim, w, 0))
+        queue.take(sim, sim.workers[w].home, lists.pages_due(sim, w, 0))
     r = worker.prompts_head
     while r >= 0 and left > 0:
         share = min(_cut(sim, _missing(sim, r)), left)
@@ -130,7 +130,7 @@ def _serve_in_order(sim, w):
             needed = _pages_for(sim, r, share)
         served = True
         passed_over = 0
-        while served and needed > sim.trees[w].free_pages:
+        while served and needed > sim.trees[sim.workers[w].home].free_pages:
             victim = _choose_victim(sim, w)
             if sim.requests[victim].mark == serial:
                 budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
@@ -143,7 +143,7 @@ def _serve_in_order(sim, w):
             break
         if request.state == la.DECODING:
             request.mark = serial
-            queue.take(sim, w, needed)
+            queue.take(sim, sim.workers[w].home, needed)
         else:
             _schedule_chunk(sim, w, r, share, needed)
         budget -= share
@@ -198,7 +198,7 @@ def look_up(sim, w, r):
         limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
         if sim.config.shared_outputs:
             memory.reveal(sim, w, static)
-    found, d = tree.match(sim, w, static, limit)
+    found, d = tree.match(sim, sim.workers[w].home, static, limit)
     return static, limit, found, d
 
 
@@ -206,18 +206,20 @@ def look_up(sim, w, r):
 def fits(sim, w, found, d, held, tokens):
     """Whether there are pages for ``tokens`` tokens in all, of which ``found`` are cached, or ``held`` pages held."""
     needed = lists.pages(sim, tokens) - held - found // sim.config.page_tokens
-    return needed + queue.queued_pages(sim, w, d, found) + sim.config.watermark_pages <= sim.trees[w].free_pages
+    home = sim.workers[w].home
+    needed += queue.queued_pages(sim, home, d, found) + sim.config.watermark_pages
+    return needed <= sim.trees[home].free_pages
 
 
 @kernel
 def hold(sim, w, r, static, limit, cached):
     """Hold what is found of ``r``, and pages for all its ``cached`` tokens, which count as computed."""
     request = sim.requests[r]
-    found, request.node, request.strand = queue.hold(sim, w, static, limit)
+    found, request.node, request.strand = queue.hold(sim, sim.workers[w].home, static, limit)
     request.locked_tokens = found
     request.computed = cached
     if cached > found:
-        queue.take(sim, w, lists.pages(sim, cached) - found // sim.config.page_tokens)
+        queue.take(sim, sim.workers[w].home, lists.pages(sim, cached) - found // sim.config.page_tokens)
 
 
 @kernel

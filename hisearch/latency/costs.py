@@ -44,7 +44,7 @@ Energy has the same form, in joules (``EnergyCosts`` is a ``StepCosts`` whose fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -113,11 +113,39 @@ class StepCosts(NamedTuple):
     prompt_s: F8 | None = None
 
 
+class WaveCosts(NamedTuple):
+    """``token_s`` of a worker with several attention groups, taken apart: seconds by tokens of one group.
+
+    token_s[T] = own_s[T] + shared_s[padded T] where all groups have T tokens; both of shape (T_max + 1,).
+
+    own_s: what a group does by itself.
+    shared_s: what all groups do together, for as many tokens in each; of unlike groups at their mean, unpadded.
+    graph_batches: tokens that CUDA graphs pad to, rising; groups within the largest are padded to the fullest's.
+    """
+
+    own_s: F8
+    shared_s: F8
+    graph_batches: tuple[int, ...] = ()
+
+
+def wave_costs(token_s: F8, shared_s: F8, graph_batches: Sequence[int]) -> WaveCosts:
+    """Take ``token_s`` apart, whose small entries are padded to graphs; ``shared_s`` is not."""
+    tokens = np.arange(len(token_s))
+    sizes = np.asarray(graph_batches, dtype=np.int64)
+    if len(sizes):
+        at = np.searchsorted(sizes, tokens)
+        tokens = np.where(at < len(sizes), sizes[np.minimum(at, len(sizes) - 1)], tokens)
+    padded = np.interp(tokens, np.arange(len(shared_s)), shared_s)
+    own = np.concatenate(([0.0], np.maximum(token_s - padded, 0.0)[1:]))
+    return WaveCosts(own, shared_s, tuple(graph_batches))
+
+
 @dataclass(frozen=True)
 class CompiledCosts:
     """Costs with what is known of their error and range (law L8).
 
     components, idle_w_by_component: what each component takes of ``joules`` and ``idle_w``; empty where unknown.
+    wave: of a worker with several attention groups; None where there is one.
     """
 
     seconds: StepCosts
@@ -129,3 +157,4 @@ class CompiledCosts:
     warnings: tuple[str, ...] = ()
     components: Mapping[str, StepCosts] = field(default_factory=dict)
     idle_w_by_component: Mapping[str, float] = field(default_factory=dict)
+    wave: WaveCosts | None = None

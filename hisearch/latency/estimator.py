@@ -159,6 +159,11 @@ def _answer(question: _Question) -> CompiledCosts:
     return question.compile()
 
 
+def forget_compiled() -> None:
+    """Forget what ``compile_costs`` keeps, so that the next question compiles."""
+    _answer.cache_clear()
+
+
 @functools.cache
 def _discover() -> None:
     package = importlib.import_module("hisearch.latency.estimators")

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
+    redundant_expert_bytes_per_rank,
     state_bytes_per_sequence_per_rank,
     weight_bytes_per_rank,
     window_kv_bytes_per_token_per_rank,
@@ -117,7 +118,8 @@ def plan_memory(
     """
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     split = parallelism_of(tensor_parallel, parallelism)
-    weights = weight_bytes_per_rank(model, split, dtype) - elsewhere.weights_bytes
+    redundant = redundant_expert_bytes_per_rank(model, split, dtype, engine.experts.redundant)
+    weights = weight_bytes_per_rank(model, split, dtype) + redundant - elsewhere.weights_bytes
     activation = activation_peak_bytes(model, split, engine)
     runtime = RUNTIME_BYTES[engine.name] + (COMMUNICATION_BYTES if split.ranks > 1 else 0.0)
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"

@@ -92,6 +92,18 @@ def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dty
     return (total + wide * _norm_elements(model)) / stages + wide * tables * part.vocab * model.hidden_size
 
 
+def redundant_expert_bytes_per_rank(
+    model: ModelSpec, split: int | Parallelism, weight_dtype: DType, redundant: int
+) -> float:
+    """Bytes of the copies of experts that each rank holds beside the first, ``redundant`` a layer in all."""
+    part = shard(model, split)
+    routed = sum(m.elements for m in matrices(model, part) if m.experts > 1)
+    if not routed:
+        return 0.0
+    copies = redundant / part.parallelism.expert / part.experts
+    return routed * copies * element_bytes(weight_dtype) / part.parallelism.pipeline
+
+
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
     """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it."""
     if model.mla is not None:

@@ -83,6 +83,10 @@ def quantity(name: str) -> Quantity:
         return Quantity("Cost", "price of everything that runs", "USD/hour", 1.0, is_maximised(name))
     if name == "usd_per_million_tokens":
         return Quantity("Cost per million tokens", "prompt and output tokens", "USD", 1.0, is_maximised(name))
+    if name == "mean_w":
+        return Quantity("Power", "of accelerators, hosts, links and media", "W", 1.0, is_maximised(name))
+    if name == "joules_per_token":
+        return Quantity("Energy per token", "prompt and output tokens", "J", 1.0, is_maximised(name))
     if name == REJECTED:
         return Quantity("Rejected", "requests that the deployment turned away", "%", 100.0, False)
     metric, _, percentile = name.rpartition("_p")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisearch.score.energy import joules_total
+from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.terms import (
     LOST,
@@ -71,7 +71,7 @@ def evaluate(
     Args:
         result: a finished simulation.
         slo: the promise to hold it against.
-        usd_per_hour: price of the deployment; the cost figures are NaN without it.
+        usd_per_hour: price of the deployment, to which that of electricity is added; the cost figures are NaN without.
         over_window: mask of the requests that exceed the model's window, shape (N,) (see
             ``hisearch.traces.stats.requests_over_window``); without it rejections are not told apart by reason.
     """
@@ -209,11 +209,15 @@ def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
 
 
 def _costs(result: Result, usd_per_hour: float, total_tokens_per_s: float) -> dict[str, float]:
-    """Dollars and joules; per token they are infinite where no token was served."""
+    """Dollars, watts and joules; per token they are infinite where no token was served."""
+    energy_usd = energy_usd_per_hour(result)
+    usd_per_hour += energy_usd
     tokens = total_tokens_per_s * result.makespan_s
     usd_per_token = usd_per_hour / 3600.0 / total_tokens_per_s if total_tokens_per_s > 0 else math.inf
     return {
         "usd_per_hour": usd_per_hour,
         "usd_per_million_tokens": usd_per_token * 1e6,
-        "joules_per_token": joules_total(result) / tokens if tokens > 0 else math.inf,
+        "energy_usd_per_hour": energy_usd,
+        "mean_w": mean_w(result),
+        "joules_per_token": energy_use(result).total_j / tokens if tokens > 0 else math.inf,
     }

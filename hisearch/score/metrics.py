@@ -15,9 +15,11 @@
 ``rejected_fraction``         rejected / arrived
 ``preemptions``               per finished request
 ``utilisation``               busy device time / (workers * makespan)
-``usd_per_hour``              accelerators, hosts' share, cache tiers
+``usd_per_hour``              accelerators, hosts' share, cache tiers, electricity
+``energy_usd_per_hour``       electricity alone; 0 where the host states no price of it
+``mean_w``                    watts of accelerators, hosts' share, links and media, over the makespan
 ``usd_per_million_tokens``    dollars per million tokens (prompt + generated) at the replayed load
-``joules_per_token``          energy / (prompt + generated tokens)
+``joules_per_token``          energy of all these / (prompt + generated tokens)
 ``makespan_s``                first arrival to the last event of a worker (a step's start or end). That is the end
                               of the last step; where a horizon cut the simulation, the last event not after it, so
                               at most the horizon, and less where the workers were amid steps or idle by then.

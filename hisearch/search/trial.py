@@ -18,6 +18,8 @@ _METRIC_OF = {
     "goodput": "goodput_rps",
     "usd_per_hour": "usd_per_hour",
     "usd_per_million_tokens": "usd_per_million_tokens",
+    "mean_w": "mean_w",
+    "joules_per_token": "joules_per_token",
 }
 
 

@@ -13,7 +13,16 @@ from hisearch.kernels import layout as la
 from hisearch.simulate import fleet_arrays, offload_arrays, pool_arrays, tier_arrays, tier_use
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.simulate.result import HandOverUse, PoolUse, RequestTable, Result, StepLog, StoreUse, WorkerTable
+from hisearch.simulate.result import (
+    HandOverUse,
+    PoolUse,
+    RequestTable,
+    Result,
+    StepLog,
+    StoreUse,
+    TierEnergy,
+    WorkerTable,
+)
 from hisearch.specs.base import EngineName
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MoverName
@@ -164,7 +173,7 @@ def _with_more_spare(plan: FleetPlan) -> FleetPlan:
 
 def node_room(pool: PoolPlan, trace: CompiledTrace) -> int:
     """Cache-tree nodes with which a run is tried first."""
-    return 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (pool.plan.engine.max_running_requests + 2)
+    return 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (pool.plan.engine.max_running_requests + 2) * pool.plan.lanes
 
 
 def allocate(
@@ -270,10 +279,10 @@ def _result(
     plans = [pool.plan for pool in plan.pools]
     return Result(
         requests=table,
-        workers=_worker_table(plan, fleet, sims),
+        workers=_worker_table(plan, fleet, sims, end_s),
         makespan_s=max(end_s - first, 0.0),
         kv_capacity_tokens=plans[0].kv_capacity_tokens,
-        idle_w=plans[0].costs.idle_w,
+        idle_w=plans[0].idle_w,
         horizon_reached=horizon_reached,
         warnings=tuple(dict.fromkeys(warning for each in plans for warning in each.costs.warnings)),
         events=int(fleet.counters[fl.EVENTS]),
@@ -288,6 +297,7 @@ def _result(
         hand_overs=_hand_overs(plan, fleet),
         fetches_ahead=any(tier_arrays.storage_of(each) for each in plans),
         pools=pools,
+        tier_energy=tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token) for tier in plans[0].tiers),
     )
 
 
@@ -319,7 +329,8 @@ def _pool_uses(plan: FleetPlan) -> tuple[PoolUse, ...]:
             first,
             pool.slots,
             pool.plan.kv_capacity_tokens,
-            pool.plan.costs.idle_w,
+            pool.plan.idle_w,
+            pool.plan.power,
         )
         for pool, first in zip(plan.pools, fleet_arrays.first_members(plan), strict=True)
     )
@@ -375,25 +386,34 @@ def _with_handed(
     return columns
 
 
-def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim]) -> WorkerTable:
+def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim], end_s: float) -> WorkerTable:
     """The workers of all pools, in the order of the fleet's members."""
-    order = [p for p, _ in fleet_arrays.in_order(plan)]
-    columns = {
-        name: np.concatenate([sims[p].workers[name] for p in order])
-        for name in (
-            "steps", "requests", "preemptions", "busy_s", "energy_j", "prefill_tokens", "decode_tokens",
-            "host_hit_tokens",
-        )
-    }  # fmt: skip
+    tables = [_pool_workers(plan.pools[p].plan, sims[p], end_s) for p, _ in fleet_arrays.in_order(plan)]
     return WorkerTable(
         begun_s=fleet.members["begun_s"].copy(),
         gone_s=fleet.members["gone_s"].copy(),
-        peak_kv_tokens=np.concatenate([sims[p].workers["peak_pages"] * sims[p].config.page_tokens for p in order]),
-        evicted_tokens=np.concatenate(
-            [sims[p].trees["evicted_tokens"][: sims[p].config.workers] for p in order],
-        ),
-        **columns,
+        **{name: np.concatenate([table[name] for table in tables]) for name in tables[0]},
     )
+
+
+def _pool_workers(plan: WorkerPlan, sim: la.Sim, end_s: float) -> dict[str, np.ndarray]:
+    """A pool's workers, each the sum of its lanes; their mean of the time that devices are busy."""
+    lanes, workers = plan.lanes, sim.workers
+    columns = {
+        name: workers[name].reshape(-1, lanes).sum(axis=1)
+        for name in (
+            "steps", "requests", "preemptions", "energy_j", "prefill_tokens", "decode_tokens", "host_hit_tokens",
+        )
+    }  # fmt: skip
+    asleep_s = workers["standby_s"] + np.maximum(end_s - workers["awake_until_s"] - plan.power.standby_after_s, 0.0)
+    evicted = sim.trees["evicted_tokens"][: len(workers)]
+    return columns | {
+        "busy_s": workers["busy_s"].reshape(-1, lanes).sum(axis=1) / lanes,
+        "peak_kv_tokens": workers["peak_pages"].reshape(-1, lanes).max(axis=1) * sim.config.page_tokens,
+        "evicted_tokens": evicted.reshape(-1, lanes).sum(axis=1),
+        # The first lane keeps it for all.
+        "standby_s": asleep_s[::lanes].copy(),
+    }
 
 
 def _log(sim: la.Sim) -> StepLog:
@@ -412,6 +432,8 @@ def _log(sim: la.Sim) -> StepLog:
 def _logs(pools: Sequence[PoolUse], sims: Sequence[la.Sim]) -> StepLog:
     """The logs of all pools as one, workers by their number in the fleet, steps by when they were formed."""
     logs = [_log(sim) for sim in sims]
+    for sim, log in zip(sims, logs, strict=True):
+        log.steps["worker"] //= sim.config.lanes
     if len(logs) == 1:
         return logs[0]
     entries = lost = 0

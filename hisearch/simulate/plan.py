@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from hisearch.hardware.power import PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
-from hisearch.latency.sharding import InvalidParallelism
+from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
@@ -40,6 +42,9 @@ __all__ = [
     "worker_devices",
 ]
 
+#: A worker of one accelerator.
+ONE = Parallelism()
+
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
 
@@ -52,7 +57,8 @@ class WorkerPlan:
     max_request_tokens: the model's window: requests whose prompt and declared output exceed it are refused.
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
-    workers_per_node: that share what is of node scope. ranks: accelerators of the worker.
+    workers_per_node: that share what is of node scope.
+    split: how the worker's copy of the model lies on its accelerators. power: what it draws beside its steps.
     """
 
     engine: EngineSpec
@@ -64,7 +70,37 @@ class WorkerPlan:
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
-    ranks: int = 1
+    split: Parallelism = ONE
+    power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of the worker."""
+        return self.split.ranks
+
+    @property
+    def lanes(self) -> int:
+        """Schedulers, or batches in flight, of a worker: attention groups, or stages of a pipeline."""
+        return self.split.attention_data * self.split.pipeline
+
+    @property
+    def lane_kind(self) -> Literal["alone", "wave", "pipe"]:
+        """What they share: nothing (there is one), steps (attention groups), stages (see ``kernels.lanes``)."""
+        if self.split.attention_data > 1:
+            return "wave"
+        return "pipe" if self.split.pipeline > 1 else "alone"
+
+    @property
+    def lane_running_requests(self) -> int:
+        """Batch limit of a lane. SGLang deals it out to the batches in flight (``pp_max_micro_batch_size``, 0.5)."""
+        if self.lane_kind == "pipe" and self.engine.name == "sglang":
+            return max(self.engine.max_running_requests // self.split.pipeline, 1)
+        return self.engine.max_running_requests
+
+    @property
+    def idle_w(self) -> float:
+        """Idle watts of the worker's accelerators; costs state those of one attention group."""
+        return self.costs.idle_w * self.split.attention_data
 
     @property
     def host_capacity_tokens(self) -> int:
@@ -138,7 +174,8 @@ def plan_worker(
         tiers=tiers.plans,
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
-        ranks=pool.parallelism.ranks,
+        split=pool.parallelism,
+        power=plan_power(pool.parallelism, model, accelerator, host),
     )
 
 
@@ -195,8 +232,15 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
     if problem is not None:
         raise InvalidParallelism(f"pool {pool.name}: {problem.message}", problem.key)
     for key, degree in (("attention_data_parallel", split.attention_data), ("pipeline_parallel", split.pipeline)):
-        if degree > 1:
-            raise InvalidParallelism(f"pool {pool.name}: {key} {degree} is not simulated yet", key)
+        if degree == 1:
+            continue
+        refused = f"pool {pool.name}: {key} {degree} is not simulated "
+        if pool.engine.name == "trtllm":
+            raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
+        if pool.tiers:
+            raise InvalidParallelism(f"{refused}with cache tiers", key)
+        if key == "attention_data_parallel" and split.pipeline > 1:
+            raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
 
 
 def plan_room(

@@ -21,6 +21,7 @@ from hisearch.traces.compiled import TraceArrays
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
+_LANE_KINDS = {"alone": la.ALONE, "wave": la.WAVE, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
 _SCHEDULES = {
     "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
@@ -69,13 +70,16 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         pool=0,
         role=role,
         first_member=0,
-        workers=workers,
+        workers=workers * plan.lanes,
+        lanes=plan.lanes,
+        lane_kind=_LANE_KINDS[plan.lane_kind],
+        standby_after_s=plan.power.standby_after_s,
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
         host_pages=_host_pages(plan),
         hicache=plan.movement is not None and plan.movement.mover == "hicache",
         prefix_caching=caches,
-        max_running=engine.max_running_requests,
+        max_running=plan.lane_running_requests,
         # One token of the budget for each decode, whatever the engine.
         chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
         max_prefill_tokens=engine.max_prefill_tokens,
@@ -84,7 +88,8 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         conservativeness=engine.schedule_conservativeness,
         eviction=tier_arrays.EVICTIONS[engine.eviction],
         schedule=_SCHEDULES[engine.schedule],
-        overlap=engine.overlap,
+        # While results are taken in, the batches of other lanes keep a pipeline busy.
+        overlap=engine.overlap and plan.lane_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
         long_prefill_tokens=engine.long_prefill_tokens,
         reserve_full_prompt=engine.reserve_full_prompt,
@@ -130,6 +135,23 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=even if costs.late is None else costs.late,
     )
+
+
+def _own_costs(plan: WorkerPlan) -> StepCosts:
+    """Step costs of a lane by itself."""
+    seconds, wave = plan.costs.seconds, plan.costs.wave
+    return seconds._replace(token_s=wave.own_s) if plan.lane_kind == "wave" and wave is not None else seconds
+
+
+def _wave_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
+    """What attention groups do together, and how their tokens are padded; of no meaning where there are none."""
+    wave = plan.costs.wave
+    if plan.lane_kind != "wave" or wave is None:
+        return {"shared_s": np.zeros(2), "wave_pad": np.zeros(0, np.int64)}
+    graphs = np.array(wave.graph_batches, np.int64)
+    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
+    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
+    return {"shared_s": np.ascontiguousarray(wave.shared_s), "wave_pad": padded.astype(np.int64)}
 
 
 def trace_of(trace: TraceArrays) -> fl.Trace:
@@ -199,7 +221,7 @@ def allocate(
         config=settings,
         fleet=fleet,
         trace=trace_of(trace),
-        seconds=kernel_costs(plan.costs.seconds),
+        seconds=kernel_costs(_own_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
         requests=request_records(count),
         blank=request_records(1),
@@ -231,6 +253,8 @@ def allocate(
         owner=owner,
         next_owner=next_owner,
         pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
+        stage_free_s=np.zeros((workers // config.lanes, config.lanes)),
+        **_wave_arrays(plan),
         event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hisearch.hardware.power import PowerPlan
 from hisearch.kernels.gap_bins import bin_middle_s
 from hisearch.traces.compiled import F8, I4, I8
 
@@ -24,6 +26,9 @@ class Outcome(enum.IntEnum):
     SHED = 4  #: rejected: the router did not let it in
     LOST = 5  #: rejected: its worker died, or none was up, once too often
 
+
+#: A worker of which nothing is known beyond its steps.
+NO_POWER = PowerPlan()
 
 #: Index of the nearest storage tier, behind HBM and the host tier.
 STORAGE_TIER = 2
@@ -95,6 +100,8 @@ class WorkerTable:
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
     begun_s, gone_s: when it was started, and had gone; NaN where it never was, or was there to the end.
+    standby_s: what accelerators spent in standby. Of a worker with several lanes (see ``kernels.lanes``) counts are
+        summed, busy_s is their mean, peak_kv_tokens the highest of a lane's memory.
     """
 
     steps: I8
@@ -109,6 +116,7 @@ class WorkerTable:
     host_hit_tokens: I8
     begun_s: F8
     gone_s: F8
+    standby_s: F8 = field(default_factory=lambda: np.zeros(1))
 
 
 @dataclass(frozen=True)
@@ -211,6 +219,13 @@ class HandOverUse:
     transfers: int
 
 
+class TierEnergy(NamedTuple):
+    """Of a token's KV in a tier: joules that the medium takes for it, bytes that links carry."""
+
+    joules: float
+    bytes: float
+
+
 @dataclass(frozen=True)
 class PoolUse:
     """A pool's workers among those of the fleet.
@@ -218,7 +233,8 @@ class PoolUse:
     Attributes:
         name, role: as in the deployment.
         first_worker, workers: they are so many, from there on.
-        kv_capacity_tokens: of one of them. idle_w: its power when idle, watts.
+        kv_capacity_tokens: of one of them, or of each of its attention groups. idle_w: the power of its accelerators
+            when idle, watts. power: what else it draws.
     """
 
     name: str
@@ -227,6 +243,7 @@ class PoolUse:
     workers: int
     kv_capacity_tokens: int
     idle_w: float
+    power: PowerPlan = NO_POWER
 
 
 def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> float:
@@ -252,7 +269,7 @@ class Result:
         counts as the end of what it fetched.
     observed_s: from the first arrival to the end of the run: the horizon where it was reached, else the last event.
     stores, links: what the tiers and the ways between them did in that time. fetches_ahead: storage is read for
-        requests that wait.
+        requests that wait. tier_energy: of moving a token of the first pool, by tier, nearest first.
     """
 
     requests: RequestTable
@@ -272,6 +289,7 @@ class Result:
     fetches_ahead: bool = False
     pools: tuple[PoolUse, ...] = ()
     hand_overs: tuple[HandOverUse, ...] = ()
+    tier_energy: tuple[TierEnergy, ...] = ()
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.

@@ -19,6 +19,7 @@ from hisearch.specs.base import (
 from hisearch.specs.cluster import AutoscaleSpec, IncidentSpec, ReplicasSpec, RetrySpec, RoleName, TransferSpec
 from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.errors import KeyedError
+from hisearch.specs.experts import ExpertsSpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism, engine_problem
@@ -89,6 +90,10 @@ class EngineSpec(Strict):
         "guaranteed_no_evict",
         description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
         "room, or as soon as its prompt has, and pause the last ones where memory runs out.",
+    )
+
+    experts: ExpertsSpec = Field(
+        ExpertsSpec(), description="How tokens spread over routed experts; of no effect without expert_parallel."
     )
 
     @property
@@ -214,6 +219,12 @@ class PoolSpec(Strict):
         times = [step.at_s for step in self.schedule]
         if times != sorted(set(times)):
             raise KeyedError(("schedule",), "its times must ascend")
+        if self.engine.experts.redundant % self.expert_parallel:
+            message = (
+                f"{self.engine.experts.redundant} copies do not come out even over expert_parallel "
+                f"{self.expert_parallel}"
+            )
+            raise KeyedError(("engine", "experts", "redundant"), message)
         check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
         return self
 
@@ -318,6 +329,10 @@ def _check_hand_over(deployment: DeploymentSpec) -> None:
             ("decode_router", "policy"), "looks at prompts, which decode workers do not compute; name another policy"
         )
     for index, pool in enumerate(pools):
+        for key in ("pipeline_parallel", "attention_data_parallel"):
+            if getattr(pool, key) > 1:
+                message = f"{getattr(pool, key)}: not simulated yet where prompts and outputs are made apart"
+                raise KeyedError(("pools", index, key), message)
         if pool.kv_dtype != pools[0].kv_dtype:
             raise KeyedError(
                 ("pools", index, "kv_dtype"),
@@ -336,5 +351,8 @@ def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSp
         raise KeyedError(("incidents", index, "pool"), f"incidents in pools {what} are not simulated yet")
     if pool.schedule or pool.autoscale is not None:
         raise KeyedError(("incidents", index, "pool"), "its replicas change already; incidents are for fixed ones")
+    if pool.pipeline_parallel * pool.attention_data_parallel > 1:
+        message = "incidents in pools with attention groups or pipeline stages are not simulated yet"
+        raise KeyedError(("incidents", index, "pool"), message)
     if incident.worker >= pool.replicas:
         raise KeyedError(("incidents", index, "worker"), f"pool {pool.name} has workers 0 to {pool.replicas - 1}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, DType, NonNegative, NonNegativeInt, Positive, Price, Provenance, Strict
+from hisearch.specs.errors import KeyedError
 from hisearch.specs.systolic import SystolicSpec
 
 ScopeName = Literal["worker", "node", "cluster"]
@@ -18,6 +19,7 @@ class LinkSpec(Strict):
     kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(description="For the reader.")
     bandwidth_bytes_per_s: Positive = Field(description="One direction.")
     latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
+    energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte sent, both ends together.")
 
 
 class AcceleratorSpec(Strict):
@@ -39,8 +41,18 @@ class AcceleratorSpec(Strict):
     host: str | None = Field(None, description="Name or path of the Host that usually carries it.")
     idle_w: NonNegative = Field(description="Draw when idle.")
     active_w: Positive = Field(description="Draw at full use: the board's power limit.")
+    standby_w: NonNegative | None = Field(
+        None, description="Draw in place of idle_w after standby_after_s without work; none of the kind where absent."
+    )
+    standby_after_s: NonNegative = Field(60.0, description="Seconds without work until standby.")
     price: Price = Field(description="Of one accelerator, its share of the host included where the host costs 0.")
     provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> AcceleratorSpec:
+        if self.standby_w is not None and self.standby_w > self.idle_w:
+            raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
+        return self
 
 
 class MediumSpec(Strict):
@@ -61,7 +73,7 @@ class MediumSpec(Strict):
     queue_depth: Count = Field(1, description="Operations in flight.")
     capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool.")
     usd_per_gib_hour: NonNegative = Field(description="Price of what a tier takes of it.")
-    energy_j_per_byte: NonNegative = Field(0.0, description="Of a transfer; not in the energy figures yet.")
+    energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte read or written.")
     scope: ScopeName = Field(description="Who usually shares a store of it: a Tier's scope where that has none.")
     provenance: Provenance = Field(description="Where the facts come from.")
 
@@ -82,7 +94,17 @@ class HostSpec(Strict):
         None, description="To stores that the cluster shares, for all its workers together; none where absent."
     )
     cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
-    base_w: NonNegative = Field(0.0, description="Draw of all but the accelerators; not in the energy figures yet.")
+    base_w: NonNegative = Field(
+        0.0, description="Draw of all but the accelerators while nothing runs; pools count it by the slots they use."
+    )
+    cpu_active_w: NonNegative = Field(0.0, description="Beyond base_w, while the workers on it step; likewise.")
+    usd_per_kwh: NonNegative = Field(
+        0.0,
+        description="Price of electricity, added to the dollars per hour; 0 where prices include it, as clouds do.",
+    )
+    pue: Annotated[float, Field(ge=1)] = Field(
+        1.0, description="Watts that the site draws for each watt of its machines, for the price of electricity."
+    )
     price: Price = Field(description="Of the whole host, on top of its accelerators; pools pay by the slots they use.")
     provenance: Provenance = Field(description="Where the facts come from.")
 

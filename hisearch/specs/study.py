@@ -24,6 +24,7 @@ from hisearch.specs.workload import WorkloadSpec
 Objective = Literal[
     "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99",
     "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99", "goodput", "usd_per_hour", "usd_per_million_tokens",
+    "mean_w", "joules_per_token",
 ]  # fmt: skip
 
 MAXIMISED: frozenset[str] = frozenset({"goodput"})

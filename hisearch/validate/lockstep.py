@@ -45,15 +45,13 @@ def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: G
     while pending or any(worker.has_work for worker in workers):
         if not any(worker.has_work for worker in workers):
             now = max(now, pending[0].arrival_s)
-        while pending and pending[0].arrival_s <= now:
-            request = pending.popleft()
-            queued[request.id] = now
-            min(workers, key=lambda worker: 4 * len(worker.waiting) + len(worker.running)).receive(request)
+        queued |= _route(pending, workers, now)
         formed = _step(workers, now, cost)
         if formed is not None:
             outstanding.append(formed)
         if outstanding and (formed is None or len(outstanding) == workers[0].most_outstanding):
             now, done = outstanding.popleft()
+            queued |= _route(pending, workers, now)
             for worker in done:
                 worker.process()
     firsts: dict[object, float] = {}
@@ -62,6 +60,16 @@ def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: G
         firsts |= worker.first_token_s
         ends |= worker.finish_s
     return Served(queued, firsts, ends)
+
+
+def _route(pending: deque[Request], workers: list[VllmWorker], now: float) -> dict[object, float]:
+    """Requests that arrive up to ``now``, the end of a step, go to engines as they stand before its results."""
+    taken_in = {}
+    while pending and pending[0].arrival_s <= now:
+        request = pending.popleft()
+        taken_in[request.id] = now
+        min(workers, key=lambda worker: 4 * len(worker.waiting) + len(worker.running)).receive(request)
+    return taken_in
 
 
 def _step(workers: list[VllmWorker], now: float, cost: GroupCost) -> tuple[float, list[VllmWorker]] | None:

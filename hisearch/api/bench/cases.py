@@ -28,7 +28,8 @@ class Case:
 
     replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
     no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement:
-    as a pool's; with tiers SGLang's pages have 64 tokens.
+    as a pool's; with tiers SGLang's pages have 64 tokens. pipeline_parallel: stages of a worker. in_full: each run
+    compiles the trace and the step costs too.
     """
 
     workload: str
@@ -43,11 +44,14 @@ class Case:
     afresh: bool = False
     tiers: tuple[TierSpec, ...] = ()
     movement: MovementSpec = field(default_factory=MovementSpec)
+    pipeline_parallel: int = 1
+    in_full: bool = False
 
     @property
     def deployment(self) -> str:
         """In a few words: ``4 x (2 x h100-sxm), sglang, cache_aware``."""
-        one = f"{self.tensor_parallel} x {self.accelerator}"
+        one = f"{self.tensor_parallel * self.pipeline_parallel} x {self.accelerator}"
+        one += f" in {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
         workers = f"{self.replicas} x ({one})" if self.replicas > 1 else one
         tiers = " + ".join(tier.medium for tier in self.tiers)
         return ", ".join(
@@ -98,6 +102,7 @@ CASES: dict[str, Case] = {
     "million": _million("sglang"),
     "million-vllm": _million("vllm"),
     "cluster-64x1m": _cluster(),
+    "cluster-2048": Case("gpt3-10k", "gpt3-175b", "h100-sxm", "vllm", 8, 32, pipeline_parallel=8, in_full=True),
 }
 
 
@@ -118,6 +123,7 @@ def plan_of(case: Case, catalogue: Catalogue) -> WorkerPlan:
         accelerator=case.accelerator,
         engine=engine,
         tensor_parallel=case.tensor_parallel,
+        pipeline_parallel=case.pipeline_parallel,
         replicas=case.replicas,
         weight_dtype=case.weight_dtype,
         tiers=list(case.tiers),
@@ -147,10 +153,16 @@ def generator_of(workload: str, catalogue: Catalogue) -> GeneratorSpec:
 
 def generated(workload: str, catalogue: Catalogue) -> CompiledTrace:
     """A shipped workload, generated and compiled without a look at the cache."""
+    return _compiling(workload, catalogue)()
+
+
+def _compiling(workload: str, catalogue: Catalogue) -> Callable[[], CompiledTrace]:
+    """A shipped workload, generated; to be compiled by each call."""
     from hisearch.traces.compiler import compile_trace
     from hisearch.traces.generate import generate_trace
 
-    return compile_trace(generate_trace(generator_of(workload, catalogue)), workload)
+    trace = generate_trace(generator_of(workload, catalogue))
+    return lambda: compile_trace(trace, workload)
 
 
 def simulation_of(name: str, trace: str | None = None, limit: int | None = None) -> Callable[[], tuple[int, int]]:
@@ -167,11 +179,26 @@ def simulation_of(name: str, trace: str | None = None, limit: int | None = None)
     from hisearch.api.workload import load_trace
 
     case, catalogue = CASES[name], Catalogue()
+    if case.in_full and trace is None and limit is None:
+        return _in_full(case, catalogue)
     if case.afresh and trace is None and limit is None:
         compiled = generated(case.workload, catalogue)
     else:
         compiled = load_trace(trace or case.workload, limit=limit, catalogue=catalogue)
     return replay(plan_of(case, catalogue), compiled, replicas=case.replicas, router=case.router)
+
+
+def _in_full(case: Case, catalogue: Catalogue) -> Callable[[], tuple[int, int]]:
+    """The case from its generated trace and its specs on: every run compiles both anew."""
+    from hisearch.latency.estimator import forget_compiled
+
+    compiling = _compiling(case.workload, catalogue)
+
+    def run() -> tuple[int, int]:
+        forget_compiled()
+        return replay(plan_of(case, catalogue), compiling(), replicas=case.replicas, router=case.router)()
+
+    return run
 
 
 def replay(

@@ -24,6 +24,7 @@ add nothing above idle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,8 +32,9 @@ import numpy.typing as npt
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
+from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
@@ -57,6 +59,10 @@ F8 = npt.NDArray[np.float64]
 
 #: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
 WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
+
+
+#: Elementwise operators of FFNs, which the attention groups of a stage share.
+SHARED_ELEMENTWISE = frozenset({"activation", "expert_activation", "expert_gather"})
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,16 @@ class RooflineWorker:
         total += self._collectives(payload)
         total += self.model.layers * max(self.rates.prefill_attention.launch_s, self.rates.decode_attention.launch_s)
         return total * self.scale
+
+    def shared_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
+        shared = [op for op in self.token_ops if op.token_groups > 1 or op.name in SHARED_ELEMENTWISE]
+        payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
+        return self.scale * (self._operators(shared, tokens) + self._exchanges(payload))
+
+    def routed_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, routed experts alone."""
+        return self.scale * self._operators([op for op in self.token_ops if op.experts > 1], tokens)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -172,9 +188,14 @@ class RooflineWorker:
         if split.attention_data == 1:
             total += layers * self._collective(attention, split.tensor)
         else:
-            gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
-            total += 2 * layers * self._collective(gathered, split.stage_ranks)
+            total += self._exchanges(payload)
         return total + (split.pipeline - 1) * self._collective(payload, split.pipeline)
+
+    def _exchanges(self, payload: F8) -> F8:
+        """Gathering the tokens of all groups before the FFNs of all layers, and scattering them after."""
+        split = self.split
+        gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
+        return 2 * self.model.layers * self._collective(gathered, split.stage_ranks)
 
     def _collective(self, volume_bytes: F8, ranks: int) -> F8:
         if ranks == 1 or self.rates.link_bytes_per_s is None:
@@ -197,6 +218,17 @@ class RooflineWorker:
         return self.rates.decode_attention.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
 
 
+def waves_of(worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Sequence[int]) -> WaveCosts | None:
+    """``costs.token_s`` taken apart; None where there is one attention group.
+
+    ``graphs``: tokens that its small entries are padded to. What the groups share is priced by the roofline.
+    """
+    if worker.split.attention_data == 1:
+        return None
+    shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
+    return wave_costs(costs.token_s, np.minimum(shared, costs.token_s), graphs)
+
+
 class RooflineEstimator:
     """Compiles a worker to tables with the constants of one LatencyProfile."""
 
@@ -212,8 +244,11 @@ class RooflineEstimator:
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
-        return CompiledCosts(
-            seconds=self.worker(priced).tabulate(overhead, *priced.limits),
+        timed = self.worker(priced)
+        seconds = timed.tabulate(overhead, *priced.limits)
+        costs = CompiledCosts(
+            seconds=seconds,
+            wave=waves_of(timed, seconds, priced.max_tokens, ()),
             joules=energy_costs(priced),
             idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
@@ -221,6 +256,7 @@ class RooflineEstimator:
             relative_error=self.profile.relative_error,
             warnings=format_warnings(priced.accelerator, priced.loaded_dtype),
         )
+        return with_uneven_experts(costs, priced.engine.experts, priced.model, timed.split, timed.routed_s)
 
 
 def energy_costs(priced: PricedWorker) -> StepCosts:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
     F8,
@@ -30,6 +30,7 @@ from hisearch.latency.estimators.roofline import (
     format_warnings,
     sheet_peaks,
 )
+from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.collectives import Collectives
@@ -105,6 +106,30 @@ class ScaledWorker:
         for op in self._elementwise_ops():
             total += op.layers * self._elementwise_s(op, tokens)
         return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
+
+    def shared_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
+        split = self.part.parallelism
+        total = np.zeros_like(tokens)
+        for matrix in matrices(self.model, self.part):
+            if matrix.experts == 1 and matrix.token_groups > 1:
+                total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
+        if moe_layers(self.model):
+            total += moe_layers(self.model) * self.experts_s(tokens)
+        whole = ACTIVATION_BYTES * self.model.hidden_size * tokens * split.attention_data
+        exchanged = self.collectives.all_gather_s(whole, split.stage_ranks)
+        return total + self.model.layers * (exchanged + self.collectives.reduce_scatter_s(whole, split.stage_ranks))
+
+    def routed_s(self, tokens: F8) -> F8:
+        """Of ``token_s``, routed experts alone."""
+        return np.asarray(moe_layers(self.model) * self.experts_s(tokens))
+
+    def waves(self, costs: StepCosts, overhead: EngineOverhead, limit: int) -> WaveCosts | None:
+        """``costs.token_s`` taken apart; None where there is one attention group."""
+        if self.part.parallelism.attention_data == 1:
+            return None
+        shared = np.minimum(rising(self.shared_s, limit, []), costs.token_s)
+        return wave_costs(costs.token_s, shared, overhead.graph_batches)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -276,8 +301,10 @@ class ScaledEstimator:
         """See ``LatencyEstimator.compile``."""
         overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
         timed = replace(self.worker(priced), launch_share=overhead.launch_share)
-        return CompiledCosts(
-            seconds=timed.tabulate(overhead, *priced.limits),
+        seconds = timed.tabulate(overhead, *priced.limits)
+        costs = CompiledCosts(
+            seconds=seconds,
+            wave=timed.waves(seconds, overhead, priced.max_tokens),
             joules=energy_costs(priced),
             idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
@@ -287,6 +314,10 @@ class ScaledEstimator:
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *self._warnings(timed, priced.engine, priced.kv_dtype),
             ),
+        )
+        knows_even = law_of(self.laws.moe, timed.weights) is not None
+        return with_uneven_experts(
+            costs, priced.engine.experts, priced.model, priced.split, timed.routed_s, knows_even=knows_even
         )
 
     def _attention(self, model: ModelSpec, kv_dtype: DType) -> tuple[PrefillTerms, DecodeTerms]:

@@ -23,10 +23,11 @@ import numpy as np
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to
 from hisearch.latency.curves import F8, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs
+from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.operator_tables import (
     DENSE_FFN,
     LAYER_CALLS,
@@ -80,17 +81,26 @@ class TablesWorker:
 
     def shared_s(self, tokens: F8) -> F8:
         """Routed experts, and gathering and scattering the tokens, for ``tokens`` of all groups."""
-        moe = self.model.moe
-        if moe is None or not moe_layers(self.model):
+        if self.model.moe is None or not moe_layers(self.model):
             return np.zeros_like(tokens)
-        assert self.tables.moe is not None
-        held = self.part.experts / moe.experts
-        used = held * active_experts(moe.experts, moe.experts_per_token, tokens)
-        layer = self.tables.moe(np.maximum(tokens * held, 1.0), used)
+        layer = self._layer_experts_s(tokens)
         groups = self.part.parallelism.attention_data
         payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
         layer += 2 * self._collective(all_gather_volume(1.0, groups) * payload, groups, self.gather)
         return np.asarray(moe_layers(self.model) * layer)
+
+    def routed_s(self, tokens: F8) -> F8:
+        """Routed experts alone, for ``tokens`` of each group."""
+        groups = self.part.parallelism.attention_data
+        return np.asarray(moe_layers(self.model) * self._layer_experts_s(tokens * groups))
+
+    def _layer_experts_s(self, tokens: F8) -> F8:
+        moe = self.model.moe
+        assert moe is not None
+        assert self.tables.moe is not None
+        held = self.part.experts / moe.experts
+        used = held * active_experts(moe.experts, moe.experts_per_token, tokens)
+        return self.tables.moe(np.maximum(tokens * held, 1.0), used)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""
@@ -184,16 +194,28 @@ class TablesEstimator:
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        worker = self.worker(priced)
-        return CompiledCosts(
-            seconds=worker.tabulate(*priced.limits),
+        split, worker = priced.split, self.worker(priced)
+        seconds = worker.tabulate(*priced.limits)
+        wave = None
+        if split.attention_data > 1:
+            tokens = np.arange(1.0, priced.max_tokens + 1.0)
+            own, shared = worker.own_s(tokens), worker.shared_s(tokens * split.attention_data)
+            wave = WaveCosts(
+                np.concatenate(([0.0], own)),
+                np.concatenate(([0.0], shared)),
+                tuple(worker.overhead.graph_batches),
+            )
+        costs = CompiledCosts(
+            seconds=seconds,
+            wave=wave,
             joules=energy_costs(priced),
-            idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
+            idle_w=worker_idle_w(priced.accelerator, split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
             warnings=_warnings(worker, priced.accelerator, priced.max_tokens, priced.max_sequences),
         )
+        return with_uneven_experts(costs, priced.engine.experts, priced.model, split, worker.routed_s)
 
 
 def _of_another(hardware: str, accelerator: AcceleratorSpec) -> list[str]:

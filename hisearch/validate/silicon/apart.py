@@ -14,6 +14,7 @@ from hisearch.simulate.fleet import PoolPlan, RoleName, TransferPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.cluster import TransferSpec
 from hisearch.specs.hardware import FabricSpec
+from hisearch.specs.parallelism import Parallelism
 from hisearch.specs.profile import HostTimes
 from hisearch.specs.routing import RouterSpec
 from hisearch.validate.silicon.rows import SiliconRow, split_of
@@ -64,7 +65,7 @@ def pool_of(side: Side, device: WorkerPlan, times: HostTimes, layers: int) -> Po
     plan = replace(
         device,
         costs=replace(device.costs, seconds=seconds, joules=seconds),
-        ranks=side.row.parallelism.group_ranks,
+        split=Parallelism(tensor=side.row.parallelism.group_ranks),
     )
     return PoolPlan(plan, side.workers, side.role, side.role)
 

@@ -1,0 +1,93 @@
+"""Watts over time, from the log of steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.step_cost import step_seconds
+from hisearch.score.energy import pools_of
+from hisearch.simulate.result import Result
+from hisearch.traces.compiled import F8
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.DataFrame:
+    """What workers drew, a row for each interval and worker.
+
+    Columns: ``time_s`` (the interval's begin), ``worker``, ``accelerators_w``, ``host_w``.
+
+    A step's joules above idle, by the tables ``joules`` that the simulation was run with, are spread evenly over its
+    time, and what an interval has of them counts. Idle time is drawn at the idle power, standby included in it from
+    ``standby_after_s`` of the worker's idleness on. ``host_w``: base load and CPUs. Links and media are left out; the
+    sums of the others are those of ``score.energy``, but for CPUs beside several lanes, whose steps overlap.
+
+    Raises:
+        ValueError: the result has no log, or ``interval_s`` is not positive.
+    """
+    import pandas as pd
+
+    if result.log is None:
+        raise ValueError("watts over time need the log: simulate with log=True")
+    if not interval_s > 0:
+        raise ValueError(f"interval_s must be a positive number of seconds, not {interval_s:g}")
+    first_s = float(np.nanmin(result.requests.arrival_s))
+    edges = np.append(np.arange(first_s, first_s + result.makespan_s, interval_s), first_s + result.makespan_s)
+    width_s = np.diff(edges)
+    active_j = _step_joules(result, joules)
+    frames = []
+    for pool in pools_of(result):
+        power = pool.power
+        for worker in range(pool.first_worker, pool.first_worker + pool.workers):
+            mine = result.log.steps["worker"] == worker
+            start_s, stop_s = result.log.steps["start_s"][mine], result.log.steps["end_s"][mine]
+            asleep_s = _asleep(edges, start_s, stop_s, power.standby_after_s)
+            saved_w = asleep_s / width_s * power.standby_saving_w * power.accelerators
+            busy = np.minimum(_over(edges, start_s, stop_s, stop_s - start_s) / width_s, 1.0)
+            columns = {
+                "time_s": edges[:-1],
+                "worker": worker,
+                "accelerators_w": pool.idle_w - saved_w + _over(edges, start_s, stop_s, active_j[mine]) / width_s,
+                "host_w": power.host_w + power.cpu_w * busy,
+            }
+            frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _step_joules(result: Result, joules: StepCosts) -> F8:
+    """Joules above idle of every step of the log."""
+    log, prompts = result.log, result.requests.input_tokens
+    assert log is not None
+    found = np.zeros(len(log))
+    for step in range(len(log)):
+        entries = log.batch(step)
+        known = entries["computed"] + entries["tokens"]
+        decodes = (entries["tokens"] == 1) & (entries["computed"] >= prompts[entries["request"]])
+        chunks = [(int(e["tokens"]), int(e["computed"])) for e in entries[~decodes]]
+        contexts = [int(c) + 1 for c in entries["computed"][decodes]]
+        sampling = len(contexts) + int((known[~decodes] >= prompts[entries["request"][~decodes]]).sum())
+        found[step] = step_seconds(joules, chunks, contexts, sampling)
+    return found
+
+
+def _over(edges: F8, start_s: F8, stop_s: F8, amounts: F8) -> F8:
+    """What falls into each interval between ``edges`` of ``amounts`` that are spread evenly over their times."""
+    total = np.zeros(len(edges))
+    spans = np.maximum(stop_s - start_s, 1e-300)
+    for k, edge in enumerate(edges):
+        total[k] = float((np.clip((edge - start_s) / spans, 0.0, 1.0) * amounts).sum())
+    return np.diff(total)
+
+
+def _asleep(edges: F8, start_s: F8, stop_s: F8, delay_s: float) -> F8:
+    """Seconds of each interval in which the worker had been idle for longer than ``delay_s``."""
+    order = np.argsort(start_s, kind="stable")
+    starts = np.append(start_s[order], edges[-1])
+    awake_until = np.maximum.accumulate(np.append(edges[0], stop_s[order]))
+    since = awake_until + delay_s
+    asleep = since < starts
+    return _over(edges, since[asleep], starts[asleep], (starts - since)[asleep])

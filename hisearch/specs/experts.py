@@ -1,0 +1,38 @@
+"""How tokens spread over a model's routed experts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import NonNegative, NonNegativeInt, Seed, Strict
+from hisearch.specs.errors import KeyedError
+
+
+class ExpertsSpec(Strict):
+    """How tokens spread over routed experts, which sets how much the busiest rank has to do."""
+
+    distribution: Literal["balanced", "routed", "zipf", "histogram"] = Field(
+        "balanced",
+        description="balanced: every rank has the mean. The others draw each token's experts: routed with even shares, "
+        "zipf with shares of 1 / rank ** zipf_exponent in a seeded order, histogram with the given ones.",
+    )
+    zipf_exponent: Annotated[float, Field(ge=0)] = Field(0.5, description="zipf: 0 is even.")
+    shares: list[NonNegative] = Field(
+        default_factory=list, description="histogram: measured load of each expert, in any unit."
+    )
+    redundant: NonNegativeInt = Field(
+        0,
+        description="Copies of the busiest experts beside the first, in all: vLLM num_redundant_experts, SGLang "
+        "--ep-num-redundant-experts.",
+    )
+    seed: Seed = Field(0, description="Of the draws.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ExpertsSpec:
+        if self.distribution == "histogram" and sum(self.shares) <= 0:
+            raise KeyedError(("shares",), "histogram needs a load above 0")
+        if self.distribution != "histogram" and self.shares:
+            raise KeyedError(("shares",), f"of no effect with distribution {self.distribution}; write histogram")
+        return self

@@ -1,0 +1,166 @@
+"""Attention groups that step together: the kernels against ``validate.lockstep``, and their closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.latency.costs import StepCosts, WaveCosts
+from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import step_seconds
+from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate.engine import EngineStuck
+from hisearch.specs.deployment import EngineSpec
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.validate.lockstep import Batch, Served, serve
+from hisearch.validate.restatement.content import PathContent
+from hisearch.validate.restatement.recording import Request
+from hisearch.validate.restatement.vllm import StuckError
+from tests.kernels.systems import LAW, compiled, compiled_costs, examples, plan, vllm_config
+from tests.reference.cluster import tree_path
+from tests.reference.random_traces import TraceShape, random_trace
+
+SHAPE = TraceShape(requests=30, rate_rps=40.0, prompt_tokens=150, output_tokens=40, follow_up=0.0, slack=1.0)
+#: Convex, so that it matters how tokens are spread.
+SHARED_S = 1e-6 * np.arange(64.0) ** 2
+GRAPHS = (4, 8, 16, 32)
+
+
+def wave_plan(
+    engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], law: StepCosts = LAW
+) -> WorkerPlan:
+    costs = replace(compiled_costs(law), wave=WaveCosts(law.token_s, SHARED_S, graphs))
+    return replace(plan(engine, capacity_tokens, costs=costs), split=Parallelism(1, attention_data=groups))
+
+
+def shared_seconds(total: int, groups: int) -> float:
+    at = total / groups
+    low = min(int(at), len(SHARED_S) - 2)
+    return float(SHARED_S[low] + (SHARED_S[low + 1] - SHARED_S[low]) * (at - low))
+
+
+def reference(engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], seed: int) -> Served:
+    """The slow restatement, with the cost of a wave written out."""
+    arrays = random_trace(seed, SHAPE)
+    requests = [
+        Request(
+            k,
+            float(arrays.arrival_s[k]),
+            int(arrays.input_tokens[k]),
+            int(arrays.output_tokens[k]),
+            int(arrays.output_tokens[k]),
+            PathContent(k, tree_path(arrays, int(arrays.output_node[k]))),
+        )
+        for k in range(len(arrays.arrival_s))
+    ]
+
+    def cost(batches: Sequence[Batch]) -> float:
+        tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]
+        if graphs and max(tokens) <= graphs[-1]:
+            tokens = [next(size for size in graphs if size >= max(tokens))] * len(tokens)
+        parts = [
+            step_seconds(LAW, chunks, [context + 1 for context in decodes], sampling)
+            for chunks, decodes, sampling in batches
+            if chunks or decodes
+        ]
+        return max(parts) + shared_seconds(sum(tokens), groups)
+
+    return serve(vllm_config(engine, capacity_tokens), groups, requests, cost)
+
+
+@examples(25)
+@given(
+    seed=st.integers(0, 10_000),
+    groups=st.integers(2, 4),
+    capacity=st.integers(60, 120),
+    chunk=st.sampled_from([16, 64, 256]),
+    overlap=st.booleans(),
+    padded=st.booleans(),
+)
+def test_the_kernels_equal_the_slow_restatement(
+    seed: int, groups: int, capacity: int, chunk: int, overlap: bool, padded: bool
+) -> None:
+    engine = EngineSpec(
+        name="vllm", max_running_requests=8, chunk_tokens=chunk, page_tokens=8, overlap=overlap, watermark=0.0
+    )
+    graphs = GRAPHS if padded else ()
+    tokens = 8 * capacity
+    trace = compiled(random_trace(seed, SHAPE))
+    try:
+        served = reference(engine, tokens, groups, graphs, seed)
+    except StuckError:
+        with pytest.raises(EngineStuck):
+            simulate(wave_plan(engine, tokens, groups, graphs), trace)
+        return
+    result = simulate(wave_plan(engine, tokens, groups, graphs), trace)
+    finished = result.requests.finished
+    assert finished.sum() == len(served.finish_s)
+    for k in np.flatnonzero(finished):
+        assert result.requests.first_token_s[k] == served.first_token_s[k]
+        assert result.requests.finish_s[k] == served.finish_s[k]
+
+
+def one_request(input_tokens: int, output_tokens: int) -> CompiledTrace:
+    shape = TraceShape(requests=1, prompt_tokens=input_tokens, output_tokens=output_tokens, slack=1.0)
+    return compiled(random_trace(1, shape))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_alone_a_request_takes_its_own_part_and_the_shared_one(engine: str, overlap: bool) -> None:
+    """One lane works, the others sit by: own seconds of each step, and experts for its tokens alone (law L7)."""
+    spec = EngineSpec.model_validate(
+        {"name": engine, "max_running_requests": 4, "chunk_tokens": 4096, "overlap": overlap, "page_tokens": 1}
+    )
+    trace = one_request(30, 10)
+    result = simulate(wave_plan(spec, 4096, 4, ()), trace)
+    prompt, output = int(trace.arrays.input_tokens[0]), int(trace.arrays.output_tokens[0])
+    # SGLang runs all groups' decodes as long as the fullest.
+    decoding = 4 if engine == "sglang" else 1
+    expected = step_seconds(LAW, [(prompt, 0)], []) + shared_seconds(prompt, 4)
+    for k in range(output - 1):
+        expected += step_seconds(LAW, [], [prompt + k + 1]) + shared_seconds(decoding, 4)
+    assert result.requests.e2e_s[0] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_equal_lanes_step_as_one_alone(engine: str) -> None:
+    """As many equal requests as groups, all at once: each takes what one takes where all groups have its tokens."""
+    spec = EngineSpec.model_validate(
+        {"name": engine, "max_running_requests": 4, "chunk_tokens": 4096, "page_tokens": 1, "prefix_caching": False}
+    )
+    shape = TraceShape(requests=1, prompt_tokens=60, output_tokens=20, slack=1.0)
+    arrays = random_trace(3, shape)
+    four = arrays._replace(**{name: np.repeat(getattr(arrays, name), 4) for name in PER_REQUEST})
+    result: Result = simulate(wave_plan(spec, 4096, 4, ()), compiled(four))
+    prompt, output = int(arrays.input_tokens[0]), int(arrays.output_tokens[0])
+    expected = step_seconds(LAW, [(prompt, 0)], []) + shared_seconds(4 * prompt, 4)
+    for k in range(output - 1):
+        expected += step_seconds(LAW, [], [prompt + k + 1]) + shared_seconds(4, 4)
+    np.testing.assert_allclose(result.requests.e2e_s, expected, rtol=1e-9)
+
+
+PER_REQUEST = (
+    "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "think_s", "priority", "prompt_node",
+    "output_node", "previous",
+)  # fmt: skip
+
+
+@examples(15)
+@given(seed=st.integers(0, 10_000), groups=st.integers(2, 4), workers=st.integers(1, 2), overlap=st.booleans())
+def test_sglang_serves_every_request_whatever_the_groups(seed: int, groups: int, workers: int, overlap: bool) -> None:
+    """Conservation (L1) and causality (L4), follow-ups included."""
+    spec = EngineSpec(name="sglang", max_running_requests=6, chunk_tokens=64, overlap=overlap)
+    trace = compiled(random_trace(seed, replace(SHAPE, follow_up=0.4, slack=2.0)))
+    result = simulate(wave_plan(spec, 4000, groups, GRAPHS), trace, replicas=workers)
+    requests = result.requests
+    assert requests.finished.all()
+    assert (requests.first_token_s >= requests.scheduled_s).all()
+    assert (requests.finish_s >= requests.first_token_s).all()
+    assert result.workers.requests.sum() == len(requests.arrival_s)
+    assert len(result.workers.steps) == workers

@@ -1,0 +1,118 @@
+"""Energy by what draws it, and standby, against sums written out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hisearch.hardware.power import PowerPlan, plan_power
+from hisearch.latency.sharding import Parallelism
+from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w
+from hisearch.score.watts import watts_series
+from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec
+from hisearch.traces.compiled import CompiledTrace
+from tests.kernels.systems import compiled, compiled_costs, plan
+from tests.reference.random_traces import TraceShape, random_trace
+
+CATALOGUE = Catalogue()
+MODEL = CATALOGUE.get("Model", "qwen3-32b").spec
+H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
+HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
+
+GAPS_S = (0.0, 5.0, 30.0, 31.0, 200.0)
+
+
+def apart(overlap: bool, engine: str = "vllm", power: PowerPlan | None = None) -> tuple[WorkerPlan, CompiledTrace]:
+    """A worker, and requests so far apart that each is alone."""
+    spec = EngineSpec.model_validate({"name": engine, "max_running_requests": 4, "page_tokens": 1, "overlap": overlap})
+    shape = TraceShape(len(GAPS_S), prompt_tokens=20, output_tokens=12, follow_up=0.0, repeat=0.0)
+    arrays = random_trace(2, shape)._replace(arrival_s=np.cumsum(GAPS_S))
+    costs = replace(compiled_costs(), idle_w=100.0)
+    return replace(plan(spec, 100_000, costs=costs), power=power or PowerPlan()), compiled(arrays)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: bool) -> None:
+    delay = 10.0
+    worker, trace = apart(overlap, engine, PowerPlan(standby_saving_w=60.0, standby_after_s=delay))
+    result = simulate(worker, trace)
+    requests = result.requests
+    gaps = requests.arrival_s[1:] - requests.finish_s[:-1]
+    # With overlap SGLang has launched one more step, of a few ms, when it sees that a request has ended.
+    beyond_s = 0.01 * len(gaps) if engine == "sglang" and overlap else 1e-9
+    asleep_s = float(result.workers.standby_s.sum())
+    assert asleep_s == pytest.approx(np.maximum(gaps - delay, 0.0).sum(), abs=beyond_s)
+    idle_j = 100.0 * result.makespan_s - 60.0 * float(result.workers.standby_s.sum())
+    assert energy_use(result).idle_j == pytest.approx(idle_j)
+
+
+def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:
+    worker, trace = apart(True, power=PowerPlan(standby_saving_w=1.0, standby_after_s=10.0))
+    one = compiled(trace.arrays)
+    result = simulate(worker, one, replicas=8)
+    idle = result.workers.requests == 0
+    assert idle.any()
+    np.testing.assert_allclose(result.workers.standby_s[idle], result.makespan_s - 10.0)
+
+
+def measured(power: PowerPlan) -> Result:
+    worker, trace = apart(True, power=power)
+    return simulate(worker, trace, replicas=2)
+
+
+def test_energy_is_the_sum_of_what_draws_it() -> None:
+    power = PowerPlan(accelerators=1, host_w=50.0, cpu_w=30.0, peer_j_per_token=2.0, usd_per_kwh=0.5, pue=1.2)
+    result = measured(power)
+    use = energy_use(result)
+    span_s = result.makespan_s
+    tokens = float((result.workers.prefill_tokens + result.workers.decode_tokens).sum())
+    assert use.idle_j == pytest.approx(2 * 100.0 * span_s)
+    assert use.active_j == pytest.approx(float(result.workers.energy_j.sum()))
+    assert use.host_j == pytest.approx(2 * 50.0 * span_s)
+    assert use.cpu_j == pytest.approx(30.0 * float(result.workers.busy_s.sum()))
+    assert use.links_j == pytest.approx(2.0 * tokens)
+    assert use.tiers_j == 0.0
+    assert mean_w(result) == pytest.approx(use.total_j / span_s)
+    assert energy_usd_per_hour(result) == pytest.approx(mean_w(result) / 1000.0 * 1.2 * 0.5)
+
+
+def test_a_host_without_a_price_of_electricity_costs_none() -> None:
+    assert energy_usd_per_hour(measured(PowerPlan(host_w=500.0))) == 0.0
+
+
+def test_a_plan_takes_its_share_of_the_host() -> None:
+    host = HOST.model_copy(update={"base_w": 800.0, "cpu_active_w": 400.0, "usd_per_kwh": 0.1, "pue": 1.3})
+    card = H100.model_copy(update={"standby_w": 20.0, "standby_after_s": 30.0, "idle_w": 70.0})
+    found = plan_power(Parallelism(2, pipeline=2), MODEL, card, host)
+    assert (found.accelerators, found.host_w, found.cpu_w) == (4, 400.0, 200.0)
+    assert (found.standby_saving_w, found.standby_after_s) == (50.0, 30.0)
+    assert (found.usd_per_kwh, found.pue) == (0.1, 1.3)
+    assert plan_power(Parallelism(2), MODEL, H100, None).host_w == 0.0
+
+
+def test_peer_links_carry_the_collectives_of_every_token() -> None:
+    """TP 2: an all-reduce sends its payload once from each of two ranks; two a layer and one of the embedding."""
+    link = H100.peer_link.model_copy(update={"energy_j_per_byte": 1.0})
+    card = H100.model_copy(update={"peer_link": link})
+    payload = 2.0 * MODEL.hidden_size
+    found = plan_power(Parallelism(2), MODEL, card, None)
+    assert found.peer_j_per_token == pytest.approx((2 * MODEL.layers + 1) * payload * 2)
+    staged = plan_power(Parallelism(2, pipeline=3), MODEL, card, None)
+    assert staged.peer_j_per_token == pytest.approx(found.peer_j_per_token + 2 * payload)
+
+
+def test_watts_over_time_add_up_to_the_energy() -> None:
+    power = PowerPlan(host_w=50.0, cpu_w=30.0, standby_saving_w=60.0, standby_after_s=10.0)
+    worker, trace = apart(False, power=power)
+    result = simulate(worker, trace, log=True)
+    series = watts_series(result, worker.costs.joules, 0.5)
+    widths = np.diff(np.append(series["time_s"], result.requests.arrival_s.min() + result.makespan_s))
+    use = energy_use(result)
+    assert float((series["accelerators_w"] * widths).sum()) == pytest.approx(use.idle_j + use.active_j, rel=1e-6)
+    assert float((series["host_w"] * widths).sum()) == pytest.approx(use.host_j + use.cpu_j, rel=1e-6)
+    assert series["accelerators_w"].min() == pytest.approx(40.0)
