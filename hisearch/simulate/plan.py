@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
@@ -161,7 +162,11 @@ def plan_pool_memory(
     elsewhere = Elsewhere()
     if devices is not None:
         split = Parallelism(tensor=pool.tensor_parallel)
-        elsewhere = devices_memory(devices, model, accelerator, profile, split, pool.weight_dtype, pool.kv_dtype)
+        # As steps are priced: policies that map operators look at the same laws.
+        _, own = profile_at_hand("profile", profile, accelerator, pool.engine.name)
+        elsewhere = devices_memory(
+            devices, model, accelerator, own, split, pool.weight_dtype, pool.kv_dtype, pool.engine.name
+        )
     return plan_memory(
         model,
         accelerator,
