@@ -8,11 +8,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
-from hisearch.specs.deployment import EvictionName, RouterName
+from hisearch.specs.deployment import EvictionName
 from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.routing import RouterName
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
