@@ -9,86 +9,41 @@ Usage::
 from __future__ import annotations
 
 import argparse
-import re
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from hardware_page import (
+    CATALOGUE,
+    IMAGES,
+    PAGE,
+    PIM_BLOCK,
+    SCHEDULES,
+    batch,
+    decode_s,
+    draw,
+    law,
+    replaced,
+    simulated,
+    striped,
+    table,
+)
 
-from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.api.workload import load_trace
 from hisearch.latency.devices.breakdown import by_operator
-from hisearch.latency.devices.build import WorkerDevices
-from hisearch.latency.devices.compose import compose
-from hisearch.latency.devices.worker import DeviceWorker, Load
+from hisearch.latency.devices.worker import Load
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.components import component_power
-from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.devices import DevicesSpec
-from hisearch.specs.yaml_nodes import dump_yaml
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
-
-PAGE = Path(__file__).with_name("hardware.md")
-IMAGES = Path(__file__).resolve().parent / "images"
-CATALOGUE = Catalogue()
-PIM_BLOCK: dict[str, Any] = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
-SCHEDULES = ("serial", "interleaved", "best")
-
 
 NVLINK = {
     "between": ["accelerator", "pim"],
     "link": {"kind": "nvlink", "bandwidth_bytes_per_s": 450e9, "latency_s": 2e-6},
 }
-
-
-def striped(device: str) -> dict[str, Any]:
-    """Decode attention in PIM whose channels each hold a stripe of every head."""
-    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "mapping": "striped"}}, "schedule": "best"}
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def simulated(spec: dict[str, Any], trace: Any, **options: Any) -> SimulatedDeployment:
-    """A deployment that is written out here."""
-    envelope = {"apiVersion": "hisearch/v1", "kind": "Deployment", "metadata": {"name": "page"}, "spec": spec}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "deployment.yaml"
-        path.write_text(dump_yaml(envelope), encoding="utf-8")
-        return simulate_deployment(path, trace, **options)
-
-
-def law(model: str, accelerator: str, split: Parallelism, block: dict[str, Any]) -> DeviceWorker:
-    """The law of a worker's steps."""
-    spec = DevicesSpec.model_validate(block)
-    devices = {name: CATALOGUE.get("Device", entry.device).spec for name, entry in spec.beside.items()}
-    return compose(
-        WorkerDevices(spec, devices), CATALOGUE.get("Model", model).spec,
-        CATALOGUE.get("Accelerator", accelerator).spec, CATALOGUE.get("LatencyProfile", "roofline").spec, split, None,
-        "bf16",
-    )  # fmt: skip
-
-
-def decode_s(worker: DeviceWorker, sequences: float, context: float) -> float:
-    """Seconds of a step of decodes of ``context`` tokens each, LM head included."""
-    n = np.array([float(sequences)])
-    return float((worker.step(Load(n, 0 * n, 0 * n, n, n * context)) + worker.sequence(n))[0])
-
-
-def batch(requests: int, prompt: int, answer: int) -> Any:
-    """So many alike requests at once."""
-    lengths = {"input_tokens": np.full(requests, prompt), "output_tokens": np.full(requests, answer)}
-    return compile_trace(make_trace(arrival_s=np.zeros(requests), **lengths), "batch")
 
 
 def gpu_and_pim() -> str:
@@ -381,29 +336,6 @@ SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
     "offloaded-experts": offloaded_experts,
     "tokens-per-dollar": tokens_per_dollar,
 }
-
-
-def replaced(page: str, name: str, text: str) -> str:
-    """The page with a table between its markers."""
-    begin, end = f"<!-- hardware: {name} -->\n", f"<!-- hardware: {name} end -->"
-    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if not pattern.search(page):
-        raise SystemExit(f"{PAGE} has no markers for {name}")
-    return pattern.sub(lambda _: f"{begin}{text}\n{end}", page)
-
-
-def draw(figure: go.Figure, path: Path) -> None:
-    """A picture of 1,000 by 430 points."""
-    figure.update_layout(
-        template="plotly_white", font={"family": "Arial", "size": 14}, width=1000, height=430,
-        margin={"l": 70, "r": 20, "t": 60, "b": 60}, legend={"orientation": "h", "y": -0.2},
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "figure.html"
-        figure.write_html(page, config={"displayModeBar": False})
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1010,445"]
-        command = ["chromium", *options, "--virtual-time-budget=4000", f"--screenshot={path}", page.as_uri()]
-        subprocess.run(command, check=True, capture_output=True)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 from hisearch.hardware.power import PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
@@ -205,8 +206,10 @@ def plan_pool_memory(
     """Memory of a pool's worker, with what its devices hold of it; errors as of ``plan_worker``."""
     elsewhere = Elsewhere()
     if devices is not None:
+        # As steps are priced: policies that map operators look at the same laws.
+        _, own = profile_at_hand("profile", profile, accelerator, pool.engine.name)
         elsewhere = devices_memory(
-            devices, model, accelerator, profile, pool.parallelism, pool.weight_dtype, pool.kv_dtype
+            devices, model, accelerator, own, pool.parallelism, pool.weight_dtype, pool.kv_dtype, pool.engine.name
         )
     return plan_memory(
         model,

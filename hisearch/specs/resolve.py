@@ -67,13 +67,13 @@ def load_deployment(
 
 
 def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[LatencyProfileSpec]) -> None:
-    """Refuses a space that would hold workers with devices, priced by the roofline, against others by fitted laws."""
-    priced_alike = profile.spec.estimator in {"roofline", "devices"}
+    """Refuses a space that would hold workers with devices, priced by the roofline, against others by tables."""
+    priced_alike = profile.spec.estimator != "tables"
     if any(block is not None for block in space.spec.execution.devices) and not priced_alike:
         raise space.error(
             "spec.profile",
-            f"{profile.name} prices workers without devices by estimator {profile.spec.estimator}, those of "
-            "execution.devices are priced by the roofline: name a profile of estimator roofline or devices",
+            f"{profile.name} prices workers without devices by measured tables, those of execution.devices are priced "
+            "by the roofline: name a profile of another estimator",
         )
 
 

@@ -67,7 +67,7 @@ def test_a_step_is_the_sum_of_its_operators() -> None:
     priced = PricedWorker(model, H100, Parallelism(), None, "bf16", VLLM, 4096, 256, 500_000)
     worker = ScaledEstimator("mine", PROFILE).worker(priced)
     elementwise = sum(
-        op.layers * worker._elementwise_s(op, np.ones(1)) for op in worker.roofline.token_ops if op.family != "gemm"
+        op.layers * worker.elementwise_s(op, np.ones(1)) for op in worker.roofline.token_ops if op.family != "gemm"
     )
     weights = model.layers * model.hidden_size * (2 * model.hidden_size + 2 * 1024 + 3 * model.intermediate_size)
     reading = 2.0 * weights / (H100.memory_bandwidth_bytes_per_s * GEMM.bandwidth)

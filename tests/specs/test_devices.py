@@ -68,15 +68,15 @@ def test_a_device_of_ones_own_goes_along(tmp_path):
 
 
 def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
-    """Fitted laws on one side and the roofline on the other would decide a search by themselves."""
+    """Measured tables on one side and the roofline on the other would decide a search by themselves."""
     folder = tmp_path / "spaces"
     folder.mkdir()
     space = (shipped_root() / "spaces" / "pim-cxl-or-gpu.yaml").read_text()
     (folder / "mine.yaml").write_text(
-        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: auto")
+        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: vllm-tables-rtx-pro-6000")
     )
     settings = [f"spec.space={folder / 'mine.yaml'}"]
-    with pytest.raises(SpecError, match="name a profile of estimator roofline or devices") as error:
+    with pytest.raises(SpecError, match="name a profile of another estimator") as error:
         load_study("pim-cxl-or-gpu", settings, Catalogue(shipped_root()))
     assert error.value.key == "spec.profile"
     assert error.value.line == space[: space.index("profile: roofline")].count("\n") + 1

@@ -13,6 +13,7 @@ import numpy as np
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.topology import Network
+from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.operators import ACTIVATION_BYTES, F8
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.model import ModelSpec
@@ -23,6 +24,7 @@ class CollectiveLaw:
     """Seconds of collectives by tokens of one attention group.
 
     alpha_s, link_bytes_per_s: of the peer link, at the share that is attained; ``network`` comes before them.
+    measured: curves of the profile's fitted laws, which come before the peer link's alpha-beta.
     once: FFNs are elsewhere, so that a layer has the all-reduce of attention alone.
     """
 
@@ -32,6 +34,7 @@ class CollectiveLaw:
     link_bytes_per_s: float
     network: Network | None = None
     once: bool = False
+    measured: Collectives | None = None
 
     def layer_s(self, tokens: F8) -> F8:
         """Of one layer."""
@@ -77,6 +80,8 @@ class CollectiveLaw:
             return np.zeros(np.shape(payload))
         if self.network is not None:
             return self.network.all_reduce_s(payload, ranks)
+        if self.measured is not None:
+            return self.measured.all_reduce_s(payload, ranks)
         return np.asarray(self.alpha_s + all_reduce_volume(1.0, ranks) * payload / self.link_bytes_per_s)
 
     def _gather_s(self, payload: F8, ranks: int) -> F8:
@@ -84,4 +89,6 @@ class CollectiveLaw:
             return np.zeros(np.shape(payload))
         if self.network is not None:
             return self.network.all_gather_s(payload, ranks)
+        if self.measured is not None:
+            return self.measured.all_gather_s(payload, ranks)
         return np.asarray(self.alpha_s + all_gather_volume(1.0, ranks) * payload / self.link_bytes_per_s)

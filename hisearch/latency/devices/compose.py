@@ -18,6 +18,7 @@ from hisearch.latency.devices.build import (
 )
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
+from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
 from hisearch.latency.devices.mapping import operator_map, runs
 from hisearch.latency.devices.work import Work, attention_heads, decode_work, operator_work, prefill_work
 from hisearch.latency.devices.worker import DeviceWorker, Load, Product, ProductFamily
@@ -25,7 +26,7 @@ from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
-from hisearch.specs.base import DType
+from hisearch.specs.base import DType, EngineName
 from hisearch.specs.devices import ACCELERATOR, DevicesSpec, OperatorName
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
@@ -66,8 +67,9 @@ def compose(
     split: Parallelism,
     weight_dtype: DType | None,
     kv_dtype: DType,
+    engine: EngineName = "vllm",
 ) -> DeviceWorker:
-    """One rank's operators on its devices.
+    """One rank's operators on its devices; ``engine``'s kernels, where the profile has fitted laws of them.
 
     Raises:
         DevicesRefused: an operator has no device with a law for it, a link is missing, or weights do not divide.
@@ -79,6 +81,11 @@ def compose(
     devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {
         name: beside_device(name, worker.devices[name], entry, heads.kv_heads) for name, entry in spec.beside.items()
     }
+    fitted = fitted_worker(model, accelerator, profile, split, weight_dtype, kv_dtype, engine)
+    if fitted is not None:
+        own = devices[ACCELERATOR]
+        assert own.seconds is not None
+        devices[ACCELERATOR] = replace(own, seconds=FittedLaw(fitted, own.seconds, stated=spec.experts is not None))
     link_rate = accelerator.peer_link.bandwidth_bytes_per_s * profile.all_reduce.bandwidth
     network = Network.of(spec.network) if spec.network is not None else None
     plain = DeviceWorker(
@@ -93,7 +100,14 @@ def compose(
         attention=attention_shape(model, part, kv_dtype),
         heads=heads,
         attention_dtype=wide_dtype(dtype),
-        collectives=CollectiveLaw(model, split, profile.all_reduce.alpha_s, link_rate, network),
+        collectives=CollectiveLaw(
+            model,
+            split,
+            profile.all_reduce.alpha_s,
+            link_rate,
+            network,
+            measured=fitted.collectives if fitted is not None else None,
+        ),
     )
     if spec.attention_ffn is not None:
         return _apart(worker, plain, accelerator, profile, weight_dtype)

@@ -18,7 +18,7 @@ from hisearch.latency.devices.compose import compose, layer_weight_bytes
 from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.memory import GIB, DoesNotFit, Elsewhere
 from hisearch.latency.sharding import Parallelism
-from hisearch.specs.base import DType
+from hisearch.specs.base import DType, EngineName
 from hisearch.specs.devices import ACCELERATOR, OperatorName
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
@@ -107,11 +107,12 @@ def devices_memory(
     split: Parallelism,
     weight_dtype: DType | None,
     kv_dtype: DType,
+    engine: EngineName = "vllm",
 ) -> Elsewhere:
     """What a pool's devices take off its accelerators.
 
     Raises:
         DevicesRefused, DoesNotFit, InvalidParallelism: they cannot be put together so.
     """
-    composed = compose(worker, model, accelerator, profile, split, weight_dtype, kv_dtype)
+    composed = compose(worker, model, accelerator, profile, split, weight_dtype, kv_dtype, engine)
     return held_elsewhere(worker, composed, accelerator).relief

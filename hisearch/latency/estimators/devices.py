@@ -1,6 +1,7 @@
 """Workers of several devices, and accelerators with systolic arrays (``hisearch.latency.devices``).
 
-The profile's roofline terms price the accelerator, unless it has systolic arrays; its engines' host times apply.
+The profile's fitted laws price the accelerator, or its roofline terms where it has none, unless it has systolic arrays;
+its engines' host times and CUDA graphs apply.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.devices.apart import FFN
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
+from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.tables import tabulate
 from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.estimator import LatencyEstimator, register
@@ -21,7 +23,7 @@ from hisearch.latency.operators import F8
 from hisearch.latency.priced import PricedWorker
 from hisearch.specs.devices import ACCELERATOR, DevicesSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 
 class DevicesEstimator:
@@ -39,8 +41,11 @@ class DevicesEstimator:
             DevicesRefused: the devices cannot do what the map asks of them.
         """
         model, accelerator, split = priced.model, priced.accelerator, priced.split
-        overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
-        composed = compose(self.worker, model, accelerator, self.profile, split, priced.weight_dtype, priced.kv_dtype)
+        name, profile = profile_at_hand(self.profile_name, self.profile, accelerator, priced.engine.name)
+        overhead = engine_overhead(name, profile, priced.engine)
+        composed = compose(
+            self.worker, model, accelerator, profile, split, priced.weight_dtype, priced.kv_dtype, priced.engine.name
+        )
         limits = {
             "max_tokens": priced.max_tokens,
             "max_sequences": priced.max_sequences,
@@ -51,13 +56,13 @@ class DevicesEstimator:
         components = _joules(composed, split.tensor, limits)
         idle = self.idle_w_by_component(accelerator, split.group_ranks)
         return CompiledCosts(
-            seconds=with_host_times(seconds, overhead, model.layers),
+            seconds=with_host_times(_padded(seconds, overhead, model.layers), overhead, model.layers),
             joules=_sum(list(components.values())),
             idle_w=sum(idle.values()),
-            profile=self.profile_name,
-            evidence=self.profile.evidence,
-            relative_error=self.profile.relative_error,
-            warnings=(*format_warnings(accelerator, priced.loaded_dtype), *self._warnings()),
+            profile=name,
+            evidence=profile.evidence,
+            relative_error=profile.relative_error,
+            warnings=(*format_warnings(accelerator, priced.loaded_dtype), *_warnings(name, profile)),
             components=components,
             idle_w_by_component=idle,
         )
@@ -74,10 +79,22 @@ class DevicesEstimator:
             found[FFN] = worker_idle_w(ffn, 1) * apart.ffn / apart.attention
         return found
 
-    def _warnings(self) -> tuple[str, ...]:
-        if self.profile.estimator in {"roofline", "devices"}:
-            return ()
-        return (f"devices: accelerators are priced by the roofline terms of {self.profile_name}, not by its own law",)
+
+def _warnings(name: str, profile: LatencyProfileSpec) -> tuple[str, ...]:
+    if profile.estimator in {"roofline", "devices", "scaled"}:
+        return ()
+    return (f"devices: accelerators are priced by the roofline terms of {name}, not by estimator {profile.estimator}",)
+
+
+def _padded(costs: StepCosts, overhead: EngineOverhead, layers: int) -> StepCosts:
+    """Steps of up to the largest CUDA graph take what the next graph does, longer ones launch layer by layer."""
+    table = costs.token_s.copy()
+    graphs = np.array([size for size in overhead.graph_batches if size < len(table)], dtype=np.int64)
+    if len(graphs):
+        inside = np.arange(1, graphs[-1] + 1)
+        table[inside] = costs.token_s[graphs[np.searchsorted(graphs, inside)]]
+        table[graphs[-1] + 1 :] += layers * overhead.eager_layer_s
+    return costs._replace(token_s=table)
 
 
 def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[str, StepCosts]:

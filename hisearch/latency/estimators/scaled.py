@@ -103,8 +103,8 @@ class ScaledWorker:
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
             total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
-        for op in self._elementwise_ops():
-            total += op.layers * self._elementwise_s(op, tokens)
+        for op in self.elementwise_ops():
+            total += op.layers * self.elementwise_s(op, tokens)
         return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
 
     def shared_s(self, tokens: F8) -> F8:
@@ -137,7 +137,7 @@ class ScaledWorker:
         total = self.product_s(head, sequences)
         for op in self.roofline.sequence_ops:
             if op.family == "elementwise":
-                total = total + self._elementwise_s(op, sequences)
+                total = total + self.elementwise_s(op, sequences)
         payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
         return total + self.collectives.all_gather_s(payload, self.part.parallelism.tensor)
 
@@ -231,7 +231,7 @@ class ScaledWorker:
             table[graphs[-1] + 1 :] += self.model.layers * overhead.eager_layer_s
         return table
 
-    def _elementwise_ops(self) -> list[Operator]:
+    def elementwise_ops(self) -> list[Operator]:
         """Elementwise operators that are kernels of their own; of routed experts only where no law covers them."""
         reduces = self.part.parallelism.tensor > 1
         inside = IN_ATTENTION.get(self.laws.engine, set()) | (
@@ -245,7 +245,8 @@ class ScaledWorker:
         activations = [op for op in found if op.name == "expert_activation" and shared]
         return kept + [replace(op, bytes_per_unit=shared) for op in activations]
 
-    def _elementwise_s(self, op: Operator, units: F8) -> F8:
+    def elementwise_s(self, op: Operator, units: F8) -> F8:
+        """One layer's elementwise operator, by the profile's roofline terms."""
         rate = self.roofline.rates.elementwise
         launch_s = rate.launch_s - self._hidden_s(rate.launch_s)
         return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s

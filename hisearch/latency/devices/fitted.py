@@ -1,0 +1,117 @@
+"""Accelerators by their fitted laws, where a profile has them (``hisearch.latency.estimators.scaled``).
+
+The operators of a step are those of the scaled roofline, one by one. Attention of sliding windows, and experts whose
+routing is stated, have no fitted law here and keep the roofline's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from hisearch.latency.devices.laws import Law
+from hisearch.latency.devices.work import Work, WorkKind
+from hisearch.latency.estimators.auto import AutoEstimator
+from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
+from hisearch.latency.laws.attention import decode_s, prefill_s
+from hisearch.latency.laws.model import law_of
+from hisearch.latency.operators import F8, Operator
+from hisearch.latency.parameters import Matrix, matrices
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism, window_layers
+from hisearch.specs.base import DType, EngineName
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+from hisearch.specs.profile import LatencyProfileSpec
+
+
+def profile_at_hand(
+    profile_name: str, profile: LatencyProfileSpec, accelerator: AcceleratorSpec, engine: EngineName
+) -> tuple[str, LatencyProfileSpec]:
+    """The profile that an automatic one stands for; any other one itself."""
+    if profile.estimator != "auto":
+        return profile_name, profile
+    chosen = AutoEstimator(profile_name, profile).chosen(accelerator, engine)
+    if chosen is None:
+        return profile_name, profile
+    return chosen, Catalogue(Path.cwd()).get("LatencyProfile", chosen).spec
+
+
+def fitted_worker(
+    model: ModelSpec,
+    accelerator: AcceleratorSpec,
+    profile: LatencyProfileSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    kv_dtype: DType,
+    engine: EngineName,
+) -> ScaledWorker | None:
+    """The worker's operators by fitted laws; None where the profile has none.
+
+    Raises:
+        ValueError: the profile has no law of the model's attention.
+    """
+    if profile.estimator != "scaled" or accelerator.systolic is not None:
+        return None
+    # Operators do not depend on how large steps are.
+    priced = PricedWorker(model, accelerator, split, weight_dtype, kv_dtype, EngineSpec(name=engine), 1, 1, 1)
+    worker = ScaledEstimator("fitted", profile).worker(priced)
+    overhead = profile.engines.get(engine)
+    return replace(worker, launch_share=overhead.launch_share) if overhead is not None else worker
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """Fitted laws of one rank's operators; ``other`` for what has none. stated: experts have loads of their own."""
+
+    worker: ScaledWorker
+    other: Law
+    stated: bool = False
+
+    def knows(self, kind: WorkKind) -> bool:
+        """See ``Law``."""
+        return self.other.knows(kind)
+
+    def cost(self, work: Work) -> F8:
+        """See ``Law``."""
+        worker = self.worker
+        if work.kind == "product":
+            return self._product_s(work)
+        if work.kind == "elementwise":
+            op = self._elementwise.get(work.name)
+            return worker.elementwise_s(op, work.units) if op is not None else np.zeros_like(work.units)
+        if window_layers(worker.model):
+            return self.other.cost(work)
+        sheet, hidden_s = worker.sheet("bf16"), (1.0 - worker.launch_share) * worker.launch_s
+        if work.kind == "decode_attention":
+            sequences = np.maximum(work.units, 1e-6)
+            return decode_s(worker.decode, sheet, worker.decode_heads, sequences, work.context) - hidden_s
+        seconds = prefill_s(worker.prefill, sheet, worker.prefill_heads, 1.0, work.units, work.context)
+        rebuilt = work.context * worker.roofline.attention.decompress_flops / (sheet.flops * worker.prefill.flops)
+        return np.asarray(seconds + rebuilt - hidden_s)
+
+    def _product_s(self, work: Work) -> F8:
+        matrix = self._matrices[work.name]
+        if matrix.experts == 1:
+            return self.worker.product_s(matrix, work.units * matrix.token_groups)
+        if self.stated or law_of(self.worker.laws.moe, self.worker.weights) is None:
+            return self.other.cost(work)
+        # The law is of the whole layer's experts.
+        whole = work.name == "experts_gate_up_proj"
+        return self.worker.experts_s(work.units) if whole else np.zeros_like(work.units)
+
+    @cached_property
+    def _matrices(self) -> dict[str, Matrix]:
+        model, part = self.worker.model, self.worker.part
+        head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+        return {matrix.name: matrix for matrix in [*matrices(model, part), head]}
+
+    @cached_property
+    def _elementwise(self) -> dict[str, Operator]:
+        own = self.worker.elementwise_ops()
+        return {op.name: op for op in [*own, *self.worker.roofline.sequence_ops] if op.family == "elementwise"}
