@@ -153,7 +153,7 @@ def empty(setting: Setting) -> tuple[la.Sim, Chain]:
         storage=plans[0],
         farther=plans[1],
     )
-    _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [3000])
+    _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [6000])
     sim.trace.priority[:] = 0
     cluster._reset_pool(sim)
     slow = [

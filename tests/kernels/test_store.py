@@ -87,7 +87,7 @@ def empty(setting: Setting) -> tuple[la.Sim, Store]:
             turn_tokens=setting.turn_tokens,
         ),
     )  # fmt: skip
-    _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [3000])
+    _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [6000])
     cluster._reset_pool(sim)
     rules = Rules(
         setting.page, setting.capacity_pages, setting.policy, setting.ttl_s, setting.reclaim, setting.tail_tokens,
