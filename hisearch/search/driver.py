@@ -24,6 +24,7 @@ from hisearch.search.ending import (
     untried_settings,
 )
 from hisearch.search.execution import Candidate, ExecutionReport, group_count, search_execution
+from hisearch.search.frontier import Frontier
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.pareto import front
@@ -43,6 +44,9 @@ MOST_CANDIDATES = 40
 #: Share of the simulations held back for what comes after the stages: alternatives, and the recommendation's
 #: neighbours. What they do not need goes to further rounds.
 COMPARISON_SHARE = 0.2
+
+#: Share of the simulations for what widens the front once stages 2 and 3 have found where it begins.
+FRONT_SHARE = 0.6
 
 #: With fewer simulations than this no further round begins: a candidate's replicas could not be found.
 LEAST_ROOM = 8
@@ -194,7 +198,8 @@ class _Course:
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
-        self._begun = self._number = self._comparisons = 0
+        self._begun = self._number = self._comparisons = self._frontiers = 0
+        self._frontier = Frontier(problem, [c for c in execution.sized if not c.doubt] or execution.sized)
 
     @property
     def _over(self) -> bool:
@@ -204,7 +209,9 @@ class _Course:
         """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left."""
         while not self._over:
             room = until - self._ledger.simulations
-            self._rounds(until - round(room * COMPARISON_SHARE), LEAST_ROOM if self._number > 0 else 0)
+            shared = until - round(room * COMPARISON_SHARE)
+            self._rounds(shared - round(room * FRONT_SHARE), LEAST_ROOM if self._number > 0 else 0)
+            self._widen(shared)
             self._compare(until)
             left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
             if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
@@ -256,6 +263,14 @@ class _Course:
             self.cache_ended &= done.ended
             self.cache_bases += done.bases
         descend(problem, ledger, until)
+        self._end_stage()
+
+    def _widen(self, until: int) -> None:
+        """The front, widened by what a surrogate expects of the whole space."""
+        ledger = self._ledger
+        self._frontiers += 1
+        ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
+        self._frontier.widen(ledger, until)
         self._end_stage()
 
     def _compare(self, until: int) -> None:
