@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.proof.table import Table, key_of
 from hisearch.search.deployments import deployment_of, router_arms
 from hisearch.search.execution import weight_dtypes
 from hisearch.search.job import Job
@@ -20,8 +21,6 @@ from hisearch.search.pareto import minimised
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec, RouterSpec
-
-from benchmarks.proof.table import Table, key_of
 
 #: A decision's name and its options -> the option that is taken.
 Ask = Callable[[str, Sequence[Any]], Any]
@@ -178,11 +177,11 @@ def with_optuna(table: Table, sampler: Any, simulations: int) -> list[Trial]:
 
 
 def tpe(table: Table, simulations: int, seed: int) -> list[Trial]:
-    """Optuna's multi-objective, multivariate tree-structured Parzen estimator."""
+    """Optuna's multi-objective tree-structured Parzen estimator with its own settings."""
     import optuna
 
     with quiet_optuna():
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
+        sampler = optuna.samplers.TPESampler(seed=seed)
     return with_optuna(table, sampler, simulations)
 
 
@@ -197,6 +196,6 @@ def nsga2(table: Table, simulations: int, seed: int) -> list[Trial]:
 FLAT: dict[str, Callable[[Table, int, int], list[Trial]]] = {
     "random": random,
     "QMC": qmc,
-    "TPE": tpe,
     "NSGA-II": nsga2,
+    "TPE": tpe,
 }

@@ -1,8 +1,8 @@
 """What a search believes of deployments that it has not simulated: a Gaussian process for each figure that matters.
 
-The figures are the objectives but for the price, which is known, and the values of the SLO's terms. They are modelled as
-logarithms of their ratio to a reference, so that a queue's thousand seconds do not drown the tenths that decide: beyond
-e times the reference the logarithm is taken once more.
+The figures are the objectives but for the price, which is known, and the values of the SLO's terms. They are modelled
+as logarithms of their ratio to a reference, so that a queue's thousand seconds do not drown the tenths that decide:
+beyond e times the reference the logarithm is taken once more.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FARTHEST = 12.0
 class Figure:
     """A figure to be believed: an objective, or a term of the SLO by its label.
 
-    reference: its unit. bound: largest value that meets the SLO, or infinite. maximised: more is better; the loss is then
-    the negated logarithm.
+    reference: its unit. bound: largest value that meets the SLO, or infinite. maximised: more is better; the loss is
+    then the negated logarithm.
     """
 
     name: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
@@ -31,7 +33,7 @@ from hisearch.search.pareto import front
 from hisearch.search.polish import descend, polish
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend
-from hisearch.search.routing import search_routing
+from hisearch.search.routing import search_routing, simulate_as_sized
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.wording import counted
@@ -94,8 +96,16 @@ class NothingFitsError(ValueError):
         super().__init__(f"no deployment of the search space can be built: {report.summary()}{nearest}")
 
 
+#: What a search can be made without, to see what it is worth; see ``search``.
+STAGES = ("execution", "routing", "cache", "front", "comparisons")
+
+
 def search(
-    problem: Problem, ledger: Ledger, checkpoint: Callable[[Sequence[Trial]], None] = lambda _: None
+    problem: Problem,
+    ledger: Ledger,
+    checkpoint: Callable[[Sequence[Trial]], None] = lambda _: None,
+    *,
+    without: Collection[str] = (),
 ) -> SearchOutcome:
     """Search a space.
 
@@ -103,6 +113,8 @@ def search(
         problem: the question.
         ledger: runs the simulations, within its budget.
         checkpoint: called with all trials so far at the end of each stage.
+        without: some of ``STAGES``. Without execution candidates are drawn at random, without routing each is simulated
+            once, as stage 1 has sized it; the others are left out.
 
     Raises:
         NothingFitsError: no combination of the space can be built at all.
@@ -110,10 +122,13 @@ def search(
     budget = problem.budget.simulations
     reserve = min(CAPACITY_SIMULATIONS, budget // 10)
     execution = _execution_stage(problem, ledger)
+    if "execution" in without:
+        drawn = np.random.default_rng(problem.seed).permutation(len(execution.sized))[:MOST_CANDIDATES]
+        execution = replace(execution, kept=[execution.sized[place] for place in drawn])
     if not execution.kept:
         raise NothingFitsError(execution)
 
-    course = _Course(problem, execution, ledger, checkpoint)
+    course = _Course(problem, execution, ledger, checkpoint, without)
     course.run(budget - reserve)
     if recommend(ledger.trials, problem.objectives) is None:
         course.use_up(budget)
@@ -194,7 +209,9 @@ class _Course:
         execution: ExecutionReport,
         ledger: Ledger,
         checkpoint: Callable[[Sequence[Trial]], None],
+        without: Collection[str] = (),
     ) -> None:
+        self._without = without
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
@@ -210,7 +227,8 @@ class _Course:
         while not self._over:
             room = until - self._ledger.simulations
             shared = until - round(room * COMPARISON_SHARE)
-            self._rounds(shared - round(room * FRONT_SHARE), LEAST_ROOM if self._number > 0 else 0)
+            share = 0.0 if "front" in self._without else FRONT_SHARE
+            self._rounds(shared - round(room * share), LEAST_ROOM if self._number > 0 else 0)
             self._widen(shared)
             self._compare(until)
             left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
@@ -247,7 +265,10 @@ class _Course:
         problem, ledger, share = self._problem, self._ledger, round(room * ROUTING_SHARE)
         most = max(min(share + _most_comparisons(problem), room), 0)
         ledger.progress.started(_titled("2 routing", self._number), most)
-        search_routing(problem, group, ledger, ledger.simulations + share)
+        if "routing" in self._without:
+            simulate_as_sized(problem, group, ledger, ledger.simulations + share)
+        else:
+            search_routing(problem, group, ledger, ledger.simulations + share)
         _try_other_engines(problem, ledger, until)
         descend(problem, ledger, until)
         self._end_stage()
@@ -256,7 +277,7 @@ class _Course:
         """Stage 3, and its winner with fewer replicas."""
         problem, ledger = self._problem, self._ledger
         ledger.progress.started(_titled("3 cache tiers", self._number), max(until - ledger.simulations, 0))
-        if not _none_can_serve(ledger.trials):
+        if "cache" not in self._without and not _none_can_serve(ledger.trials):
             before = ledger.simulations
             done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS)
             self.cache_begun |= ledger.simulations > before
@@ -268,6 +289,8 @@ class _Course:
     def _widen(self, until: int) -> None:
         """The front, widened by what a surrogate expects of the whole space."""
         ledger = self._ledger
+        if "front" in self._without:
+            return
         self._frontiers += 1
         ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
         self._frontier.widen(ledger, until)
@@ -276,6 +299,8 @@ class _Course:
     def _compare(self, until: int) -> None:
         """Alternatives on other hardware and engines, then the recommendation's neighbours, until neither moves it."""
         problem, ledger, seen = self._problem, self._ledger, -1
+        if "comparisons" in self._without:
+            return
         self._comparisons += 1
         ledger.progress.started(_titled("4 comparisons", self._comparisons), max(until - ledger.simulations, 0))
         while (best := recommend(ledger.trials, problem.objectives)) is not None and best.trial.number != seen:

@@ -1,13 +1,13 @@
 """The front, widened: of all that differs in one setting from a deployment on it, what is expected to add most is next.
 
-Stages 2 and 3 look for what is cheapest. What lies between that and the fastest deployment is found here. Deployments on
-the front are the centres; their neighbours are believed to come to something (``hisearch.search.beliefs``), with a doubt
-that shrinks where simulations are; the batch that is expected to add most hypervolume is simulated, the front moves, and
-so on. Where little is expected of any neighbour, those of the next best deployments (the front without the front, and
-so on) are looked at as well.
+Stages 2 and 3 look for what is cheapest. What lies between that and the fastest deployment is found here. Deployments
+on the front are the centres; their neighbours are believed to come to something (``hisearch.search.beliefs``), with a
+doubt that shrinks where simulations are; the batch that is expected to add most hypervolume is simulated, the front
+moves, and so on. Where little is expected of any neighbour, those of the next best deployments (the front without the
+front, and so on) are looked at as well.
 
-Neighbours rather than the whole space: a surrogate of a hundred simulations is right about one change to a deployment that
-was simulated, and too hopeful about five.
+Neighbours rather than the whole space: a surrogate of a hundred simulations is right about one change to a deployment
+that was simulated, and too hopeful about five.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.search.beliefs import Beliefs
-from hisearch.search.deployments import on_engine, parameters_of, router_arms
+from hisearch.search.deployments import on_engine, parameters_of, router_arms, with_cache
 from hisearch.search.execution import Candidate
 from hisearch.search.improvement import Box, choose, hits
 from hisearch.search.inputs import Expectations, Part, encode
@@ -32,16 +32,16 @@ from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.traces.compiled import F8
 
 #: Trials between two looks at what they say; fixed, so that the search is the same for any number of workers.
-BATCH = 4
+BATCH = 8
 
 #: With fewer trials on the whole trace than this nothing is believed.
 LEAST_TRIALS = 8
 
 #: Neighbours that are looked at closely, by the hopeful first look at all.
-_CLOSE = 400
+_CLOSE = 256
 
 #: Points of the box, for the first look and for the close one, and draws.
-_FIRST_POINTS, _POINTS, _DRAWS = 512, 2048, 32
+_FIRST_POINTS, _POINTS, _DRAWS = 256, 1024, 16
 
 #: How far below the mean the first look is, in standard deviations: what may be good deserves the close one.
 _HOPE = 1.0
@@ -49,8 +49,8 @@ _HOPE = 1.0
 #: The box reaches this share of the front's extent beyond it.
 _BEYOND = 0.1
 
-#: A batch that is expected to add less than this share of the front's hypervolume is not worth its simulations as long as
-#: there are further centres to look at.
+#: A batch that is expected to add less than this share of the front's hypervolume is not worth its simulations as long
+#: as there are further centres to look at.
 _LEAST_GAIN = 1e-3
 
 #: Layers of centres: the front, the front without it, and so on.
@@ -59,8 +59,9 @@ _LAYERS = 4
 
 @dataclass(frozen=True)
 class _Neighbour:
-    """A deployment that was not simulated, as the surrogate sees it, and its price."""
+    """A deployment as the surrogate sees it, what tells it from others, and its price."""
 
+    key: str
     deployment: DeploymentSpec
     part: Part
     usd_per_hour: float
@@ -94,7 +95,7 @@ class Frontier:
         candidates: dict[str, _Neighbour] = {}
         chosen: list[DeploymentSpec] = []
         for layer in layers:
-            found = {one.deployment.model_dump_json(): one for centre in layer for one in self._neighbours(centre)}
+            found = {one.key: one for centre in layer for one in self._neighbours(centre)}
             candidates |= {key: one for key, one in found.items() if key not in known}
             chosen, gain = self._best(comparable, layers[0], list(candidates.values()), count)
             if gain >= _LEAST_GAIN:
@@ -104,7 +105,7 @@ class Frontier:
     def _best(
         self, trials: Sequence[Trial], front: Sequence[Trial], candidates: Sequence[_Neighbour], count: int
     ) -> tuple[list[DeploymentSpec], float]:
-        """The candidates that are expected to add most together, and how much, as a share of the front's hypervolume."""
+        """The candidates that are expected to add most together, and how much: a share of the front's hypervolume."""
         if not candidates:
             return [], 0.0
         rows = self._learn(trials, candidates)
@@ -114,16 +115,16 @@ class Frontier:
         means, likely = self._beliefs.outcomes({name: mean[:, None] for name, (mean, _) in predicted.items()}, usd)
         low, high = _extent(found, means[likely[:, 0], 0])
         hopes = {name: (mean - _HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
-        first = hits(*self._beliefs.outcomes(hopes, usd), Box.beyond(found, low, high, _FIRST_POINTS, 0))
+        first = hits(*self._beliefs.outcomes(hopes, usd), Box.beyond(found, low, high, _FIRST_POINTS))
         close = np.argsort(-first.sum(axis=1), kind="stable")[:_CLOSE]
         random = np.random.default_rng([self._problem.seed, STAGE, len(trials)])
         drawn = self._beliefs.outcomes(self._beliefs.draw(rows[close], random, _DRAWS), usd[close])
-        box = Box.beyond(found, low, high, _POINTS, self._problem.seed)
+        box = Box.beyond(found, low, high, _POINTS)
         chosen = choose(hits(*drawn, box), count)
         for i, _ in chosen:
             of_it = {name: (mean[close[i]], deviation[close[i]]) for name, (mean, deviation) in predicted.items()}
-            self._beliefs.remember(candidates[close[i]].deployment.model_dump_json(), of_it)
-        held = max((1.0 - box.share) * _POINTS * _DRAWS, 1.0)
+            self._beliefs.remember(candidates[close[i]].key, of_it)
+        held = max(box.won * len(box.points) * _DRAWS, 1.0)
         return [candidates[close[i]].deployment for i, _ in chosen], sum(gain for _, gain in chosen) / held
 
     def _learn(self, trials: Sequence[Trial], candidates: Sequence[_Neighbour]) -> F8:
@@ -141,7 +142,7 @@ class Frontier:
             for other in neighbourhood(self._problem, centre.deployment):
                 key, part = other.model_dump_json(), self._expectations.part(other)
                 if part is not None and key not in found and planner.can_build(other.pool):
-                    found[key] = _Neighbour(other, part, planner.usd_per_hour(other))
+                    found[key] = _Neighbour(key, other, part, planner.usd_per_hour(other))
             self._around[centre.number] = list(found.values())
         return self._around[centre.number]
 
@@ -161,12 +162,14 @@ def _canonical(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
 
 
 def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
-    """On other accelerators, on other engines, and with workers of another width."""
+    """On other accelerators and engines, with workers of another width, and with every other size of a tier."""
     execution, pool = problem.space.execution, deployment.pool
     for accelerator in execution.accelerators:
         yield _with_pool(deployment, pool.model_copy(update={"accelerator": accelerator}))
     for ranks in execution.tensor_parallel:
         yield _with_pool(deployment, pool.model_copy(update={"tensor_parallel": ranks}))
+    for choice in problem.tier_choices(pool.engine.name).neighbours(pool, all_sizes=True):
+        yield with_cache(deployment, memory_fraction=pool.engine.memory_fraction, choice=choice)
     for engine in execution.engines:
         if engine != pool.engine.name:
             try:

@@ -9,9 +9,9 @@ Notation
 
     k(x, x') = s2 * (1 + sqrt(5 r2) + 5/3 r2) * exp(-sqrt(5 r2))          (Matern 5/2)
 
-l, s2 and e2 maximise the posterior: the marginal likelihood of y times log-normal priors. The prior of a length scale has
-its mode grow with the root of d, so that many inputs do not make every point a stranger to all others (Hvarfner, Hellsten
-and Nardi, "Vanilla Bayesian Optimization Performs Great in High Dimensions", ICML 2024).
+l, s2 and e2 maximise the posterior: the marginal likelihood of y times log-normal priors. The prior of a length scale
+has its mode grow with the root of d, so that many inputs do not make every point a stranger to all others (Hvarfner,
+Hellsten and Nardi, "Vanilla Bayesian Optimization Performs Great in High Dimensions", ICML 2024).
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ class GaussianProcess:
         variance = np.maximum(signal - np.einsum("nm,nm->m", explained, explained), 0.0)
         return self._mean + self._scale * (cross @ self._weights), self._scale * np.sqrt(variance)
 
-
     def draw(self, inputs: F8, normals: F8) -> F8:
         """Joint draws of the targets without noise at ``inputs``, shape (m, d), from ``normals``, (m, s): (m, s)."""
         from scipy.linalg import solve_triangular
@@ -120,7 +119,7 @@ def _distances(one: F8, other: F8, theta: F8) -> F8:
     scales = np.exp(-theta[:-2])
     left, right = one * scales, other * scales
     squared = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
-    return _ROOT5 * np.sqrt(np.maximum(squared, 0.0))
+    return np.asarray(_ROOT5 * np.sqrt(np.maximum(squared, 0.0)))
 
 
 def _matern(distance: F8) -> F8:

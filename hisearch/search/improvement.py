@@ -5,9 +5,9 @@ Notation
     box          from a little below the best values to beyond the worst, filled evenly by q points
     hit          a candidate hits a point in a draw where it is feasible and at most the point in every objective
 
-The points that a candidate hits and the front does not dominate, averaged over the draws, are the hypervolume that it is
-expected to add, as a share of the box. Draws are joint: candidates that stand or fall together do so in each of them, so
-that a batch does not hold the same hope eight times.
+The points that a candidate hits and the front does not dominate, averaged over the draws, are the hypervolume that it
+is expected to add, as a share of the box. Draws are joint: candidates that stand or fall together do so in each of
+them, so that a batch does not hold the same hope eight times.
 """
 
 from __future__ import annotations
@@ -21,25 +21,40 @@ from hisearch.traces.compiled import F8
 
 @dataclass(frozen=True)
 class Box:
-    """The points that are to be won: shape (q, k), those that the front does not dominate. share: of all points."""
+    """The points that are to be won: shape (q, k), of those that the front does not dominate.
+
+    won: points that the front dominates for each of these.
+    """
 
     points: F8
-    share: float
+    won: float
 
     @classmethod
-    def beyond(cls, front: F8, low: F8, high: F8, count: int, seed: int) -> Box:
-        """``count`` points between ``low`` and ``high``, shape (k,), without those that ``front``, (n, k), dominates.
-
-        ``count`` is a power of two, of which the sequence is even.
-        """
-        from scipy.stats import qmc
-
-        sobol = qmc.Sobol(len(low), rng=np.random.default_rng(seed))
-        points = low + (high - low) * sobol.random(count)
-        covered = np.zeros(count, dtype=bool)
+    def beyond(cls, front: F8, low: F8, high: F8, most: int) -> Box:
+        """At most ``most`` points between ``low`` and ``high``, (k,), that ``front``, (n, k), does not dominate."""
+        points = low + (high - low) * _even(_TRIED * most, len(low))
+        covered = np.zeros(len(points), dtype=bool)
         for row in front:
             covered |= (row <= points).all(axis=1)
-        return cls(points[~covered], float(1.0 - covered.mean()))
+        free = points[~covered]
+        return cls(free[:most], float(covered.sum()) / max(len(free), 1))
+
+
+#: Points that are tried for each that is wanted: most of the box is the front's already.
+_TRIED = 4
+
+
+def _even(count: int, k: int) -> F8:
+    """Points that fill the unit cube evenly, shape (count, k): multiples of powers of the generalised golden ratio.
+
+    The ratio is the root of ``x**(k + 1) = x + 1`` (Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences",
+    2018).
+    """
+    ratio = 2.0
+    for _ in range(32):
+        ratio = (1.0 + ratio) ** (1.0 / (k + 1))
+    steps = ratio ** -np.arange(1.0, k + 1.0)
+    return np.asarray((0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0)
 
 
 def hits(draws: F8, feasible: np.ndarray, box: Box) -> np.ndarray:

@@ -55,7 +55,8 @@ def _key(pool: PoolSpec) -> str:
 def encode(parts: Sequence[Part]) -> tuple[list[str], F8]:
     """(names of the inputs, rows of shape (n, d)) of parts; what is the same in all of them is no input.
 
-    Ordered settings stand on a logarithmic scale from 0 to 1, kinds are one-hot; an ordered one that does not apply is 0.
+    Ordered settings stand on a logarithmic scale from 0 to 1, kinds are one-hot; an ordered one that does not apply is
+    0.
     """
     names: list[str] = []
     columns: list[list[float]] = []

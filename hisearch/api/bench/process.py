@@ -19,6 +19,7 @@ from typing import Any
 from hisearch.api.bench import COMPILE, IMPORT, TRACE
 from hisearch.api.bench.cases import CASES, generated, simulation_of
 from hisearch.api.bench.comparisons import COMPARISONS
+from hisearch.api.bench.studies import STUDIES, time_study
 from hisearch.specs.catalogue import Catalogue
 
 #: Runs that warm up before any is timed.
@@ -104,6 +105,8 @@ def _measured(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
         return _time_runs(simulation_of(name, trace), repeat)
     if name in COMPARISONS:
         return _time_comparison(name, repeat)
+    if name in STUDIES:
+        return time_study(name) | {"peak_rss_bytes": _own_peak_rss_bytes()}
     if name == TRACE:
         return _time_runs(_make_trace, repeat)
     if name == IMPORT:
