@@ -28,7 +28,7 @@ def as_text(proof: Proof) -> str:
     lines = [
         f"{proof.deployments:,} deployments, {proof.feasible:,} of them within the SLO, {proof.scale.front_points} on "
         f"the exhaustive front of {', '.join(proof.scale.objectives)}. Share of its hypervolume, median "
-        f"over {len(proof.ours.values)} seeds (smallest to largest); every simulation counts, slices and other loads too.",
+        f"over {len(proof.ours.values)} seeds (smallest to largest); slices and other loads count as simulations.",
         "",
         f"| method | after 100 | after {budget} | after {best.values.shape[1]:,} | "
         f"simulations to {SHARE:.1%}, median curve (by seed) |",

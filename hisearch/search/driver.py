@@ -212,6 +212,7 @@ class _Course:
         without: Collection[str] = (),
     ) -> None:
         self._without = without
+        self._front_ended = "front" in without
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
@@ -227,7 +228,7 @@ class _Course:
         while not self._over:
             room = until - self._ledger.simulations
             shared = until - round(room * COMPARISON_SHARE)
-            share = 0.0 if "front" in self._without else FRONT_SHARE
+            share = 0.0 if self._front_ended else FRONT_SHARE
             self._rounds(shared - round(room * share), LEAST_ROOM if self._number > 0 else 0)
             self._widen(shared)
             self._compare(until)
@@ -291,9 +292,11 @@ class _Course:
         ledger = self._ledger
         if "front" in self._without:
             return
+        before = ledger.simulations
         self._frontiers += 1
         ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
         self._frontier.widen(ledger, until)
+        self._front_ended = ledger.simulations == before
         self._end_stage()
 
     def _compare(self, until: int) -> None:
