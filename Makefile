@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench accuracy hardware profiles clean
+.PHONY: help quickstart test lint format docs bench prove-search accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ docs: $(STAMP) ## Write docs/specs.md and docs/reference.md from the spec models
 
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))
+
+prove-search: $(STAMP) ## Hold the search against an enumerated space and flat samplers, write docs/search.md's tables (an hour)
+	$(BIN)/python benchmarks/prove_search.py --write
 
 accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE.csv: refit host work, rewrite its tables)
 	$(BIN)/python -m pytest -q tests/accuracy

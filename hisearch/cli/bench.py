@@ -27,7 +27,8 @@ def bench(
     """Measure speed on this machine.
 
     Simulations run on one thread, but for those of `threads`. `import` is the start of `hisearch --help`; `compile`,
-    which runs only when named, a first simulation with an empty kernel cache.
+    which runs only when named, a first simulation with an empty kernel cache. `study-coder-6h`, likewise, is a whole
+    study on two threads, once; its requests are those that all its simulations replay together.
     """
     from hisearch.api import bench as benchmarks
     from hisearch.api.bench.machine import machine
@@ -46,7 +47,7 @@ def bench(
     found = []
     for name in chosen:
         if not quiet:
-            output.note(f"{name}, {'once' if name == benchmarks.COMPILE else f'{repeat} times'}")
+            output.note(f"{name}, {'once' if name in benchmarks.ONCE else f'{repeat} times'}")
         own_trace = trace if name in own else None
         found.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:

@@ -17,7 +17,7 @@ NO_TTL = "none"
 TIER_SIZES = ("tier 1 (GiB)", "tier 2 (GiB)", "tier 3 (GiB)")
 #: Values of a setting that has no effect in a deployment.
 UNUSED: frozenset[str | int | float] = frozenset({NOT_USED, NO_ROUTER})
-STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "comparisons"}
+STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "front and comparisons"}
 
 
 def replicas(deployment: DeploymentSpec) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms, with_cache
 from hisearch.search.ending import UNTRIED_ALTERNATIVES
-from hisearch.search.execution import Candidate
+from hisearch.search.execution import Candidate, choices_of
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.polish import STAGE
@@ -89,21 +89,10 @@ def _value(pool: PoolSpec, kind: str) -> str:
 
 def _same_but(kind: str, pool: PoolSpec, other: PoolSpec) -> bool:
     """True where two workers differ in nothing that stage 1 chooses but their kind."""
-    ours, theirs = _choices(pool), _choices(other)
+    ours, theirs = choices_of(pool), choices_of(other)
     ours.pop(kind)
     theirs.pop(kind)
     return ours == theirs
-
-
-def _choices(pool: PoolSpec) -> dict[str, object]:
-    """What stage 1 chooses of a worker."""
-    return {
-        "accelerator": pool.accelerator,
-        "engine": pool.engine.name,
-        "ranks": pool.parallelism,
-        "formats": (pool.weight_dtype, pool.kv_dtype),
-        "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests),
-    }
 
 
 def _with_cache_of(deployment: DeploymentSpec, pool: PoolSpec) -> PoolSpec:
@@ -140,7 +129,7 @@ def _alternative(
 ) -> _Alternative:
     """A worker, sized from stage 1's estimate, corrected by how far that was off for the recommendation."""
     ours = best.deployment.pool
-    estimated = next((c.replicas for c in sized if _choices(c.pool) == _choices(ours)), ours.replicas)
+    estimated = next((c.replicas for c in sized if choices_of(c.pool) == choices_of(ours)), ours.replicas)
     guess = round(candidate.replicas * ours.replicas / estimated)
     usd = problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
     return _Alternative(kind, pool, usd, Sizing(guess, candidate.max_replicas))

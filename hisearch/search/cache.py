@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.deployments import parameters_of, with_cache
+from hisearch.search.deployments import parameters_of, starting_memory_fraction, with_cache
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.notices import quiet_optuna
@@ -26,6 +26,7 @@ from hisearch.search.problem import Problem
 from hisearch.search.tier_choices import Decision, NotOffered, TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.study import CacheSpace
 from hisearch.specs.tiers import MovementSpec
 
 if TYPE_CHECKING:
@@ -138,6 +139,13 @@ def has_choices(problem: Problem) -> bool:
     engines = problem.space.execution.engines
     steps = _memory_steps(*problem.space.cache.memory_fraction)
     return steps > 0 or any(problem.tier_choices(engine).count() > 1 for engine in engines)
+
+
+def memory_fractions(space: CacheSpace) -> list[float]:
+    """The memory fractions that a space offers, ascending: its steps, and where stages 1 and 2 start."""
+    low, high = space.memory_fraction
+    steps = {round(low + step * MEMORY_STEP, 6) for step in range(_memory_steps(low, high) + 1)}
+    return sorted(steps | {starting_memory_fraction(space)})
 
 
 def _memory_steps(low: float, high: float) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
@@ -24,13 +26,14 @@ from hisearch.search.ending import (
     untried_settings,
 )
 from hisearch.search.execution import Candidate, ExecutionReport, group_count, search_execution
+from hisearch.search.frontier import Frontier
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.pareto import front
 from hisearch.search.polish import descend, polish
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend
-from hisearch.search.routing import search_routing
+from hisearch.search.routing import search_routing, simulate_as_sized
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.wording import counted
@@ -43,6 +46,9 @@ MOST_CANDIDATES = 40
 #: Share of the simulations held back for what comes after the stages: alternatives, and the recommendation's
 #: neighbours. What they do not need goes to further rounds.
 COMPARISON_SHARE = 0.2
+
+#: Share of the simulations for what widens the front once stages 2 and 3 have found where it begins.
+FRONT_SHARE = 0.6
 
 #: With fewer simulations than this no further round begins: a candidate's replicas could not be found.
 LEAST_ROOM = 8
@@ -90,8 +96,16 @@ class NothingFitsError(ValueError):
         super().__init__(f"no deployment of the search space can be built: {report.summary()}{nearest}")
 
 
+#: What a search can be made without, to see what it is worth; see ``search``.
+STAGES = ("execution", "routing", "cache", "front", "comparisons")
+
+
 def search(
-    problem: Problem, ledger: Ledger, checkpoint: Callable[[Sequence[Trial]], None] = lambda _: None
+    problem: Problem,
+    ledger: Ledger,
+    checkpoint: Callable[[Sequence[Trial]], None] = lambda _: None,
+    *,
+    without: Collection[str] = (),
 ) -> SearchOutcome:
     """Search a space.
 
@@ -99,6 +113,8 @@ def search(
         problem: the question.
         ledger: runs the simulations, within its budget.
         checkpoint: called with all trials so far at the end of each stage.
+        without: some of ``STAGES``. Without execution candidates are drawn at random, without routing each is simulated
+            once, as stage 1 has sized it; the others are left out.
 
     Raises:
         NothingFitsError: no combination of the space can be built at all.
@@ -106,10 +122,13 @@ def search(
     budget = problem.budget.simulations
     reserve = min(CAPACITY_SIMULATIONS, budget // 10)
     execution = _execution_stage(problem, ledger)
+    if "execution" in without:
+        drawn = np.random.default_rng(problem.seed).permutation(len(execution.sized))[:MOST_CANDIDATES]
+        execution = replace(execution, kept=[execution.sized[place] for place in drawn])
     if not execution.kept:
         raise NothingFitsError(execution)
 
-    course = _Course(problem, execution, ledger, checkpoint)
+    course = _Course(problem, execution, ledger, checkpoint, without)
     course.run(budget - reserve)
     if recommend(ledger.trials, problem.objectives) is None:
         course.use_up(budget)
@@ -190,11 +209,15 @@ class _Course:
         execution: ExecutionReport,
         ledger: Ledger,
         checkpoint: Callable[[Sequence[Trial]], None],
+        without: Collection[str] = (),
     ) -> None:
+        self._without = without
+        self._front_ended = "front" in without
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
-        self._begun = self._number = self._comparisons = 0
+        self._begun = self._number = self._comparisons = self._frontiers = 0
+        self._frontier = Frontier(problem, [c for c in execution.sized if not c.doubt] or execution.sized)
 
     @property
     def _over(self) -> bool:
@@ -204,7 +227,10 @@ class _Course:
         """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left."""
         while not self._over:
             room = until - self._ledger.simulations
-            self._rounds(until - round(room * COMPARISON_SHARE), LEAST_ROOM if self._number > 0 else 0)
+            shared = until - round(room * COMPARISON_SHARE)
+            share = 0.0 if self._front_ended else FRONT_SHARE
+            self._rounds(shared - round(room * share), LEAST_ROOM if self._number > 0 else 0)
+            self._widen(shared)
             self._compare(until)
             left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
             if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
@@ -240,7 +266,10 @@ class _Course:
         problem, ledger, share = self._problem, self._ledger, round(room * ROUTING_SHARE)
         most = max(min(share + _most_comparisons(problem), room), 0)
         ledger.progress.started(_titled("2 routing", self._number), most)
-        search_routing(problem, group, ledger, ledger.simulations + share)
+        if "routing" in self._without:
+            simulate_as_sized(problem, group, ledger, ledger.simulations + share)
+        else:
+            search_routing(problem, group, ledger, ledger.simulations + share)
         _try_other_engines(problem, ledger, until)
         descend(problem, ledger, until)
         self._end_stage()
@@ -249,7 +278,7 @@ class _Course:
         """Stage 3, and its winner with fewer replicas."""
         problem, ledger = self._problem, self._ledger
         ledger.progress.started(_titled("3 cache tiers", self._number), max(until - ledger.simulations, 0))
-        if not _none_can_serve(ledger.trials):
+        if "cache" not in self._without and not _none_can_serve(ledger.trials):
             before = ledger.simulations
             done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS)
             self.cache_begun |= ledger.simulations > before
@@ -258,9 +287,23 @@ class _Course:
         descend(problem, ledger, until)
         self._end_stage()
 
+    def _widen(self, until: int) -> None:
+        """The front, widened by what a surrogate expects of the whole space."""
+        ledger = self._ledger
+        if "front" in self._without:
+            return
+        before = ledger.simulations
+        self._frontiers += 1
+        ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
+        self._frontier.widen(ledger, until)
+        self._front_ended = ledger.simulations == before
+        self._end_stage()
+
     def _compare(self, until: int) -> None:
         """Alternatives on other hardware and engines, then the recommendation's neighbours, until neither moves it."""
         problem, ledger, seen = self._problem, self._ledger, -1
+        if "comparisons" in self._without:
+            return
         self._comparisons += 1
         ledger.progress.started(_titled("4 comparisons", self._comparisons), max(until - ledger.simulations, 0))
         while (best := recommend(ledger.trials, problem.objectives)) is not None and best.trial.number != seen:

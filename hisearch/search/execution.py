@@ -127,7 +127,7 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
     refusals = _Refusals()
     sized: list[Candidate] = []
     combinations = 0
-    for pools, contradicting in _groups(problem):
+    for pools, contradicting in groups(problem):
         count = len(pools) + contradicting
         combinations += count
         refusals.count("engine limits contradict", contradicting)
@@ -163,6 +163,18 @@ class _Refusals:
             self.count("cannot be split" if isinstance(error, InvalidParallelism) else str(error))
 
 
+def choices_of(pool: PoolSpec) -> dict[str, object]:
+    """What stage 1 chooses of a worker."""
+    return {
+        "accelerator": pool.accelerator,
+        "engine": pool.engine.name,
+        "ranks": pool.parallelism,
+        "devices": pool.devices,
+        "formats": (pool.weight_dtype, pool.kv_dtype),
+        "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests),
+    }
+
+
 def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
     """Formats of weights to try; None is the model's own."""
     return list(space.weight_dtypes) or [None]
@@ -177,7 +189,7 @@ def group_count(problem: Problem) -> int:
     return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
 
 
-def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
+def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     """(variants of chunk and batch limit, number of those the engine itself refuses) for each of the other choices."""
     space, cache = problem.space.execution, problem.space.cache
     choices = itertools.product(

@@ -64,7 +64,7 @@ def _usd(trial: Trial) -> float:
 def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
     """Deployments of the space that differ from ``best`` in one setting and cost no more, each once."""
     found: dict[str, DeploymentSpec] = {}
-    for other in _changed(problem, best.deployment):
+    for other in changed(problem, best.deployment):
         key = other.model_dump_json()
         if other == best.deployment or key in found or not problem.planner.can_build(other.pool):
             continue
@@ -88,7 +88,7 @@ def descend(problem: Problem, ledger: Ledger, until: int) -> None:
             return
 
 
-def _changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
+def changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
     """Every change of one setting that the engine takes, in a fixed order."""
     for change in _pool_changes(problem, deployment.pool):
         data = deployment.pool.model_dump()

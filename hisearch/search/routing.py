@@ -95,6 +95,13 @@ def search_routing(problem: Problem, candidates: Sequence[Candidate], ledger: Le
     _try_offsets(problem, contenders, ledger, until)
 
 
+def simulate_as_sized(problem: Problem, candidates: Sequence[Candidate], ledger: Ledger, until: int) -> None:
+    """What stands for the stage where it is left out: each candidate once, with the replicas that stage 1 expects."""
+    arms = arms_by_promise(problem.space.routing)
+    contenders = [Contender(c, arms[:1], c.replicas) for c in candidates]
+    ledger.run([_job(problem, contender, contender.guess, arms[0], 1.0) for contender in contenders], until)
+
+
 def _job(problem: Problem, contender: Contender, replicas: int, router: RouterSpec, fraction: float) -> Job:
     pool = contender.candidate.pool
     # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.

@@ -165,15 +165,19 @@ class TierChoices:
             raise NotOffered("the tiers differ in what is no choice")
         return made
 
-    def neighbours(self, pool: PoolSpec) -> Iterator[TierChoice]:
-        """Choices that differ from a pool's in one decision, a size by one step or to 0; first options beyond it."""
+    def neighbours(self, pool: PoolSpec, *, all_sizes: bool = False) -> Iterator[TierChoice]:
+        """Choices that differ from a pool's in one decision, a size by one step or to 0; first options beyond it.
+
+        ``all_sizes``: a size to any other.
+        """
         try:
             made = self.decisions_of(pool)
         except NotOffered:
             return
         values = {decision.name: decision.value for decision in made}
         for decision in made:
-            for option in decision.others():
+            others = decision.options if all_sizes else decision.others()
+            for option in others:
                 yield self.choose(_first(values | {decision.name: option}))
 
     def count(self) -> int:

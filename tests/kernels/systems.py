@@ -16,7 +16,8 @@ from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
+from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.routing import RouterName, RouterSpec
 from hisearch.specs.tiers import MOVERS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload
@@ -81,7 +82,7 @@ def rugged_costs(seed: int) -> StepCosts:
     beside_s = rng.uniform(0, 1e-5, (3, 4, 1 + seed % 4, 5))
     for axis in range(4):
         beside_s = np.cumsum(beside_s, axis=axis)
-    mixed = costs._replace(beside_s=beside_s, late=rng.uniform(0, 1.0, 4), prompt_s=np.cumsum(rng.uniform(0, 5e-5, 40)))
+    mixed = costs._replace(beside_s=beside_s, late=rng.uniform(0, 1.0, 4), prompt_s=np.cumsum(rng.uniform(0, 1e-5, 40)))
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 
@@ -174,6 +175,13 @@ class System:
             self.router.cache_threshold,
             self.router.balance_abs_threshold,
             self.router.balance_rel_threshold,
+            self.router.max_tree_tokens,
+            self.router.eviction_interval_s,
+            self.router.bucket_window_s,
+            self.router.load_factor,
+            self.router.fill_requests,
+            self.router.prefix_tokens,
+            self.router.hash_key == "prefix",
         )
         # Workers are made in order, each with a stream of its own for random schedules.
         streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
@@ -349,13 +357,20 @@ class _DeclaredLmcache(lmcache.LmcacheWorker):
 
 
 def routers() -> st.SearchStrategy[RouterSpec]:
-    """Every policy, with thresholds that matter at this size."""
+    """Every policy that the reference has, with thresholds that matter at this size."""
     return st.builds(
         RouterSpec,
-        policy=st.sampled_from(POLICIES),
+        policy=st.sampled_from([policy for policy in POLICIES if policy != "kv_aware"]),
         cache_threshold=st.sampled_from([0.0, 0.3, 0.8]),
         balance_abs_threshold=st.sampled_from([1, 8]),
         balance_rel_threshold=st.sampled_from([1.0, 1.5]),
+        max_tree_tokens=st.sampled_from([None, 40, 200]),
+        eviction_interval_s=st.sampled_from([0.2, 1.0]),
+        bucket_window_s=st.sampled_from([0.3, 2.0]),
+        load_factor=st.sampled_from([1.0, 1.25, 4.0]),
+        fill_requests=st.sampled_from([1, 3]),
+        hash_key=st.sampled_from(["session", "prefix"]),
+        prefix_tokens=st.sampled_from([8, 24]),
     )
 
 

@@ -16,14 +16,19 @@ from typing import Any
 from hisearch.api.bench.cases import CASES, Case, simulation_of
 from hisearch.api.bench.comparisons import COMPARISONS, THREADS, enough_cores
 from hisearch.api.bench.latency import SCREEN, STEP_COST
+from hisearch.api.bench.studies import STUDIES
 from hisearch.specs.wording import unknown
 
-__all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "SCREEN", "STEP_COST", "TRACE", "Case", "Measurement",
+__all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "ONCE", "SCREEN", "STEP_COST", "STUDIES", "TRACE", "Case",
+           "Measurement",
            "default_names", "measure", "names", "simulation_of"]  # fmt: skip
 
 #: Benchmarks that simulate nothing: generating and compiling a million requests, the start of ``hisearch --help``,
 #: compiling every kernel.
 TRACE, IMPORT, COMPILE = "million-trace", "import", "compile"
+
+#: Benchmarks that run once, without a warm-up, and only where they are named.
+ONCE = frozenset({COMPILE, *STUDIES})
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Measurement:
     requests, steps: of one run; None where there are none, like requests_per_s (by the median). ``step-cost`` counts
     evaluations as both, ``stage1-screen`` combinations as requests. wall_s: of each run, seconds; of these two
     processor time. peak_rss_bytes: of the benchmark's process. comparison: see ``Comparison.to_dict``; the other
-    figures are then its last point's.
+    figures are then its last point's. simulations, front_points: of a study.
     """
 
     name: str
@@ -42,6 +47,8 @@ class Measurement:
     wall_s: tuple[float, ...]
     peak_rss_bytes: int
     comparison: dict[str, Any] | None = None
+    simulations: int | None = None
+    front_points: int | None = None
 
     @property
     def requests_per_s(self) -> float | None:
@@ -61,16 +68,18 @@ class Measurement:
         }
         if self.comparison is not None:
             row["comparison"] = self.comparison
+        if self.simulations is not None:
+            row |= {"simulations": self.simulations, "front_points": self.front_points}
         return row
 
 
 def names() -> list[str]:
     """Every benchmark."""
-    return [*CASES, TRACE, *COMPARISONS, STEP_COST, SCREEN, IMPORT, COMPILE]
+    return [*CASES, TRACE, *COMPARISONS, *STUDIES, STEP_COST, SCREEN, IMPORT, COMPILE]
 
 
 def default_names(trace: str | None = None) -> list[str]:
-    """Benchmarks that run where none is named: all but ``compile``, as far as their trace and enough cores are at hand.
+    """Benchmarks that run where none is named: all but ``ONCE``, as far as their trace and enough cores are at hand.
 
     Args:
         trace: the trace file of ``mooncake-conversation``.
@@ -80,7 +89,7 @@ def default_names(trace: str | None = None) -> list[str]:
         absent.discard("mooncake-conversation")
     if not enough_cores():
         absent.add(THREADS)
-    return [name for name in names() if name not in absent | {COMPILE}]
+    return [name for name in names() if name not in absent | ONCE]
 
 
 def _at_hand(case: Case) -> bool:
@@ -101,7 +110,7 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
 
     Args:
         name: one of ``names()``.
-        repeat: timed runs, after one that warms up; ``compile`` runs once.
+        repeat: timed runs, after one that warms up; those of ``ONCE`` run once.
         trace: a trace file to use in place of a simulation's own workload.
 
     Raises:
@@ -124,4 +133,6 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
         tuple(found["wall_s"]),
         found["peak_rss_bytes"],
         found.get("comparison"),
+        found.get("simulations"),
+        found.get("front_points"),
     )

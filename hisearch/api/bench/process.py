@@ -20,6 +20,7 @@ from hisearch.api.bench import COMPILE, IMPORT, TRACE
 from hisearch.api.bench.cases import CASES, generated, simulation_of
 from hisearch.api.bench.comparisons import COMPARISONS
 from hisearch.api.bench.latency import SCREEN, STEP_COST, screening, step_cost
+from hisearch.api.bench.studies import STUDIES, time_study
 from hisearch.specs.catalogue import Catalogue
 
 #: Runs that warm up before any is timed.
@@ -112,6 +113,8 @@ def _measured(name: str, repeat: int, trace: str | None) -> dict[str, Any]:
         return _time_runs(screening(), repeat, time.process_time)
     if name in COMPARISONS or name == STEP_COST:
         return _time_comparison(name, repeat)
+    if name in STUDIES:
+        return time_study(name) | {"peak_rss_bytes": _own_peak_rss_bytes()}
     if name == TRACE:
         return _time_runs(_make_trace, repeat)
     if name == IMPORT:

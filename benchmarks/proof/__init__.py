@@ -1,0 +1,1 @@
+"""The search held against an enumerated space and against flat samplers."""

@@ -1,0 +1,48 @@
+"""Whole studies as benchmarks: from the trace at hand to the run folder."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+#: Benchmark -> the shipped study that it runs, on two threads.
+STUDIES = {"study-coder-6h": "coder-6h"}
+
+WORKERS = 2
+
+
+def time_study(name: str) -> dict[str, Any]:
+    """Run a study once; kernels are compiled and its trace is made beforehand.
+
+    Args:
+        name: one of ``STUDIES``.
+
+    Returns:
+        requests (that all simulations replayed together), wall_s, simulations, front_points.
+
+    Raises:
+        ValueError: the study stopped for another reason than its simulations, so that its time says nothing.
+    """
+    from hisearch.api.study import load_study
+    from hisearch.simulate.engine import prepare
+
+    study = load_study(STUDIES[name])
+    prepare(study.variants)
+    requests = len(study.trace)
+    with tempfile.TemporaryDirectory(prefix="hisearch-bench-") as folder:
+        started = time.perf_counter()
+        result = study.run(WORKERS, Path(folder) / "run")
+        wall_s = time.perf_counter() - started
+    if result.stopped == "seconds":
+        raise ValueError(
+            f"study {STUDIES[name]} ran out of its budget of seconds after {len(result.trials):,} simulations"
+        )
+    return {
+        "requests": round(sum(trial.slice_fraction for trial in result.trials) * requests),
+        "steps": None,
+        "wall_s": [wall_s],
+        "simulations": len(result.trials),
+        "front_points": len(result.front),
+    }

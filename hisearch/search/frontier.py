@@ -1,0 +1,211 @@
+"""The front, widened: of all that differs in one setting from a deployment on it, what is expected to add most is next.
+
+Stages 2 and 3 look for what is cheapest. What lies between that and the fastest deployment is found here. Deployments
+on the front are the centres; their neighbours are believed to come to something (``hisearch.search.beliefs``), with a
+doubt that shrinks where simulations are; the batch that is expected to add most hypervolume is simulated, the front
+moves, and so on. Where little is expected of any neighbour, those of the next best deployments (the front without the
+front, and so on) are looked at as well.
+
+Neighbours rather than the whole space: a surrogate of a hundred simulations is right about one change to a deployment
+that was simulated, and too hopeful about five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisearch.search.beliefs import Beliefs
+from hisearch.search.deployments import on_engine, parameters_of, router_arms, with_cache
+from hisearch.search.execution import Candidate
+from hisearch.search.improvement import Box, choose, hits
+from hisearch.search.inputs import Expectations, Part, encode
+from hisearch.search.job import Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.pareto import minimised
+from hisearch.search.polish import STAGE, changed
+from hisearch.search.problem import Problem
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.traces.compiled import F8
+
+#: Trials between two looks at what they say; fixed, so that the search is the same for any number of workers.
+BATCH = 8
+
+#: With fewer trials on the whole trace than this nothing is believed.
+LEAST_TRIALS = 8
+
+#: Neighbours that are looked at closely, by the hopeful first look at all.
+_CLOSE = 256
+
+#: Points of the box, for the first look and for the close one, and draws.
+_FIRST_POINTS, _POINTS, _DRAWS = 256, 1024, 16
+
+#: How far below the mean the first look is, in standard deviations: what may be good deserves the close one.
+_HOPE = 1.0
+
+#: The box reaches this share of the front's extent beyond it.
+_BEYOND = 0.1
+
+#: A batch that is expected to add less than this share of the front's hypervolume is not worth its simulations as long
+#: as there are further centres to look at.
+_LEAST_GAIN = 1e-3
+
+#: Layers of centres: the front, the front without it, and so on.
+_LAYERS = 4
+
+
+@dataclass(frozen=True)
+class _Neighbour:
+    """A deployment as the surrogate sees it, what tells it from others, and its price."""
+
+    key: str
+    deployment: DeploymentSpec
+    part: Part
+    usd_per_hour: float
+
+
+class Frontier:
+    """The stage; it keeps what it believes, and the neighbours that it knows, from one call to the next."""
+
+    def __init__(self, problem: Problem, workers: Sequence[Candidate]) -> None:
+        """Look at the deployments of ``workers``, of stage 1."""
+        self._problem = problem
+        self._expectations = Expectations(problem, workers)
+        self._beliefs = Beliefs(problem.objectives)
+        self._around: dict[int, list[_Neighbour]] = {}
+
+    def widen(self, ledger: Ledger, until: int) -> None:
+        """Simulate batches until ``until`` simulations, or until nothing is expected of any neighbour."""
+        while ledger.simulations < until and not ledger.stopped:
+            chosen = self._next(ledger.trials, min(BATCH, until - ledger.simulations))
+            if not chosen:
+                return
+            ledger.run([Job(STAGE, deployment, parameters_of(deployment)) for deployment in chosen], until)
+
+    def _next(self, trials: Sequence[Trial], count: int) -> list[DeploymentSpec]:
+        """The next batch; nothing where there is no front yet, or nothing to be expected of the neighbours."""
+        comparable = [trial for trial in trials if trial.comparable]
+        layers = _layers([trial for trial in comparable if trial.feasible], self._problem.objectives)
+        if len(comparable) < LEAST_TRIALS or not layers:
+            return []
+        known = {trial.deployment.model_dump_json() for trial in trials if trial.slice_fraction == trial.load == 1.0}
+        candidates: dict[str, _Neighbour] = {}
+        chosen: list[DeploymentSpec] = []
+        for layer in layers:
+            found = {one.key: one for centre in layer for one in self._neighbours(centre)}
+            candidates |= {key: one for key, one in found.items() if key not in known}
+            chosen, gain = self._best(comparable, layers[0], list(candidates.values()), count)
+            if gain >= _LEAST_GAIN:
+                break
+        return chosen
+
+    def _best(
+        self, trials: Sequence[Trial], front: Sequence[Trial], candidates: Sequence[_Neighbour], count: int
+    ) -> tuple[list[DeploymentSpec], float]:
+        """The candidates that are expected to add most together, and how much: a share of the front's hypervolume."""
+        if not candidates:
+            return [], 0.0
+        rows = self._learn(trials, candidates)
+        usd = np.array([one.usd_per_hour for one in candidates])
+        found = minimised(front, self._problem.objectives)
+        predicted = self._beliefs.predict(rows)
+        means, likely = self._beliefs.outcomes({name: mean[:, None] for name, (mean, _) in predicted.items()}, usd)
+        low, high = _extent(found, means[likely[:, 0], 0])
+        hopes = {name: (mean - _HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
+        first = hits(*self._beliefs.outcomes(hopes, usd), Box.beyond(found, low, high, _FIRST_POINTS))
+        close = np.argsort(-first.sum(axis=1), kind="stable")[:_CLOSE]
+        random = np.random.default_rng([self._problem.seed, STAGE, len(trials)])
+        drawn = self._beliefs.outcomes(self._beliefs.draw(rows[close], random, _DRAWS), usd[close])
+        box = Box.beyond(found, low, high, _POINTS)
+        chosen = choose(hits(*drawn, box), count)
+        for i, _ in chosen:
+            of_it = {name: (mean[close[i]], deviation[close[i]]) for name, (mean, deviation) in predicted.items()}
+            self._beliefs.remember(candidates[close[i]].key, of_it)
+        held = max(box.won * len(box.points) * _DRAWS, 1.0)
+        return [candidates[close[i]].deployment for i, _ in chosen], sum(gain for _, gain in chosen) / held
+
+    def _learn(self, trials: Sequence[Trial], candidates: Sequence[_Neighbour]) -> F8:
+        """Fit what is believed to ``trials``; the candidates' inputs, shape (m, d)."""
+        parts = [(trial, self._expectations.part(trial.deployment)) for trial in trials]
+        known = [(trial, part) for trial, part in parts if part is not None]
+        names, rows = encode([*(part for _, part in known), *(one.part for one in candidates)])
+        self._beliefs.fit([trial for trial, _ in known], names, rows[: len(known)])
+        return rows[len(known) :]
+
+    def _neighbours(self, centre: Trial) -> list[_Neighbour]:
+        """All that can be built and differs from ``centre`` in one setting."""
+        if centre.number not in self._around:
+            planner, found = self._problem.planner, dict[str, _Neighbour]()
+            for other in neighbourhood(self._problem, centre.deployment):
+                key, part = other.model_dump_json(), self._expectations.part(other)
+                if part is not None and key not in found and planner.can_build(other.pool):
+                    found[key] = _Neighbour(key, other, part, planner.usd_per_hour(other))
+            self._around[centre.number] = list(found.values())
+        return self._around[centre.number]
+
+
+def neighbourhood(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
+    """Deployments of the space that differ in one setting, at any price; some may not be buildable."""
+    for other in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
+        if other != deployment and other.pool.replicas <= problem.max_replicas(other.pool):
+            yield _canonical(problem, other)
+
+
+def _canonical(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
+    """A single replica gets everything whatever the router: it is named after the first arm."""
+    if deployment.pool.replicas > 1:
+        return deployment
+    return deployment.model_copy(update={"router": router_arms(problem.space.routing)[0]})
+
+
+def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
+    """On other accelerators and engines, with workers of another width, and with every other size of a tier."""
+    execution, pool = problem.space.execution, deployment.pool
+    for accelerator in execution.accelerators:
+        yield _with_pool(deployment, pool.model_copy(update={"accelerator": accelerator}))
+    for ranks in execution.tensor_parallel:
+        yield _with_pool(deployment, pool.model_copy(update={"tensor_parallel": ranks}))
+    for choice in problem.tier_choices(pool.engine.name).neighbours(pool, all_sizes=True):
+        yield with_cache(deployment, memory_fraction=pool.engine.memory_fraction, choice=choice)
+    for engine in execution.engines:
+        if engine != pool.engine.name:
+            try:
+                yield on_engine(deployment, engine, execution.sglang_page_tokens if engine == "sglang" else None)
+            except ValueError:  # the engine refuses these settings: there is no such neighbour
+                continue
+
+
+def _sized(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
+    """With every number of replicas between half as many and twice as many."""
+    pool = deployment.pool
+    for replicas in range(-(-pool.replicas // 2), min(2 * pool.replicas, problem.max_replicas(pool)) + 1):
+        yield _with_pool(deployment, pool.model_copy(update={"replicas": replicas}))
+
+
+def _with_pool(deployment: DeploymentSpec, pool: PoolSpec) -> DeploymentSpec:
+    return deployment.model_copy(update={"pools": [pool]})
+
+
+def _layers(feasible: Sequence[Trial], objectives: Sequence[str]) -> list[list[Trial]]:
+    """The front of feasible trials, the front of the others, and so on."""
+    import moocore
+
+    if not feasible:
+        return []
+    ranks = moocore.pareto_rank(minimised(feasible, objectives))
+    found = [[t for t, rank in zip(feasible, ranks, strict=True) if rank == layer] for layer in range(_LAYERS)]
+    return [layer for layer in found if layer]
+
+
+def _extent(found: F8, expected: F8) -> tuple[F8, F8]:
+    """Corners of the box, each of shape (k,): around the front, and the front that is expected, both minimised."""
+    import moocore
+
+    points = np.concatenate([found, expected])
+    points = points[moocore.is_nondominated(points)]
+    low, high = points.min(axis=0), points.max(axis=0)
+    span = np.where(high > low, high - low, np.maximum(np.abs(high), 1e-9))
+    return low - _BEYOND * span, high + _BEYOND * span

@@ -1,0 +1,83 @@
+"""Deployments as rows of numbers, for a surrogate: their settings, and what stage 1 expects of their workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hisearch.search.deployments import parameters_of
+from hisearch.search.execution import Candidate, choices_of
+from hisearch.search.problem import Problem
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.traces.compiled import F8
+
+#: A deployment by name: numbers are ordered settings or expectations, all else are kinds.
+Part = Mapping[str, Any]
+
+
+class Expectations:
+    """Stage 1's estimates of workers, to be found by their settings."""
+
+    def __init__(self, problem: Problem, workers: Sequence[Candidate]) -> None:
+        """Of ``workers`` of stage 1."""
+        self._problem = problem
+        self._by_key = {_key(worker.pool): worker for worker in workers}
+
+    def part(self, deployment: DeploymentSpec) -> Part | None:
+        """Settings and expectations of a deployment; None where its worker is not known."""
+        pool = deployment.pool
+        worker = self._by_key.get(_key(pool))
+        if worker is None:
+            return None
+        estimate, found = worker.estimate, parameters_of(deployment)
+        if pool.replicas == 1:  # whatever the router, it gets everything
+            found = {name: value for name, value in found.items() if name not in _OF_A_ROUTER}
+        tokens = self._problem.planner.kv_capacity_tokens(pool) * pool.replicas
+        return found | {
+            "expected ttft": estimate.ttft_s,
+            "expected tpot": estimate.tpot_s,
+            "expected share of the load": estimate.capacity_rps * pool.replicas / self._problem.demand.peak_rps,
+            "KV tokens": tokens,
+            "GiB below": sum(tier.gib for tier in pool.tiers) * pool.replicas,
+        }
+
+
+_OF_A_ROUTER = ("router", "cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
+
+
+def _key(pool: PoolSpec) -> str:
+    return repr(choices_of(pool))
+
+
+def encode(parts: Sequence[Part]) -> tuple[list[str], F8]:
+    """(names of the inputs, rows of shape (n, d)) of parts; what is the same in all of them is no input.
+
+    Ordered settings stand on a logarithmic scale from 0 to 1, kinds are one-hot; an ordered one that does not apply is
+    0.
+    """
+    names: list[str] = []
+    columns: list[list[float]] = []
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [part.get(name) for part in parts]
+        present = [value for value in values if value is not None]
+        if all(isinstance(value, int | float) for value in present):
+            found = {name: _ordered(values, present)}
+        else:
+            kinds = sorted({str(value) for value in values})
+            found = {f"{name}: {kind}": [float(str(value) == kind) for value in values] for kind in kinds}
+        for column, numbers in found.items():
+            if max(numbers) > min(numbers):
+                names.append(column)
+                columns.append(numbers)
+    return names, np.array(columns, dtype=np.float64).reshape(len(columns), len(parts)).T
+
+
+def _ordered(values: Sequence[Any], present: Sequence[float]) -> list[float]:
+    """Logarithms scaled to 0 to 1."""
+    log = math.log if min(present) > 0 else math.log1p
+    low, high = log(min(present)), log(max(present))
+    span = high - low or 1.0
+    return [0.0 if value is None else (log(value) - low) / span for value in values]
