@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench accuracy profiles clean
+.PHONY: help quickstart test lint format docs bench agents accuracy profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ docs: $(STAMP) ## Write docs/specs.md from the spec models and the catalogue
 
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))
+
+agents: $(STAMP) ## Simulate societies of agents, write the tables of docs/agents.md
+	$(BIN)/python docs/generate_agents.py --write
 
 accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE.csv: refit host work, rewrite its tables)
 	$(BIN)/python -m pytest -q tests/accuracy

@@ -151,6 +151,7 @@ class SimulatedDeployment:
             "memory": {**asdict(memory), "host_capacity_tokens": self.plan.host_capacity_tokens},
             "workers": self.workers(),
             "tiers": tier_rows(self),
+            "objects": [asdict(use) for use in self.result.objects],
             "profile": {
                 "name": costs.profile,
                 "evidence": costs.evidence,

@@ -32,6 +32,7 @@ RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE = 0, 1, 2, 3, 4, 5
 _MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",
     la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache",
+    la.AGENTS: "agents",
 }  # fmt: skip
 
 #: door(sim, errand, w, r, now) -> int

@@ -272,6 +272,23 @@ def advance_clock(sim, w, steps):
 
 
 @kernel
+def _announce_to_gate(sim, r, now):
+    """The gate that waits for request ``r`` opens with the last of its requests: those behind it follow."""
+    g = sim.agents.gate[r]
+    if g < 0:
+        return
+    gate = sim.agents.gates[g]
+    gate.left -= 1
+    if gate.left > 0:
+        return
+    f = gate.head
+    while f >= 0:
+        sim.requests[f].arrival_s = now + sim.trace.think_s[f]
+        heaps.pending_push(sim, f)
+        f = sim.agents.behind_next[f]
+
+
+@kernel
 def announce_end(sim, r, now):
     """Request ``r`` ended at ``now``: its follow-ups come after their think time."""
     f = sim.follower_head[r]
@@ -279,6 +296,8 @@ def announce_end(sim, r, now):
         sim.requests[f].arrival_s = now + sim.trace.think_s[f]
         heaps.pending_push(sim, f)
         f = sim.follower_next[f]
+    if sim.agents.gates.shape[0] > 0:
+        _announce_to_gate(sim, r, now)
 
 
 @kernel

@@ -196,6 +196,7 @@ def _groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                     tensor_parallel=tensor_parallel,
                     weight_dtype=weight_dtype,
                     kv_dtype=kv_dtype,
+                    agents=problem.tier_choices(engine).starting_agents,
                 )
             except ValueError:
                 refused += 1
@@ -235,7 +236,8 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
 def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
     """A worker with the tiers of stages 1 and 2: the smallest of the space that it can use; None where none suit."""
     for choice in problem.tier_choices(pool.engine.name).smallest_first():
-        with_tiers = pool.model_copy(update={"tiers": list(choice.tiers), "movement": choice.movement})
+        update = {"tiers": list(choice.tiers), "movement": choice.movement, "agents": choice.agents}
+        with_tiers = pool.model_copy(update=update)
         if not choice.tiers or problem.planner.can_build(with_tiers):
             return with_tiers
     return None

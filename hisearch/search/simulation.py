@@ -14,7 +14,7 @@ from hisearch.hardware.prices import deployment_cost
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
-from hisearch.simulate.plan import TierRefused, WorkerPlan, plan_worker
+from hisearch.simulate.plan import AgentsRefused, TierRefused, WorkerPlan, plan_worker
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
@@ -104,7 +104,7 @@ class Simulation:
             return False
         try:
             self.plan(pool)
-        except (DoesNotFit, TierRefused):
+        except (AgentsRefused, DoesNotFit, TierRefused):
             return False
         return True
 

@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import agents_layout as al
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
-from hisearch.simulate import offload_arrays, tier_arrays, tier_use
+from hisearch.simulate import agent_arrays, offload_arrays, tier_arrays, tier_use
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable, Result, StepLog, WorkerTable
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import RouterSpec
 from hisearch.specs.tiers import MoverName
+from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 
@@ -100,6 +102,7 @@ def _config(
         la.CONFIG,
         engine=_ENGINES[engine.name],
         door=doors.address(offload_arrays.door(_ENGINES[engine.name], offload_arrays.mover_of(plan))),
+        objects=doors.address(la.AGENTS) if plan.agents is not None else 0,
         router=_ROUTERS[router.policy],
         workers=replicas,
         page_tokens=page,
@@ -112,7 +115,7 @@ def _config(
         max_prefill_tokens=engine.max_prefill_tokens,
         max_request_tokens=plan.max_request_tokens,
         conservativeness=engine.schedule_conservativeness,
-        eviction=tier_arrays.EVICTIONS[engine.eviction],
+        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else tier_arrays.EVICTIONS[engine.eviction],
         schedule=_SCHEDULES[engine.schedule],
         overlap=engine.overlap,
         chunked_prefill=engine.chunked_prefill,
@@ -189,17 +192,29 @@ def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
 
 
 def _allocate(
-    plan: WorkerPlan, trace: TraceArrays, settings: Any, load: float, seed: int, node_room: int, log_room: int = 0
+    plan: WorkerPlan,
+    trace: TraceArrays,
+    settings: Any,
+    load: float,
+    seed: int,
+    node_room: int,
+    log_room: int = 0,
+    agents: AgentArrays | None = None,
 ) -> la.Sim:
     """All arrays of one simulation; ``node_room``: cache-tree nodes to reserve; ``log_room``: steps to log."""
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
     stores = tier_arrays.store_trees(plan, workers)
-    trees = workers * (2 if config.host_pages > 0 else 1) + stores
-    # Host pools hold nodes of the workers' trees.
+    pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
+    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools
+    # Host pools hold nodes of the workers' trees, pools of objects none.
     covers = workers + stores
-    nodes = node_room + trees
+    nodes = node_room + trees + workers * agent_arrays.object_count(agents, plan.agents)
+    servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
+    tree_records = _records(trees, la.TREE)
+    if plan.agents is not None and pools:
+        tree_records["capacity_pages"][covers : covers + pools] = plan.agents.pool_pages
     radix = config.engine == la.SGLANG
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
@@ -208,7 +223,8 @@ def _allocate(
     words = (workers + 63) // 64 if config.router == la.CACHE_AWARE else 1
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
-    head, after = _followers(trace.previous)
+    behind = None if agents is None else agents.behind
+    head, after = _followers(trace.previous if behind is None else np.where(behind < 0, trace.previous, -1))
     owner_head, owner, next_owner = owners.find(trace) if config.engine == la.VLLM else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
     return la.Sim(
@@ -218,15 +234,16 @@ def _allocate(
         joules=_costs(plan.costs.joules),
         requests=_requests(trace, load),
         workers=_records(workers, la.WORKER),
-        trees=_records(trees, la.TREE),
+        trees=tree_records,
+        agents=agent_arrays.handle(trace, agents, plan.agents, covers, workers, nodes, seed),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_records(workers if config.hicache else 1, hl.HOST),
-        servers=_records(hl.SERVERS * workers if config.hicache else 1, hl.SERVER),
-        server_heap=np.empty(hl.SERVERS * workers, np.int32),
+        servers=_records(servers, hl.SERVER),
+        server_heap=np.empty(servers, np.int32),
         log_fetches=_records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),
@@ -324,8 +341,9 @@ def simulate(
     room = 6 * len(trace) + 2 * la.NODES_PER_REQUEST * (plan.engine.max_running_requests + 2)
     settings.log = log
     log_room = 4096 if log else 0
+    agents = agent_arrays.agents_of(trace, plan.agents)
     while True:
-        sim = _allocate(plan, trace.arrays, settings, load, seed, room, log_room=log_room)
+        sim = _allocate(plan, trace.arrays, settings, load, seed, room, log_room, agents)
         end_s, horizon_reached = cluster.run(sim)
         fault = sim.counters[la.FAULT]
         if fault == la.OUT_OF_MEMORY:
@@ -406,6 +424,7 @@ def _result(plan: WorkerPlan, trace: TraceArrays, sim: la.Sim, end_s: float, hor
         stores=tier_use.store_uses(plan, sim),
         links=tier_use.link_uses(plan, sim),
         fetches_ahead=bool(tier_arrays.storage_of(plan)),
+        objects=agent_arrays.object_uses(sim) if plan.agents is not None and plan.agents.kinds else (),
     )
 
 

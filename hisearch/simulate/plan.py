@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import MemoryPlan, plan_memory
+from hisearch.simulate.agent_memory import AgentsRefused, plan_agents, with_adapters
+from hisearch.simulate.agent_plan import AgentPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.deployment import EngineSpec, PoolSpec
@@ -19,6 +21,8 @@ from hisearch.specs.tiers import MOVERS
 
 __all__ = [
     "NO_WINDOW",
+    "AgentPlan",
+    "AgentsRefused",
     "MovementPlan",
     "TierPlan",
     "TierRefused",
@@ -41,6 +45,7 @@ class WorkerPlan:
     ignore_eos: requests say that they make exactly as many tokens as they declare, as benchmarks do.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: that share what is of node scope.
+    agents: what they need beside KV, and how it is kept; None: nothing.
     """
 
     engine: EngineSpec
@@ -52,6 +57,7 @@ class WorkerPlan:
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
+    agents: AgentPlan | None = None
 
     @property
     def host_capacity_tokens(self) -> int:
@@ -87,6 +93,7 @@ def plan_worker(
     Raises:
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
+        AgentsRefused: objects of agents that the model does not have, or that leave no room for KV.
         TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated yet.
         ValueError: a medium that is not known.
     """
@@ -100,6 +107,7 @@ def plan_worker(
         engine=engine,
         accelerator_name=pool.accelerator,
     )
+    agents = plan_agents(pool, model, memory, accelerator)
     tiers = plan_tiers(pool, model=model, memory=memory, accelerator=accelerator, host=host, media=media)
     check_simulated(pool, tiers)
     costs = compile_costs(
@@ -115,15 +123,17 @@ def plan_worker(
         max_sequences=engine.max_running_requests,
         max_context_tokens=memory.kv_capacity_tokens,
     )
+    objects_tokens = agents.pool_pages * engine.page_size if agents is not None else 0
     return WorkerPlan(
         engine,
-        costs,
+        with_adapters(costs, pool, model, accelerator),
         memory,
-        memory.kv_capacity_tokens,
+        memory.kv_capacity_tokens - objects_tokens,
         max_request_tokens=model.max_context_tokens,
         tiers=tiers.plans,
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
+        agents=agents,
     )
 
 

@@ -183,6 +183,32 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
+class ObjectUse:
+    """What agents' objects did at one worker.
+
+    Attributes:
+        calls: that reached it. found: of them, those all of whose objects were resident.
+        loads: that ended. loads_ahead: of them, those begun before their call. used_ahead: of these, those that a call
+            then used. preempted: loads that gave way. evicted: objects that were dropped for want of room.
+        load_s: link time of the loads that ended. stall_s: of it, what steps waited for. wasted_s: link time of the
+            preempted ones.
+        peak_tokens: most that the pool they lie in held at once, in KV tokens.
+    """
+
+    calls: int
+    found: int
+    loads: int
+    loads_ahead: int
+    used_ahead: int
+    preempted: int
+    evicted: int
+    load_s: float
+    stall_s: float
+    wasted_s: float
+    peak_tokens: int
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished simulation.
 
@@ -191,6 +217,7 @@ class Result:
     stores, links: what the tiers and the ways between them did. far_hit_tokens: of the hits in storage, those in the
     farther of two storage tiers; what a request fetched from there counts as the end of what it fetched.
     stores, links: what the tiers and the ways between them did. fetches_ahead: storage is read for requests that wait.
+    objects: what agents' objects did, by worker; empty where they have none.
     """
 
     requests: RequestTable
@@ -207,6 +234,7 @@ class Result:
     links: tuple[LinkUse, ...] = ()
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
+    objects: tuple[ObjectUse, ...] = ()
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hisearch.specs.agent_memory import AdaptersSpec, AgentMemorySpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.tiers import MovementSpec, TierSpec
@@ -27,7 +28,7 @@ class Case:
 
     replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
     no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement:
-    as a pool's; with tiers SGLang's pages have 64 tokens.
+    as a pool's; with tiers SGLang's pages have 64 tokens. agents: as a pool's.
     """
 
     workload: str
@@ -42,6 +43,7 @@ class Case:
     afresh: bool = False
     tiers: tuple[TierSpec, ...] = ()
     movement: MovementSpec = field(default_factory=MovementSpec)
+    agents: AgentMemorySpec | None = None
 
     @property
     def deployment(self) -> str:
@@ -73,6 +75,12 @@ def _agents() -> Case:
     )  # fmt: skip
 
 
+def _agents_10k() -> Case:
+    """Adapters in device memory and, all of them, in host memory: moved ahead of the calls that need them."""
+    objects = AgentMemorySpec(policy="distance", adapters=AdaptersSpec(rank=16), slots=500)
+    return Case("agents-10k", "qwen2.5-7b", "h100-sxm", "sglang", 1, agents=objects)
+
+
 def _million(engine: EngineName) -> Case:
     return Case("million", "qwen3-32b", "h100-sxm", engine, 2, 6, "cache_aware", afresh=True)
 
@@ -85,6 +93,7 @@ CASES: dict[str, Case] = {
     "coder-6h-vllm": _coder("vllm"),
     "coder-6h-tiers": _coder_tiers(),
     "weka-agents": _agents(),
+    "agents-10k": _agents_10k(),
     "million": _million("sglang"),
     "million-vllm": _million("vllm"),
 }
@@ -111,6 +120,7 @@ def plan_of(case: Case, catalogue: Catalogue) -> WorkerPlan:
         weight_dtype=case.weight_dtype,
         tiers=list(case.tiers),
         movement=case.movement,
+        agents=case.agents,
     )
     return plan_worker(
         pool,
