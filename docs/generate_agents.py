@@ -276,7 +276,7 @@ def by_rank() -> str:
 #: How long a frame may take, seconds: a society that lives ten seconds of its world at once, in real time.
 PACE_S = 10.0
 #: Sizes that are tried, each some 12 % above the one before it.
-SIZES = tuple(round(50 * 1.125**k) for k in range(32))
+SIZES = tuple(round(50 * 1.125**k) for k in range(44))
 
 
 def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:

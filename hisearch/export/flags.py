@@ -8,8 +8,9 @@ Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``ser
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
+from hisearch.export import agents
 from hisearch.export.cache_tiers import (
     hicache_gb_per_rank,
     is_moved_by,
@@ -21,7 +22,6 @@ from hisearch.export.cache_tiers import (
     storage_tier,
 )
 from hisearch.latency.loading import FullLoad, full_load
-from hisearch.specs.agent_memory import AgentMemorySpec, TargetName
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, PoolSpec, RouterSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -124,41 +124,6 @@ def _by_priority(launch: Launch) -> bool:
     return launch.pool.engine.schedule == "priority"
 
 
-def _lora(of: Callable[[AgentMemorySpec], Value]) -> Callable[[Launch], Value]:
-    """A flag of SGLang's adapters; left out without any.
-
-    Raises:
-        ExportError: what the engine does not have.
-    """
-
-    def value(launch: Launch) -> Value:
-        agents = launch.pool.agents
-        if agents is None:
-            return None
-        what = ""
-        if agents.policy not in ("lru", "queued"):
-            what = f"policy {agents.policy}; it knows lru and queued"
-        elif agents.objects:
-            what = f"objects such as {agents.objects[0].name}; it knows adapters"
-        elif agents.adapters is not None and agents.slots is None:
-            what = "pool that adapters and KV share; set slots"
-        if what:
-            raise ExportError(f"sglang {ENGINE_VERSIONS['sglang']} has no {what}")
-        return of(agents) if agents.adapters is not None else None
-
-    return value
-
-
-def _lora_rank(agents: AgentMemorySpec) -> Value:
-    return str(agents.adapters.rank) if agents.adapters is not None else None
-
-
-def _lora_targets(agents: AgentMemorySpec) -> Value:
-    """All of them, or as the adapters that are given to the server say."""
-    everything = agents.adapters is not None and set(agents.adapters.targets) == set(get_args(TargetName))
-    return "all" if everything else None
-
-
 SGLANG: Table = (
     ("--tp-size", lambda c: str(c.pool.tensor_parallel)),
     ("--dtype", dtype),
@@ -178,12 +143,12 @@ SGLANG: Table = (
     ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
     ("--radix-eviction-policy", lambda c: c.pool.engine.eviction),
     ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
-    ("--enable-lora", _lora(lambda agents: True)),
-    ("--max-lora-rank", _lora(_lora_rank)),
-    ("--lora-target-modules", _lora(_lora_targets)),
-    ("--max-loras-per-batch", _lora(lambda agents: str(agents.slots))),
-    ("--lora-eviction-policy", _lora(lambda agents: "lru")),
-    ("--enable-lora-overlap-loading", _lora(lambda agents: True if agents.policy == "queued" else None)),
+    ("--enable-lora", lambda c: agents.enable_lora(c.pool)),
+    ("--max-lora-rank", lambda c: agents.max_lora_rank(c.pool)),
+    ("--lora-target-modules", lambda c: agents.lora_targets(c.pool)),
+    ("--max-loras-per-batch", lambda c: agents.max_loras_per_batch(c.pool)),
+    ("--lora-eviction-policy", lambda c: agents.lora_eviction_policy(c.pool)),
+    ("--enable-lora-overlap-loading", lambda c: agents.overlap_loading(c.pool)),
     ("--enable-hierarchical-cache", lambda c: True if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if is_moved_by(c.pool, "hicache") else None),
