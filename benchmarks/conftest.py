@@ -13,7 +13,7 @@ from hisearch.api.workload import load_trace
 from hisearch.kernels import cluster
 from hisearch.simulate.engine import _allocate, _config
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import RouterSpec
+from hisearch.specs.routing import RouterSpec
 
 #: Requests of ``chat-multiturn`` that fill the caches.
 REQUESTS = 5_000

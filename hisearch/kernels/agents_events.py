@@ -13,9 +13,9 @@ from hisearch.kernels.jit import kernel
 
 #: How fast old evidence on distances fades: the share that a new pair has.
 EVIDENCE = 1.0 / 128
-#: Distances are trusted, where that is tested, while they tell so many pairs right, and no fewer than last use does; it
-#: is asked every so many pairs. Assumed.
-RIGHT_SHARE, PAIRS = 0.55, 64
+#: Where distances are tested, it is asked every so many pairs whether they tell the order better than last use.
+#: Assumed.
+PAIRS = 64
 
 
 @kernel
@@ -178,7 +178,7 @@ def _compare(sim, a):
     society.pairs += 1
     if society.pairs % PAIRS:
         return
-    trusted = society.right >= RIGHT_SHARE and society.right >= society.right_by_use
+    trusted = society.right >= society.right_by_use
     if trusted == (society.trusted != 0):
         return
     society.trusted = 1 if trusted else 0
@@ -295,8 +295,8 @@ def call_ends(sim, r, now):
     agent.calls -= 1
     agent.end_s = now
     _told_otherwise(sim, a, now)
-    g = agents.gate[r]
-    opens = g >= 0 and agents.gates[g].left == 0
+    g = sim.fleet.gate[r] if sim.fleet.gates.shape[0] > 0 else -1
+    opens = g >= 0 and sim.fleet.gates[g].left == 0
     if not agents.policy.by_frames:
         society.step_count += 1
         society.step_s += (now - sim.requests[r].arrival_s - society.step_s) / society.step_count

@@ -123,9 +123,6 @@ LOADER_STATE = np.dtype(
     align=True,
 )
 
-#: A gate: requests that have not ended, the first behind it.
-GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
-
 #: What is known of the society as a whole.
 SOCIETY = np.dtype(
     [
@@ -148,7 +145,7 @@ SOCIETY = np.dtype(
 class Agents(Handle):
     """What kernels know of agents; of length 0 or 1 where there are none.
 
-    agent (N,), gate (N,): of each request. gates (G,), behind_next (N,): requests behind a gate, as linked lists.
+    agent (N,): of each request.
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
     things (O,), objects (W, O), loaders (W,). line, line_slot (W, A): agents with something to load, a heap by due.
@@ -164,9 +161,6 @@ class Agents(Handle):
         "policy": Record(POLICY),
         "society": Record(SOCIETY),
         "agent": Array("i4", 1),
-        "gate": Array("i4", 1),
-        "gates": Array(GATE, 1),
-        "behind_next": Array("i4", 1),
         "agents": Array(AGENT, 1),
         "next_call": Array("i4", 1),
         "uses_begin": Array("i4", 1),

@@ -15,6 +15,9 @@ from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
+#: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
+RIGHT_SHARE = 0.55
+
 
 @kernel
 def server(sim, w, kind):
@@ -43,7 +46,8 @@ def wants(sim, w, a):
         return True
     if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
         return False
-    return policy.tested == 0 or sim.agents.society.trusted != 0
+    society = sim.agents.society
+    return policy.tested == 0 or (society.trusted != 0 and society.right >= RIGHT_SHARE)
 
 
 @kernel

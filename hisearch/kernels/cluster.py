@@ -1,37 +1,51 @@
-"""The event loop: arrivals and workers' step ends in order of time.
+"""The event loop: arrivals and workers' step ends in order of time, over all pools.
 
-Ties: arrivals (by request index), then what servers beside the schedulers have done, then ends of steps (by worker
-index), then starts of steps (by worker index). So a
-step that starts at t sees every arrival at or before t, a follow-up that is due the moment its predecessor ends among
-them.
+Ties: arrivals (by request index), then pools, by what they do next and by index: what servers beside the schedulers
+have done, then ends of steps (by worker index), then starts of steps (by worker index). So a step that starts at t sees
+every arrival at or before t, a follow-up that is due the moment its predecessor ends among them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import doors, heaps, lists, router
+from hisearch.kernels import doors, flow, heaps, members, pools, router
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
+# What a pool does next.
+_SERVED, _END, _START = 0, 1, 2
+
 
 @kernel
-def _next_arrival(sim):
-    """The earliest arrival not yet delivered: (time, request, 1 if open loop); time infinity where none is known."""
-    k = sim.counters[la.NEXT_OPEN]
+def _look(fleet, p):
+    """Note when pool ``p``'s next event is, and of which kind."""
+    sim = pools.at(fleet, p)
     time = np.inf
-    r = -1
-    is_open = 0
-    if k < sim.open_loop.shape[0]:
-        r = sim.open_loop[k]
-        time = sim.requests[r].arrival_s
-        is_open = 1
-    if sim.counters[la.PENDING] > 0:
-        f = sim.pending[0]
-        due = sim.requests[f].arrival_s
-        if due < time or (due == time and f < r):
-            return due, f, 0
-    return time, r, is_open
+    kind = _START
+    if sim.counters[la.EVENT_HEAP] > 0:
+        worker = sim.workers[sim.event_heap[0]]
+        time = worker.event_s
+        kind = _START if worker.phase == la.FORMING else _END
+    if sim.counters[la.SERVING] > 0:
+        served = sim.servers[sim.server_heap[0]].end_s
+        if served <= time:
+            time = served
+            kind = _SERVED
+    fleet.next_s[p] = time
+    fleet.next_kind[p] = kind
+
+
+@kernel
+def _soonest(fleet):
+    """The pool whose event is next."""
+    best = 0
+    for p in range(1, fleet.config.pools):
+        sooner = fleet.next_s[p] - fleet.next_s[best]
+        if sooner < 0.0 or (sooner == 0.0 and fleet.next_kind[p] < fleet.next_kind[best]):
+            best = p
+    return best
 
 
 @kernel
@@ -42,25 +56,53 @@ def _never_fits(sim, r):
 
 
 @kernel
-def _deliver(sim, r, is_open, now):
-    """Request ``r`` reaches the router at ``now``."""
-    if is_open:
-        sim.counters[la.NEXT_OPEN] += 1
-    else:
-        heaps.pending_pop(sim)
+def _fits_nowhere(fleet, r):
+    """Whether no pool that takes arriving requests could ever serve ``r``."""
+    for p in range(fleet.config.pools):
+        sim = pools.at(fleet, p)
+        if sim.config.role != fl.DECODE and not _never_fits(sim, r):
+            return False
+    return True
+
+
+@kernel
+def _refuse(fleet, r, outcome, now):
+    """Request ``r`` is turned away."""
+    pools.at(fleet, fleet.members[fleet.routes[fl.FRONT].first].pool).requests[r].outcome = outcome
+    flow.announce_end(fleet, r, now)
+
+
+@kernel
+def _send(fleet, m, r, now):
+    """Request ``r`` reaches member ``m``."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
     request = sim.requests[r]
-    if _never_fits(sim, r):
+    request.arrival_s = fleet.arrival_s[r]
+    if fleet.config.pools > 1 and _never_fits(sim, r):
         request.outcome = la.TOO_LARGE
-        lists.announce_end(sim, r, now)
+        flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
-    w = router.route(sim, r)
-    request.worker = w
-    worker = sim.workers[w]
-    worker.requests += 1
-    worker.inflight_tokens += sim.trace.input_tokens[r]
-    worker.inflight_requests += 1
-    doors.knock(sim.config.door, sim, doors.RECEIVE, w, r, now)
+    request.worker = member.index
+    fleet.sent_to[r] = m
+    sim.workers[member.index].requests += 1
+    flow.join(fleet, m, r)
+    doors.knock(sim.config.door, sim, doors.RECEIVE, member.index, r, now)
+    _look(fleet, member.pool)
+
+
+@kernel
+def _arrive(fleet, r, is_open, now):
+    """Request ``r`` reaches the router at ``now``."""
+    if is_open:
+        fleet.counters[fl.NEXT_OPEN] += 1
+    else:
+        flow.pending_pop(fleet)
+    if _fits_nowhere(fleet, r):
+        _refuse(fleet, r, la.TOO_LARGE, now)
+        return
+    _send(fleet, router.route(fleet, fl.FRONT, r, now), r, now)
 
 
 @kernel
@@ -78,10 +120,33 @@ def _worker_event(sim, w, now):
 
 
 @kernel
-def _reset(sim):
+def _turn(fleet, p, now):
+    """Pool ``p`` does what it does next."""
+    sim = pools.at(fleet, p)
+    if fleet.next_kind[p] == _SERVED:
+        doors.knock(sim.config.door, sim, doors.SERVE, sim.server_heap[0], 0, now)
+    else:
+        _worker_event(sim, sim.event_heap[0], now)
+    _check_room(sim)
+    _look(fleet, p)
+
+
+@kernel
+def _check_room(sim):
+    """Stop before the next event could take more node records than there are."""
+    needed = la.NODES_PER_REQUEST * (sim.config.max_running + 2) * sim.counters[la.LARGEST_GROUP]
+    if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+
+
+@kernel
+def _reset_pool(sim):
     """Empty caches, idle workers."""
     counters = sim.counters
     counters[:] = 0
+    if sim.nodes.shape[0] < 2 * sim.trees.shape[0]:
+        counters[la.FAULT] = la.NODE_POOL_FULL
+        return
     counters[la.FREE_NODE] = -1
     counters[la.FREE_FETCH] = -1
     counters[la.FREE_MOVE] = -1
@@ -109,56 +174,54 @@ def _reset(sim):
         worker.event_slot = -1
         worker.way_end = -1
         doors.knock(sim.config.door, sim, doors.RESET, w, 0, 0.0)
+    _check_room(sim)
 
 
 @kernel
-def _forget_after(sim, end_s):
+def _forget_after(fleet, end_s):
     """First tokens are noted when their step is launched: those of steps that have not ended did not happen."""
-    for r in range(sim.requests.shape[0]):
-        if sim.requests[r].first_token_s > end_s:
-            sim.requests[r].first_token_s = np.nan
+    for p in range(fleet.config.pools):
+        requests = pools.at(fleet, p).requests
+        for r in range(requests.shape[0]):
+            if requests[r].first_token_s > end_s:
+                requests[r].first_token_s = np.nan
 
 
 @kernel
-def run(sim):
+def run(fleet):
     """Simulate until nothing is left to happen, the horizon is passed or too many requests are late.
 
-    Returns (time of the last event, 1 if it stopped early). ``counters[FAULT]`` says why the run is void, if it
-    is.
+    Returns (time of the last event, 1 if it stopped early, pool whose ``counters[FAULT]`` says why the run is void, or
+    -1).
     """
     last = 0.0
-    if sim.nodes.shape[0] < 2 * sim.trees.shape[0]:
-        sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return last, 0
-    _reset(sim)
-    nodes_per_event = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
-    while True:
-        needed = nodes_per_event * sim.counters[la.LARGEST_GROUP]
-        if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:
-            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+    fleet.counters[:] = 0
+    members.reset(fleet)
+    for p in range(fleet.config.pools):
+        sim = pools.at(fleet, p)
+        _reset_pool(sim)
         if sim.counters[la.FAULT]:
-            return last, 0
-        arrival, r, is_open = _next_arrival(sim)
-        event = np.inf
-        if sim.counters[la.EVENT_HEAP] > 0:
-            event = sim.workers[sim.event_heap[0]].event_s
-        served = np.inf
-        if sim.counters[la.SERVING] > 0:
-            served = sim.servers[sim.server_heap[0]].end_s
-        now = min(arrival, event, served)
+            return last, 0, p
+        _look(fleet, p)
+    while True:
+        arrival, r, is_open = flow.next_arrival(fleet)
+        p = _soonest(fleet)
+        event = fleet.next_s[p]
+        now = min(arrival, event)
         if now == np.inf:
-            return last, 0
-        if now > sim.config.horizon_s:
-            _forget_after(sim, sim.config.horizon_s)
-            return last, 1
-        if sim.counters[la.LATE] > sim.config.late_requests:
-            _forget_after(sim, last)
-            return last, 1
-        sim.counters[la.EVENTS] += 1
-        if arrival <= event and arrival <= served:
-            _deliver(sim, r, is_open, now)
-        elif served <= event:
-            doors.knock(sim.config.door, sim, doors.SERVE, sim.server_heap[0], 0, now)
+            return last, 0, -1
+        if now > fleet.config.horizon_s:
+            _forget_after(fleet, fleet.config.horizon_s)
+            return last, 1, -1
+        if fleet.counters[fl.LATE] > fleet.config.late_requests:
+            _forget_after(fleet, last)
+            return last, 1, -1
+        fleet.counters[fl.EVENTS] += 1
+        if arrival <= event:
+            _arrive(fleet, r, is_open, now)
         else:
-            last = now
-            _worker_event(sim, sim.event_heap[0], now)
+            if fleet.next_kind[p] != _SERVED:
+                last = now
+            _turn(fleet, p, now)
+            if pools.at(fleet, p).counters[la.FAULT]:
+                return last, 0, p

@@ -12,6 +12,7 @@ Handle class. With the jit off, the same attributes are plain NumPy arrays.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from llvmlite import ir
@@ -76,6 +77,7 @@ class Handle:
             setattr(self, name, value)
         self._table = table
         self.address = int(table.ctypes.data)
+        _LIVING[self.address] = self
 
     if TYPE_CHECKING:
 
@@ -83,6 +85,15 @@ class Handle:
 
     def _keep(self, name: str, value: Any) -> None:
         setattr(self, f"_{name}_owner", value)
+
+
+#: All handles that are alive, by address.
+_LIVING: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+
+
+def handle_at(address: int) -> Handle:
+    """The living handle at ``address``."""
+    return _LIVING[address]
 
 
 class HandleType(types.Type):

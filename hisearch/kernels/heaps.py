@@ -1,4 +1,4 @@
-"""Indexed binary heaps: finish times of one worker, next events of all workers, pending follow-ups.
+"""Indexed binary heaps: finish times of one worker, next events of all workers of a pool.
 
 Each is written out for its own key, because a comparison passed as a function would cost a call per level.
 """
@@ -150,50 +150,3 @@ def event_clear(sim, w):
     if slot != size:
         sim.event_heap[slot] = sim.event_heap[size]
         _event_sift(sim.event_heap, size, slot, sim.workers)
-
-
-@kernel
-def _arrives_before(requests, a, b):
-    ta = requests[a].arrival_s
-    tb = requests[b].arrival_s
-    return ta < tb or (ta == tb and a < b)
-
-
-@kernel
-def pending_push(sim, r):
-    """Add follow-up ``r``, whose ``arrival_s`` is set, to the pending arrivals."""
-    heap = sim.pending
-    requests = sim.requests
-    slot = sim.counters[la.PENDING]
-    sim.counters[la.PENDING] = slot + 1
-    while slot > 0:
-        up = (slot - 1) >> 1
-        if not _arrives_before(requests, r, heap[up]):
-            break
-        heap[slot] = heap[up]
-        slot = up
-    heap[slot] = r
-
-
-@kernel
-def pending_pop(sim):
-    """Remove and return the earliest pending follow-up."""
-    heap = sim.pending
-    requests = sim.requests
-    top = heap[0]
-    size = sim.counters[la.PENDING] - 1
-    sim.counters[la.PENDING] = size
-    r = heap[size]
-    slot = 0
-    while True:
-        down = 2 * slot + 1
-        if down >= size:
-            break
-        if down + 1 < size and _arrives_before(requests, heap[down + 1], heap[down]):
-            down += 1
-        if not _arrives_before(requests, heap[down], r):
-            break
-        heap[slot] = heap[down]
-        slot = down
-    heap[slot] = r
-    return top

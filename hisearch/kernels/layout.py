@@ -1,4 +1,4 @@
-"""Every array of a simulation, declared once.
+"""Every array of a pool of workers, declared once.
 
 Notation
     N requests, M nodes of the trace's prefix tree, W workers, P tokens per KV page
@@ -17,15 +17,15 @@ import numpy as np
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import tier_layout as tl
+from hisearch.kernels.fleet_layout import Fleet, Trace
 from hisearch.kernels.handle import Array, Handle, Record
 
-# Engines and routers, as kernels know them.
+# Engines, as kernels know them.
 VLLM, SGLANG, TRTLLM = 0, 1, 2
 # Doors of vLLM with tiers (see ``doors``); its engine is VLLM.
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 # What agents need, beside SGLang's engine; no engine of its own.
 AGENTS = 5
-RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE = 0, 1, 2, 3
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
 CLOCK, TLRU, GDSF, ARC, BELADY = 7, 8, 9, 10, 11
@@ -225,9 +225,6 @@ WORKER = np.dtype(
         ("promised_pages", "i8"),
         ("host_hit_tokens", "i8"),
         ("far_hit_tokens", "i8"),  # of what was fetched for its requests and hit: from the farther of two stores
-        ("inflight_tokens", "i8"),  # router's view
-        ("inflight_requests", "i8"),
-        ("belief_tokens", "i8"),
         ("way_end", "i4"),  # deepest node of the way in Sim.ways (see lists.path_at), and the place reached on it
         ("way_at", "i4"),
         ("running_head", "i4"),
@@ -267,18 +264,17 @@ WORKER = np.dtype(
 # Columns of Sim.counters.
 # FREE_NODE: first given-back node record, or -1; NODES_LEFT: records that can still be had; EVENT_HEAP: its size.
 # LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: of the lost requests, those that a step already accounts for.
-FREE_NODE, NODES_USED, NODES_LEFT, FAULT, NEXT_OPEN, PENDING, ROBIN, EVENT_HEAP = 0, 1, 2, 3, 4, 5, 6, 7
-# LATE: requests whose first token was late. EVENTS: handled by the event loop.
+FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
 # LARGEST_GROUP: copies in the largest group of the same pages so far, see ``copies``.
 # PASSES: TensorRT-LLM: passes so far, see trtllm_pass.
-LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, LATE, EVENTS, PASSES = 8, 9, 10, 11, 12, 13, 14, 15
+LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
-SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 16, 17, 18, 19
+SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
 # FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT: as for nodes.
-FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 20, 21, 22, 23, 24
+FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 15, 16, 17, 18, 19
 # FREE_MOVE, MOVES_USED: as for nodes.
-FREE_MOVE, MOVES_USED = 25, 26
-COUNTERS = 27
+FREE_MOVE, MOVES_USED = 20, 21
+COUNTERS = 22
 
 # Values of counters[FAULT], any of which voids the run.
 # STUCK: requests preempt each other for ever, and none makes a token.
@@ -309,13 +305,15 @@ LAUNCH = np.dtype(
 #: Requests that joined the decodes since the newest decode step, by the end of their prefill.
 JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
 
-#: Settings of a simulation. Tokens and pages are int64, seconds float64.
+#: Settings of a pool. Tokens and pages are int64, seconds float64.
 CONFIG = np.dtype(
     [
         ("engine", "i8"),
         ("door", "i8"),  # address of the engine's door (see ``doors``)
         ("objects", "i8"),  # SGLang: address of the door of ``agents``, 0: agents have nothing but KV
-        ("router", "i8"),
+        ("pool", "i8"),  # among those of the fleet
+        ("role", "i8"),  # see ``fleet_layout``
+        ("first_member", "i8"),  # its workers are so many members of the fleet from here on
         ("workers", "i8"),
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
@@ -338,13 +336,7 @@ CONFIG = np.dtype(
         ("ignore_eos", "i8"),  # SGLang: outputs are pinned, which has a rule of its own where the radix cache is off
         ("shared_outputs", "i8"),  # vLLM: prompts may contain outputs of requests that still decode (owner_head)
         ("log", "i8"),  # 1: steps are logged
-        ("balance_abs", "i8"),
-        ("balance_rel", "f8"),
-        ("cache_threshold", "f8"),
         ("conservativeness", "f8"),
-        ("horizon_s", "f8"),
-        ("late_s", "f8"),  # a first token is late where it takes longer than this
-        ("late_requests", "i8"),  # once more requests than this were late, the run stops
     ],
     align=True,
 )
@@ -404,25 +396,8 @@ class Costs(Handle):
     }
 
 
-class Trace(Handle):
-    """``traces.compiled.TraceArrays`` for kernels; read-only."""
-
-    FIELDS: ClassVar[dict[str, Any]] = {
-        "input_tokens": Array("i8", 1),
-        "output_tokens": Array("i8", 1),
-        "max_output_tokens": Array("i8", 1),
-        "think_s": Array("f8", 1),
-        "priority": Array("i4", 1),
-        "prompt_node": Array("i4", 1),
-        "output_node": Array("i4", 1),
-        "parent": Array("i4", 1),
-        "start_tokens": Array("i8", 1),
-        "end_tokens": Array("i8", 1),
-    }
-
-
 class Sim(Handle):
-    """All arrays of a running simulation, modified in place.
+    """All arrays of a pool in a running simulation, modified in place; what pools share is in ``fleet_layout``.
 
     standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
         nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves, which a host tier has.
@@ -450,18 +425,16 @@ class Sim(Handle):
         in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
-    pending (N,): follow-ups by arrival; open_loop (N0,): first turns in order of arrival.
-    follower_head, follower_next (N,): who waits for whom, as linked lists.
     owner_head (M,), owner, next_owner: requests whose output covers a trace-tree node (see ``owners``).
     pledged (M,): pass in which a page in a trace-tree node was pledged (see ``trtllm_pass``), empty elsewhere.
-    event_heap (W,). belief (M, ceil(W / 64)): bit sets of the workers believed to hold a trace-tree node.
-    rng (1,). counters (COUNTERS,).
+    event_heap (W,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
         "config": Record(CONFIG),
+        "fleet": Fleet,
         "trace": Trace,
         "agents": al.Agents,
         "seconds": Costs,
@@ -519,17 +492,11 @@ class Sim(Handle):
         "queue_order": Array("i4", 2),
         "shuffle_rng": Array("u8", 1),
         "evict_heap": Array("i4", 2),
-        "pending": Array("i4", 1),
-        "open_loop": Array("i4", 1),
-        "follower_head": Array("i4", 1),
-        "follower_next": Array("i4", 1),
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),
         "pledged": Array("i8", 1),
         "event_heap": Array("i4", 1),
-        "belief": Array("u8", 2),
-        "rng": Array("u8", 1),
         "counters": Array("i8", 1),
         "gaps": Array("i8", 1),
         "log_steps": Array(STEP_LOG, 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import heaps
+from hisearch.kernels import flow, heaps
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -272,35 +272,6 @@ def advance_clock(sim, w, steps):
 
 
 @kernel
-def _announce_to_gate(sim, r, now):
-    """The gate that waits for request ``r`` opens with the last of its requests: those behind it follow."""
-    g = sim.agents.gate[r]
-    if g < 0:
-        return
-    gate = sim.agents.gates[g]
-    gate.left -= 1
-    if gate.left > 0:
-        return
-    f = gate.head
-    while f >= 0:
-        sim.requests[f].arrival_s = now + sim.trace.think_s[f]
-        heaps.pending_push(sim, f)
-        f = sim.agents.behind_next[f]
-
-
-@kernel
-def announce_end(sim, r, now):
-    """Request ``r`` ended at ``now``: its follow-ups come after their think time."""
-    f = sim.follower_head[r]
-    while f >= 0:
-        sim.requests[f].arrival_s = now + sim.trace.think_s[f]
-        heaps.pending_push(sim, f)
-        f = sim.follower_next[f]
-    if sim.agents.gates.shape[0] > 0:
-        _announce_to_gate(sim, r, now)
-
-
-@kernel
 def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
     """``r`` is put into a batch at ``now``; only the first time counts."""
     request = sim.requests[r]
@@ -319,17 +290,14 @@ def note_first_token(sim, r, at_s):
     """``r``'s first token is made at ``at_s``."""
     request = sim.requests[r]
     request.first_token_s = at_s
-    if at_s - request.arrival_s > sim.config.late_s:
-        sim.counters[la.LATE] += 1
+    flow.note_first_token(sim.fleet, sim.config.first_member + request.worker, r, at_s)
 
 
 @kernel
 def note_finished(sim, w, r, now):
     """``r`` made its last token at ``now``."""
-    worker = sim.workers[w]
     request = sim.requests[r]
     request.finish_s = now
     request.outcome = la.FINISHED
-    worker.inflight_tokens -= sim.trace.input_tokens[r]
-    worker.inflight_requests -= 1
-    announce_end(sim, r, now)
+    flow.leave(sim.fleet, sim.config.first_member + w, r)
+    flow.announce_end(sim.fleet, r, now)

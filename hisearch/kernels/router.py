@@ -1,114 +1,160 @@
-"""Routers: which worker a request goes to.
+"""Routers: which member a request goes to.
 
-They know what a router can: in-flight load, and their own belief about the workers' caches.
+They know what a router can: in-flight load, and their own belief about the workers' caches; ``kv_aware`` alone sees the
+caches themselves, as they were when it last looked. Rules of SGLang's router (sgl-router 0.3), where it has the policy;
+its measure of a text, characters, is tokens here.
+
+To add a policy: its code in ``fleet_layout``, a kernel here, a line in ``_choose``, its name in ``specs.routing``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import layout as la
-from hisearch.kernels import rng
+from hisearch.kernels import belief, buckets, flow, hash_ring, rng, tournament
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels.jit import kernel
 
 
 @kernel
-def _round_robin(sim):
-    w = sim.counters[la.ROBIN]
-    sim.counters[la.ROBIN] = (w + 1) % sim.config.workers
-    return w
+def _random(fleet, route, k):
+    return fleet.up[route.first + rng.below(fleet.rng[k], route.ups)]
 
 
 @kernel
-def _power_of_two(sim):
-    """Two distinct random workers; fewer in-flight tokens, then fewer requests, then the lower index."""
-    first = rng.below(sim.rng, sim.config.workers)
-    second = rng.below(sim.rng, sim.config.workers - 1)
+def _round_robin(fleet, route):
+    k = route.robin % route.ups
+    route.robin = k + 1
+    return fleet.up[route.first + k]
+
+
+@kernel
+def _power_of_two(fleet, route, k):
+    """Two distinct random members; fewer in-flight tokens, then fewer requests, then the lower one."""
+    first = rng.below(fleet.rng[k], route.ups)
+    second = rng.below(fleet.rng[k], route.ups - 1)
     if second >= first:
         second += 1
-    a = min(first, second)
-    b = max(first, second)
-    wa = sim.workers[a]
-    wb = sim.workers[b]
-    if wb.inflight_tokens < wa.inflight_tokens:
+    a = fleet.up[route.first + min(first, second)]
+    b = fleet.up[route.first + max(first, second)]
+    ma = fleet.members[a]
+    mb = fleet.members[b]
+    if mb.inflight_tokens < ma.inflight_tokens:
         return b
-    if wb.inflight_tokens == wa.inflight_tokens and wb.inflight_requests < wa.inflight_requests:
+    if mb.inflight_tokens == ma.inflight_tokens and mb.inflight_requests < ma.inflight_requests:
         return b
     return a
 
 
 @kernel
-def _lowest_bit(word):
-    bit = 0
-    while not (word >> np.uint64(bit)) & np.uint64(1):
-        bit += 1
-    return bit
-
-
-@kernel
-def _best_match(sim, r):
-    """The lowest worker whose believed cache holds the longest prefix of ``r``'s prompt.
-
-    Returns (tokens, worker or -1).
-    """
-    s = sim.trace.prompt_node[r]
-    while s > 0:
-        for word in range(sim.belief.shape[1]):
-            if sim.belief[s, word]:
-                return sim.trace.end_tokens[s], 64 * word + _lowest_bit(sim.belief[s, word])
-        s = sim.trace.parent[s]
-    return 0, -1
-
-
-@kernel
-def _believe(sim, w, r):
-    """Worker ``w`` will hold ``r``'s whole prompt."""
-    word = w // 64
-    bit = np.uint64(1) << np.uint64(w % 64)
-    s = sim.trace.prompt_node[r]
-    while s > 0 and not sim.belief[s, word] & bit:
-        sim.belief[s, word] |= bit
-        sim.workers[w].belief_tokens += sim.trace.end_tokens[s] - sim.trace.start_tokens[s]
-        s = sim.trace.parent[s]
-
-
-@kernel
-def _cache_aware(sim, r):
+def _cache_aware(fleet, route, k, r, now):
     """Balance first; else the best believed prefix if it is long enough, else the smallest believed cache."""
-    config = sim.config
-    least = 0
-    smallest = 0
-    most_requests = sim.workers[0].inflight_requests
-    for w in range(1, config.workers):
-        worker = sim.workers[w]
-        if worker.inflight_requests < sim.workers[least].inflight_requests:
-            least = w
-        if worker.inflight_requests > most_requests:
-            most_requests = worker.inflight_requests
-        if worker.belief_tokens < sim.workers[smallest].belief_tokens:
-            smallest = w
-    fewest_requests = sim.workers[least].inflight_requests
-    spread = most_requests - fewest_requests
-    if spread > config.balance_abs and most_requests > config.balance_rel * fewest_requests:
+    belief.trim_where_due(fleet, route, now)
+    row = flow.ROWS * k
+    least = route.first + tournament.best(fleet.winners[row + flow.FEWEST])
+    fewest = fleet.members[least].inflight_requests
+    most = fleet.members[route.first + tournament.best(fleet.winners[row + flow.MOST])].inflight_requests
+    if most - fewest > route.balance_abs and most > route.balance_rel * fewest:
         chosen = least
     else:
-        tokens, best = _best_match(sim, r)
-        long_enough = tokens / sim.trace.input_tokens[r] > config.cache_threshold
-        chosen = best if best >= 0 and long_enough else smallest
-    _believe(sim, chosen, r)
+        tokens, place = belief.best_match(fleet, route, r)
+        if place >= 0 and tokens / fleet.trace.input_tokens[r] > route.cache_threshold:
+            chosen = route.first + place
+        else:
+            chosen = route.first + tournament.best(fleet.winners[row + flow.SMALLEST])
+    belief.believe(fleet, route, chosen, r, now)
     return chosen
 
 
 @kernel
-def route(sim, r):
-    """Choose a worker for request ``r``."""
-    config = sim.config
-    if config.workers == 1:
-        return 0
-    if config.router == la.RANDOM:
-        return rng.below(sim.rng, config.workers)
-    if config.router == la.ROUND_ROBIN:
-        return _round_robin(sim)
-    if config.router == la.POWER_OF_TWO:
-        return _power_of_two(sim)
-    return _cache_aware(sim, r)
+def _least_outstanding(fleet, route, k):
+    """Fewest prompt tokens in flight for its weight; of equals the lower one."""
+    return route.first + tournament.best(fleet.winners[flow.ROWS * k + flow.LIGHTEST])
+
+
+@kernel
+def _weighted(fleet, route):
+    """Smooth weighted round robin: each turn everyone earns its weight, and the richest pays for all."""
+    chosen = -1
+    total = 0.0
+    for k in range(route.ups):
+        m = fleet.up[route.first + k]
+        member = fleet.members[m]
+        member.credit += member.weight
+        total += member.weight
+        if chosen < 0 or member.credit > fleet.members[chosen].credit:
+            chosen = m
+    fleet.members[chosen].credit -= total
+    return chosen
+
+
+@kernel
+def _cost_aware(fleet, route):
+    """The cheapest for its weight with room; where none has any, the least loaded for its weight."""
+    cheapest = -1
+    lightest = -1
+    for k in range(route.ups):
+        m = fleet.up[route.first + k]
+        member = fleet.members[m]
+        other = fleet.members[max(lightest, 0)]
+        load = member.inflight_requests / member.weight
+        if lightest < 0 or load < other.inflight_requests / other.weight:
+            lightest = m
+        if member.inflight_requests >= route.fill_requests * member.weight:
+            continue
+        other = fleet.members[max(cheapest, 0)]
+        if cheapest < 0 or member.price / member.weight < other.price / other.weight:
+            cheapest = m
+    return cheapest if cheapest >= 0 else lightest
+
+
+@kernel
+def _kv_aware(fleet, route, r, now):
+    """Least load: prompt tokens in flight, and those of this prompt that are not cached there, by their worth."""
+    belief.look_where_due(fleet, route, now)
+    chosen = -1
+    least = np.inf
+    for k in range(route.ups):
+        m = fleet.up[route.first + k]
+        member = fleet.members[m]
+        missing = fleet.trace.input_tokens[r] - belief.match(fleet, route, m, r)
+        load = (route.overlap_weight * missing + member.inflight_tokens) / member.weight
+        if load < least:
+            least = load
+            chosen = m
+    return chosen
+
+
+@kernel
+def _choose(fleet, route, k, r, now):
+    policy = route.policy
+    if policy == fl.ROUND_ROBIN:
+        return _round_robin(fleet, route)
+    if policy == fl.RANDOM:
+        return _random(fleet, route, k)
+    if policy == fl.POWER_OF_TWO:
+        return _power_of_two(fleet, route, k)
+    if policy == fl.CACHE_AWARE:
+        return _cache_aware(fleet, route, k, r, now)
+    if policy == fl.BUCKET:
+        return buckets.choose(fleet, route, r, now)
+    if policy == fl.LEAST_OUTSTANDING_TOKENS:
+        return _least_outstanding(fleet, route, k)
+    if policy == fl.CONSISTENT_HASH:
+        return hash_ring.choose(fleet, route, r)
+    if policy == fl.KV_AWARE:
+        return _kv_aware(fleet, route, r, now)
+    if policy == fl.WEIGHTED:
+        return _weighted(fleet, route)
+    return _cost_aware(fleet, route)
+
+
+@kernel
+def route(fleet, k, r, now):
+    """Choose a member of route ``k`` for request ``r``; -1 where none takes requests."""
+    here = fleet.routes[k]
+    if here.ups == 0:
+        return -1
+    if here.ups == 1:
+        return np.int64(fleet.up[here.first])
+    return np.int64(_choose(fleet, here, k, r, now))

@@ -23,7 +23,8 @@ from hisearch.search.recommend import recommend
 from hisearch.search.sizing import Sizing
 from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 
 #: Workers of stage 1 that are sized of each other accelerator, and of each other engine.
 CANDIDATES_OF_EACH = 3

@@ -7,7 +7,8 @@ from typing import Any
 from hisearch.search.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 from hisearch.specs.study import CacheSpace, RoutingSpace
 from hisearch.specs.tiers import MOVER_TITLES
 

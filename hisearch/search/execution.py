@@ -23,7 +23,8 @@ from hisearch.search.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
 from hisearch.specs.base import ENGINE_TITLES, DType
-from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 from hisearch.specs.study import ExecutionSpace
 from hisearch.specs.wording import counted, listed
 

@@ -22,7 +22,8 @@ from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend, widest
 from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 
 #: What follows the three stages, as trials name it.
 STAGE = 4

@@ -20,7 +20,7 @@ from hisearch.search.pareto import distinct, ranked
 from hisearch.search.problem import Problem
 from hisearch.search.sizing import Sizing
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import RouterSpec
+from hisearch.specs.routing import RouterSpec
 
 STAGE = 2
 

@@ -100,25 +100,6 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
     return _Uses(begin, pairs[:, 1].astype(np.int32), entry, things, len(shared))
 
 
-def _gates(agents: AgentArrays | None, count: int) -> dict[str, Any]:
-    """Requests that gates wait for, and those behind them."""
-    if agents is None or agents.gate.max(initial=-1) < 0:
-        return {
-            "gate": np.full(count, -1, np.int32),
-            "gates": _records(0, al.GATE),
-            "behind_next": np.empty(0, np.int32),
-        }
-    gates = _records(int(agents.gate.max()) + 1, al.GATE)
-    gates["left"] = np.bincount(agents.gate[agents.gate >= 0], minlength=len(gates))
-    gates["head"] = -1
-    after = np.full(count, -1, np.int32)
-    waiting = np.flatnonzero(agents.behind >= 0)[::-1]
-    for r, g in zip(waiting.tolist(), agents.behind[waiting].tolist(), strict=True):
-        after[r] = gates["head"][g]
-        gates["head"][g] = r
-    return {"gate": np.array(agents.gate), "gates": gates, "behind_next": after}
-
-
 def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:
     """Who uses which trace-tree node, and an entry for each agent and each deepest shared node on its ways."""
     nodes, count = len(trace.parent), len(agents.agent)
@@ -206,9 +187,8 @@ def handle(
         seed: of the errors of distances, and of the pairs by which they are tested.
     """
     count = len(trace.arrival_s)
-    gates = _gates(agents, count)
     if agents is None or plan is None:
-        return al.Agents(**_nothing() | gates)
+        return al.Agents(**_nothing())
     entries = _entries(trace, agents)
     uses = _uses(agents, plan, int(entries.pop("entries")))
     total = max(int(entries["entry"].max(initial=-1)) + 1 + uses.entries, 1)
@@ -225,7 +205,7 @@ def handle(
     society = _records(1, al.SOCIETY)
     society["right"], society["right_by_use"], society["trusted"] = 1.0, 0.5, 1
     return al.Agents(
-        **gates | entries | _hints(agents, count),
+        **entries | _hints(agents, count),
         policy=_policy(plan, agents, len(uses.things)),
         society=society,
         agent=np.array(agents.agent),
@@ -246,8 +226,10 @@ def handle(
     )
 
 
-def object_uses(sim: la.Sim) -> tuple[ObjectUse, ...]:
-    """What objects did at each worker."""
+def object_uses(plan: AgentPlan | None, sim: la.Sim) -> tuple[ObjectUse, ...]:
+    """What objects did at each worker; empty where there are none."""
+    if plan is None or not plan.kinds:
+        return ()
     page = int(sim.config.page_tokens)
     return tuple(
         ObjectUse(

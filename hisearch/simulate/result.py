@@ -209,8 +209,28 @@ class ObjectUse:
 
 
 @dataclass(frozen=True)
+class PoolUse:
+    """A pool's workers among those of the fleet.
+
+    Attributes:
+        name, role: as in the deployment.
+        first_worker, workers: they are so many, from there on.
+        kv_capacity_tokens: of one of them. idle_w: its power when idle, watts.
+    """
+
+    name: str
+    role: str
+    first_worker: int
+    workers: int
+    kv_capacity_tokens: int
+    idle_w: float
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished simulation.
+
+    kv_capacity_tokens, idle_w: of a worker of the first pool; all pools': ``pools``.
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
     gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
@@ -235,6 +255,7 @@ class Result:
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
     objects: tuple[ObjectUse, ...] = ()
+    pools: tuple[PoolUse, ...] = ()
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.

@@ -20,9 +20,9 @@ from hisearch.specs.base import (
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
 
-RouterName = Literal["random", "round_robin", "power_of_two", "cache_aware"]
 EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
 CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization"]
 ScheduleName = Literal["fcfs", "priority", "lpm", "lof", "dfs-weight", "random"]
@@ -172,25 +172,6 @@ class PoolSpec(Strict):
             tiers=bool(self.tiers),
         )
         return self
-
-
-class RouterSpec(Strict):
-    """Policy of the router in front of the pool; SGLang router's names, defaults and meanings."""
-
-    policy: RouterName = Field(
-        "round_robin",
-        description="random; round_robin; power_of_two: of two random workers the less loaded by tokens; cache_aware: "
-        "balance first, then the longest prefix believed to be cached. The thresholds below are cache_aware's.",
-    )
-    cache_threshold: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.3, description="Share of a prompt that a match must exceed; else the worker with the smallest cache is taken."
-    )
-    balance_abs_threshold: NonNegativeInt = Field(
-        64, description="The least loaded worker is taken where the spread of in-flight requests exceeds this and …"
-    )
-    balance_rel_threshold: Annotated[float, Field(ge=1)] = Field(
-        1.5, description="… the most loaded worker has more than so many times the least loaded one's."
-    )
 
 
 class DefinitionsSpec(Strict):

@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 
 from hisearch.specs.agent_memory import AdaptersSpec, AgentObjectSpec, AgentPolicyName, DistanceSourceName
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
-from hisearch.specs.deployment import EvictionName, RouterName
+from hisearch.specs.deployment import EvictionName
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.routing import RouterName
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec

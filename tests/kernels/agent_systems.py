@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
-from hisearch.simulate import Result, agent_arrays, engine, simulate
+from hisearch.simulate import Result, engine, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.agent_memory import AgentPolicyName, DistanceSourceName
 from hisearch.specs.agent_workload import AgentWorkloadSpec
-from hisearch.specs.deployment import EngineSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents
@@ -71,14 +72,14 @@ class Society:
 
     def run(self, horizon_s: float = math.inf) -> la.Sim:
         """All arrays at the end, or at the horizon."""
-        plan = self.plan
-        config = engine._config(plan, self.workers, RouterSpec(), horizon_s)
+        fleet = FleetPlan((PoolPlan(self.plan, self.workers),))
         room = 50 * len(self.trace) + 1000
-        known = agent_arrays.agents_of(self.trace, plan.agents)
-        sim = engine._allocate(plan, self.trace.arrays, config, 1.0, 0, room, agents=known)
-        cluster.run(sim)
-        assert not sim.counters[la.FAULT]
-        return sim
+        arrays, sims = engine.allocate(fleet, self.trace, [room], horizon_s=horizon_s)
+        cluster.run(arrays)
+        assert not sims[0].counters[la.FAULT]
+        # What pools share is kept alive with them.
+        assert sims[0].fleet is arrays
+        return sims[0]
 
     def simulate(self, **options: Any) -> Result:
         """The run's result."""

@@ -15,16 +15,17 @@ from hypothesis import assume
 from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
 from hisearch.simulate import engine
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from tests.kernels import sglang_invariants as sglang
 from tests.kernels.systems import System
 
 
 def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     """Run a system's kernels and return all their arrays."""
-    plan, trace = system.plan, system.trace
-    config = engine._config(plan, system.workers, system.router, horizon_s)
-    sim = engine._allocate(plan, trace.arrays, config, 1.0, system.seed, 50 * len(trace) + 1000)
-    cluster.run(sim)
+    fleet = FleetPlan((PoolPlan(system.plan, system.workers),), system.router)
+    room = 50 * len(system.trace) + 1000
+    shared, (sim,) = engine.allocate(fleet, system.trace, [room], seed=system.seed, horizon_s=horizon_s)
+    cluster.run(shared)
     # Settings with which requests preempt each other for ever, or what is being copied fills all memory, are not looked
     # at.
     assume(sim.counters[la.FAULT] not in (la.STUCK, la.OUT_OF_MEMORY))
@@ -80,7 +81,8 @@ def check_at_rest(sim: la.Sim) -> None:
         worker = sim.workers[w]
         assert worker.phase == la.IDLE
         assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
-        assert worker.inflight_requests == worker.inflight_tokens == 0
+        member = sim.fleet.members[w]
+        assert member.inflight_requests == member.inflight_tokens == member.outstanding_tokens == 0
         assert not sim.residue[w].any()
         free = sim.trees[w].free_pages + sim.trees[w].evictable_pages
         assert free == sim.trees[w].capacity_pages
@@ -229,8 +231,9 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
     live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
     assert sorted(live) == sorted({*waiting, *decoding, *batch})
-    assert worker.inflight_requests == len(live)
-    assert worker.inflight_tokens == sum(int(sim.trace.input_tokens[r]) for r in live)
+    member = sim.fleet.members[w]
+    assert member.inflight_requests == len(live)
+    assert member.inflight_tokens == sum(int(sim.trace.input_tokens[r]) for r in live)
     assert worker.requests == len(mine)
     assert worker.context_tokens == sum(_known(sim, w, r) for r in decoding)
     page = int(sim.config.page_tokens)

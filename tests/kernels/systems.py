@@ -16,7 +16,8 @@ from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
-from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName, RouterName, RouterSpec
+from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
+from hisearch.specs.routing import RouterName, RouterSpec
 from hisearch.specs.tiers import MOVERS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.validate.restatement import lmcache, sglang, vllm, vllm_offload

@@ -14,6 +14,7 @@ from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
 from hisearch.simulate import engine
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels import store_invariants
@@ -152,10 +153,9 @@ def empty(setting: Setting) -> tuple[la.Sim, Chain]:
         storage=plans[0],
         farther=plans[1],
     )
-    config = engine._config(system.plan, 1, system.router)
-    sim = engine._allocate(system.plan, system.trace.arrays, config, 1.0, 0, 3000)
+    _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [3000])
     sim.trace.priority[:] = 0
-    cluster._reset(sim)
+    cluster._reset_pool(sim)
     slow = [
         Store(system.trace.arrays, Rules(setting.page, pages, policy, ttl_s))
         for pages, policy, ttl_s in zip(setting.pages, setting.policies, setting.ttl_s, strict=True)

@@ -16,6 +16,7 @@ from hisearch.kernels import layout as la
 from hisearch.simulate import Result, simulate
 from hisearch.simulate import engine as engine_arrays
 from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.deployment import EngineSpec
 from hisearch.validate.restatement.recording import Step
 from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
@@ -249,9 +250,10 @@ def test_too_few_node_records_void_a_run_or_change_nothing(schedule: str) -> Non
     expected = system.simulate().requests.finish_s
     voided = 0
     for room in range(80, 400, 16):
-        config = engine_arrays._config(system.plan, 1, system.router, np.inf)
-        sim = engine_arrays._allocate(system.plan, system.trace.arrays, config, 1.0, system.seed, room)
-        cluster.run(sim)
+        fleet, (sim,) = engine_arrays.allocate(
+            FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [room], seed=system.seed
+        )
+        cluster.run(fleet)
         assert sim.counters[la.NODES_USED] <= len(sim.nodes)
         if sim.counters[la.FAULT]:
             assert sim.counters[la.FAULT] == la.NODE_POOL_FULL

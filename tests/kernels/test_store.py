@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hisearch.kernels import cluster, store, store_room
 from hisearch.kernels import layout as la
 from hisearch.simulate import engine
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels import store_invariants
@@ -86,9 +87,8 @@ def empty(setting: Setting) -> tuple[la.Sim, Store]:
             turn_tokens=setting.turn_tokens,
         ),
     )  # fmt: skip
-    config = engine._config(system.plan, 1, system.router)
-    sim = engine._allocate(system.plan, system.trace.arrays, config, 1.0, 0, 3000)
-    cluster._reset(sim)
+    _, (sim,) = engine.allocate(FleetPlan((PoolPlan(system.plan),), system.router), system.trace, [3000])
+    cluster._reset_pool(sim)
     rules = Rules(
         setting.page, setting.capacity_pages, setting.policy, setting.ttl_s, setting.reclaim, setting.tail_tokens,
         setting.turn_tokens,

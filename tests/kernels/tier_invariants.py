@@ -62,7 +62,7 @@ def check_at_rest(sim: la.Sim) -> None:
         worker = sim.workers[w]
         assert worker.phase == la.IDLE
         assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
-        assert worker.inflight_requests == worker.inflight_tokens == 0
+        assert sim.fleet.members[w].inflight_requests == sim.fleet.members[w].inflight_tokens == 0
         assert not sim.residue[w].any()
         assert sim.hosts[w].fetching_tokens == 0
         assert worker.host_hit_tokens == sim.trees[host_pool(sim, w)].read_tokens + sim.hosts[w].loading_tokens

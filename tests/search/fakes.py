@@ -16,7 +16,8 @@ from hisearch.search.demand import Demand
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 from hisearch.specs.slo import SloSpec, SloTerm
 from hisearch.specs.study import BudgetSpec, CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec, TierSpace
 

@@ -16,7 +16,8 @@ from hisearch.search.problem import Problem
 from hisearch.search.recommend import recommend
 from hisearch.search.routing import search_routing
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 from hisearch.specs.study import RoutingSpace
 from tests.search.fakes import FakeEvaluator, make_problem
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from hisearch.kernels import cluster
 from hisearch.kernels import layout as la
 from hisearch.simulate import engine, tier_arrays
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels.systems import System
 
@@ -37,21 +37,21 @@ def starve(name: str, host_tokens: int) -> int:
     spec = EngineSpec.model_validate({"name": name, "page_tokens": 4, "max_running_requests": 8, "chunk_tokens": 64})
     system = System(seed=11, engine=spec, capacity_tokens=1200, workers=2, host_tokens=host_tokens)
     plan = system.plan
-    config = engine._config(plan, 2, system.router, math.inf)
     tiers = tier_arrays.tier_record(plan)
     room = 0
     while True:
         room += 1
-        sim = engine._allocate(plan, system.trace.arrays, config, 1.0, 0, room)
+        fleet, (sim,) = engine.allocate(FleetPlan((PoolPlan(plan, 2),), system.router), system.trace, [room])
         nodes = len(sim.nodes)
         guarded = np.zeros(nodes + _GUARDS, la.NODE).view(np.recarray)
         guarded["begin"][nodes:] = _MARK
         arrays = {field: getattr(sim, f"_{field}_owner", getattr(sim, field)) for field in la.Sim.FIELDS}
         runs, transfers = _guarded(sim.runs, "begin"), _guarded(sim.transfers, "tokens")
         pools = {"nodes": guarded[:nodes], "runs": runs[:-_GUARDS], "transfers": transfers[:-_GUARDS]}
-        sim = la.Sim(**{**arrays, **pools, "config": config, "tiers": tiers})
+        sim = la.Sim(**{**arrays, **pools, "tiers": tiers})
+        fleet.sims[0] = sim.address
         print(name, host_tokens, room, file=sys.stderr, flush=True)
-        cluster.run(sim)
+        cluster.run(fleet)
         assert (guarded["begin"][nodes:] == _MARK).all()
         assert (runs["begin"][-_GUARDS:] == _MARK).all()
         assert (transfers["tokens"][-_GUARDS:] == _MARK).all()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hisearch.simulate import simulate
 from hisearch.simulate.engine import _ROUTERS
-from hisearch.specs.deployment import EngineSpec, RouterName, RouterSpec
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.routing import RouterName, RouterSpec
 from tests.kernels.systems import (
     POLICIES,
     System,

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from hisearch.specs.agent_memory import AdaptersSpec, AgentMemorySpec
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec, PoolSpec, RouterSpec
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MovementSpec, TierSpec
 
 if TYPE_CHECKING:
     from hisearch.simulate.plan import WorkerPlan
     from hisearch.specs.base import DType, EngineName
-    from hisearch.specs.deployment import RouterName
+    from hisearch.specs.routing import RouterName
     from hisearch.specs.workload import GeneratorSpec
     from hisearch.traces.compiled import CompiledTrace
 

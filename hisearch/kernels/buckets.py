@@ -1,0 +1,125 @@
+"""The router policy *bucket*: each member takes prompts of a range of lengths, so that all carry the same load.
+
+Load is prompt tokens sent within a sliding window. The ranges are drawn anew once a window, if the load of one bucket
+has more than doubled or halved since they were last drawn. A lopsided load sends a request to the least loaded member
+instead. Rules: sgl-router's ``bucket``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.kernels.jit import kernel
+
+#: The first ranges divide prompts of so many tokens evenly (sgl-router: characters).
+FIRST_LENGTH = 4096
+NO_BOUND = 2**62
+
+
+@kernel
+def reset(fleet, route):
+    """Even ranges, nothing sent."""
+    route.window_head = 0
+    route.window_tail = 0
+    route.bucket_tokens = 0
+    gap = FIRST_LENGTH // max(route.ups, 1)
+    for k in range(route.ups):
+        fleet.bounds[route.first + k] = (k + 1) * gap - 1
+    if route.ups > 0:
+        fleet.bounds[route.first + route.ups - 1] = NO_BOUND
+
+
+@kernel
+def _load(fleet, route):
+    total = 0
+    for k in range(route.ups):
+        total += fleet.members[fleet.up[route.first + k]].window_tokens
+    return total
+
+
+@kernel
+def _draw(fleet, route):
+    """Cut the window's prompts, by length, into as many parts of equal load as members are up."""
+    count = route.window_tail - route.window_head
+    if count == 0:
+        return
+    share = _load(fleet, route) // route.ups
+    before = route.bucket_tokens
+    if before != 0 and share <= 2 * before and before <= 2 * share:
+        return
+    route.bucket_tokens = share
+    lengths = fleet.lengths[:count]
+    for k in range(count):
+        lengths[k] = fleet.trace.input_tokens[fleet.window[route.window_head + k]]
+    lengths.sort()
+    at = 0
+    lowest = 0
+    for k in range(route.ups - 1):
+        load = 0
+        bound = lowest + share
+        while at < count:
+            load += lengths[at]
+            at += 1
+            if load >= share:
+                if lengths[at - 1] > lowest:
+                    bound = lengths[at - 1]
+                break
+        fleet.bounds[route.first + k] = bound
+        lowest = bound + 1
+    fleet.bounds[route.first + route.ups - 1] = NO_BOUND
+
+
+@kernel
+def _forget(fleet, route, now):
+    """Requests sent longer ago than the window count no more."""
+    while route.window_head < route.window_tail and now - fleet.sent_s[route.window_head] > route.window_s:
+        r = fleet.window[route.window_head]
+        fleet.members[fleet.window_member[route.window_head]].window_tokens -= fleet.trace.input_tokens[r]
+        route.window_head += 1
+
+
+@kernel
+def _close_up(fleet, route):
+    """Make room behind the window's requests; there are twice as many places as requests."""
+    count = route.window_tail - route.window_head
+    for k in range(count):
+        fleet.window[k] = fleet.window[route.window_head + k]
+        fleet.window_member[k] = fleet.window_member[route.window_head + k]
+        fleet.sent_s[k] = fleet.sent_s[route.window_head + k]
+    route.window_head = 0
+    route.window_tail = count
+
+
+@kernel
+def choose(fleet, route, r, now):
+    """The member whose range holds the length of ``r``'s prompt, or the least loaded one."""
+    if now >= route.draw_s:
+        _draw(fleet, route)
+        while route.draw_s <= now:
+            route.draw_s += route.window_s
+    tokens = fleet.trace.input_tokens[r]
+    least = fleet.up[route.first]
+    most = fleet.members[least].window_tokens
+    for k in range(1, route.ups):
+        m = fleet.up[route.first + k]
+        load = fleet.members[m].window_tokens
+        most = max(most, load)
+        if load < fleet.members[least].window_tokens:
+            least = m
+    fewest = fleet.members[least].window_tokens
+    chosen = least
+    if most - fewest <= route.balance_abs or most <= route.balance_rel * fewest:
+        k = 0
+        while tokens > fleet.bounds[route.first + k]:
+            k += 1
+        chosen = fleet.up[route.first + k]
+    fleet.members[chosen].window_tokens += tokens
+    _forget(fleet, route, now)
+    if route.window_tail == fleet.window.shape[0]:
+        _close_up(fleet, route)
+    slot = route.window_tail
+    fleet.window[slot] = r
+    fleet.window_member[slot] = chosen
+    fleet.sent_s[slot] = now
+    route.window_tail = slot + 1
+    return np.int64(chosen)

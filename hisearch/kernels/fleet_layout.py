@@ -1,0 +1,181 @@
+"""The arrays that the pools of a deployment share: arrivals, the router's view of the workers, what is handed over.
+
+Notation
+    N requests, M nodes of the trace's prefix tree, P pools, W workers of all pools: *members*
+    front   members that take arriving requests: those of unified and of prefill pools
+    back    members that take over from prefill pools: those of decode pools
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hisearch.kernels.handle import Array, Handle, Record
+
+#: Roles of a pool: it does both; it computes prompts and makes first tokens; it goes on from there.
+UNIFIED, PREFILL, DECODE = 0, 1, 2
+
+#: Rows of Fleet.routes.
+FRONT, BACK = 0, 1
+
+# Routers.
+RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE, BUCKET = 0, 1, 2, 3, 4
+LEAST_OUTSTANDING_TOKENS, CONSISTENT_HASH, KV_AWARE, WEIGHTED, COST_AWARE = 5, 6, 7, 8, 9
+
+# Admission rules of the front.
+ADMIT_ALL, QUEUE_CAP, TOKEN_BUCKET, SLO_SHEDDING = 0, 1, 2, 3
+
+# States of a member: not there (yet, or any more); takes requests; finishes what it has.
+ABSENT, UP, DRAINING = 0, 1, 2
+
+#: A worker as the router knows it.
+MEMBER = np.dtype(
+    [
+        ("weight", "f8"),  # share of the load that it is fit for
+        ("price", "f8"),  # US dollars an hour
+        ("credit", "f8"),  # weighted: turns that it is owed
+        ("up_s", "f8"),  # when it began to take requests; NaN: never
+        ("gone_s", "f8"),  # when it had drained, or died; NaN: not
+        ("inflight_tokens", "i8"),  # prompt tokens of its requests in flight
+        ("inflight_requests", "i8"),
+        ("outstanding_tokens", "i8"),  # likewise, prompts without a first token alone
+        ("belief_tokens", "i8"),  # cache_aware: prompt tokens that it is believed to hold
+        ("window_tokens", "i8"),  # bucket: prompt tokens sent to it in the window
+        ("taken", "i8"),  # requests sent to it
+        ("pool", "i4"),
+        ("index", "i4"),  # among its pool's workers
+        ("state", "i4"),
+        ("route", "i4"),  # FRONT or BACK
+    ],
+    align=True,
+)
+
+#: A gate: requests that have not ended, the first behind it.
+GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
+
+#: Who a router chooses among, by what rule, and its state.
+ROUTE = np.dtype(
+    [
+        ("policy", "i8"),
+        ("first", "i8"),  # its members: so many from here on
+        ("members", "i8"),
+        ("ups", "i8"),  # of them, those that take requests: the first so many of Fleet.up from ``first`` on, ascending
+        ("robin", "i8"),
+        ("cache_threshold", "f8"),
+        ("balance_abs", "i8"),
+        ("balance_rel", "f8"),
+        ("tree_tokens", "i8"),  # cache_aware: most that a worker is believed to hold once trimmed
+        ("trim_period_s", "f8"),
+        ("trim_s", "f8"),  # when it is trimmed next
+        ("window_s", "f8"),  # bucket: length of the window, and time between two drawings of the boundaries
+        ("draw_s", "f8"),
+        ("window_head", "i8"),  # the window's requests: [head, tail) of Fleet.window
+        ("window_tail", "i8"),
+        ("bucket_tokens", "i8"),  # load of one bucket when the boundaries were last drawn
+        ("load_factor", "f8"),  # consistent_hash: a worker takes at most so many times the mean
+        ("overlap_weight", "f8"),  # kv_aware: worth of a cached prompt token in tokens of load
+        ("staleness_s", "f8"),  # kv_aware: age at which the router's picture of the caches is renewed
+        ("picture_s", "f8"),  # when it is due
+        ("fill_requests", "i8"),  # cost_aware: requests that a worker takes before a dearer one is asked
+    ],
+    align=True,
+)
+
+#: Settings that hold for all pools.
+FLEET = np.dtype(
+    [
+        ("pools", "i8"),
+        ("horizon_s", "f8"),
+        ("late_s", "f8"),  # a first token is late where it takes longer than this
+        ("late_requests", "i8"),  # once more requests than this were late, the run stops
+        ("admission", "i8"),
+        ("queue_cap", "i8"),  # requests in flight for each member that is up
+        ("tokens_rps", "f8"),  # token bucket: rate and depth
+        ("tokens_burst", "f8"),
+        ("shed_s", "f8"),  # slo_shedding: longest wait for a first token that is let in
+        ("prefill_tokens_per_s", "f8"),  # of a member of weight 1
+        ("tokens", "f8"),  # token bucket: what is in it, and since when
+        ("tokens_s", "f8"),
+    ],
+    align=True,
+)
+
+# Columns of Fleet.counters. NEXT_OPEN: first turns delivered; PENDING: follow-ups in the heap; LATE: requests whose
+# first token was late; EVENTS: handled by the event loop.
+NEXT_OPEN, PENDING, LATE, EVENTS = 0, 1, 2, 3
+COUNTERS = 4
+
+
+class Trace(Handle):
+    """``traces.compiled.TraceArrays`` for kernels; read-only."""
+
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "input_tokens": Array("i8", 1),
+        "output_tokens": Array("i8", 1),
+        "max_output_tokens": Array("i8", 1),
+        "think_s": Array("f8", 1),
+        "priority": Array("i4", 1),
+        "prompt_node": Array("i4", 1),
+        "output_node": Array("i4", 1),
+        "parent": Array("i4", 1),
+        "start_tokens": Array("i8", 1),
+        "end_tokens": Array("i8", 1),
+    }
+
+
+class Fleet(Handle):
+    """What all pools share.
+
+    sims (P,): addresses of the pools' ``layout.Sim`` (see ``pools``). next_s, next_kind (P,): of each pool's next
+        event (see ``cluster``).
+    arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): follow-ups by
+        arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,): who waits for
+        whom, as linked lists. gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): who
+        follows when all of a gate's requests have ended; G is 0 where there are none.
+    routes (2,), members (W,): the front's, then the back's. up (W,): see ROUTE.
+    keys, winners (8, 2 * a power of two not below W): trees by which the least and the most loaded members are found
+        (see ``tournament``), four rows a route.
+    belief (M, words) of W bits: workers believed, or known, to hold a trace-tree node; used_s (M, W): when it was last
+        asked of them, of length 0 where nothing is trimmed.
+    affinity (N,): consistent_hash: where on the ring a request's key lies; ring (points,), ring_member (points,): the
+        members' points on it, ascending.
+    window (2 N,): bucket: requests sent, in order; sent_s (2 N,): when; window_member (2 N,): to whom; bounds (W,):
+        longest prompt of each bucket; lengths (2 N,): scratch.
+    rng (2,): a stream for each route.
+    """
+
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "config": Record(FLEET),
+        "trace": Trace,
+        "sims": Array("i8", 1),
+        "next_s": Array("f8", 1),
+        "next_kind": Array("i8", 1),
+        "arrival_s": Array("f8", 1),
+        "sent_to": Array("i4", 1),
+        "pending": Array("i4", 1),
+        "open_loop": Array("i4", 1),
+        "follower_head": Array("i4", 1),
+        "follower_next": Array("i4", 1),
+        "gate": Array("i4", 1),
+        "gates": Array(GATE, 1),
+        "behind_next": Array("i4", 1),
+        "routes": Array(ROUTE, 1),
+        "members": Array(MEMBER, 1),
+        "up": Array("i4", 1),
+        "keys": Array("f8", 2),
+        "winners": Array("i4", 2),
+        "belief": Array("u8", 2),
+        "used_s": Array("f8", 2),
+        "affinity": Array("u8", 1),
+        "ring": Array("u8", 1),
+        "ring_member": Array("i4", 1),
+        "window": Array("i4", 1),
+        "window_member": Array("i4", 1),
+        "sent_s": Array("f8", 1),
+        "bounds": Array("i8", 1),
+        "lengths": Array("i8", 1),
+        "rng": Array("u8", 2),
+        "counters": Array("i8", 1),
+    }

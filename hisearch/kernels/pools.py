@@ -1,0 +1,33 @@
+"""From a pool's number to its arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic, overload
+
+from hisearch.kernels import layout as la
+from hisearch.kernels.handle import HandleType, handle_at
+
+
+def at(fleet: Any, p: int) -> la.Sim:
+    """The arrays of pool ``p``."""
+    sim: la.Sim = handle_at(int(fleet.sims[p]))  # type: ignore[assignment]
+    return sim
+
+
+@intrinsic
+def _as_sim(_typing: Any, address: Any) -> Any:
+    def generate(_context: Any, _builder: Any, _signature: Any, values: Any) -> Any:
+        return values[0]
+
+    return HandleType(la.Sim)(types.int64), generate
+
+
+@overload(at)
+def _at(fleet, p):  # type: ignore[no-untyped-def]  # numba compares the argument lists
+    def call(fleet, p):  # type: ignore[no-untyped-def]
+        return _as_sim(fleet.sims[p])
+
+    return call

@@ -1,0 +1,243 @@
+"""From a fleet's plan to the arrays that its pools share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import flow
+from hisearch.simulate.fleet import FleetPlan, GiveUp, PoolPlan
+from hisearch.simulate.pool_arrays import record, records, trace_of
+from hisearch.specs.routing import RouterSpec
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import TraceArrays
+
+ROUTERS = {
+    "random": fl.RANDOM, "round_robin": fl.ROUND_ROBIN, "power_of_two": fl.POWER_OF_TWO,
+    "cache_aware": fl.CACHE_AWARE, "bucket": fl.BUCKET, "least_outstanding_tokens": fl.LEAST_OUTSTANDING_TOKENS,
+    "consistent_hash": fl.CONSISTENT_HASH, "kv_aware": fl.KV_AWARE, "weighted": fl.WEIGHTED,
+    "cost_aware": fl.COST_AWARE,
+}  # fmt: skip
+ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
+_ADMISSIONS = {
+    "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
+    "slo_shedding": fl.SLO_SHEDDING,
+}  # fmt: skip
+#: Points of each member on the ring of consistent hashing.
+RING_POINTS = 64
+#: The back's stream of random numbers begins apart from the front's: the first 64 bits of the square root of 3's
+#: fraction.
+_BACK_STREAM = 0xBB67AE8584CAA73B
+
+
+def in_order(plan: FleetPlan) -> list[tuple[int, PoolPlan]]:
+    """Pools by their index, in the order of their members: the front's, then the back's."""
+    return sorted(enumerate(plan.pools), key=lambda item: item[1].role == "decode")
+
+
+def first_members(plan: FleetPlan) -> list[int]:
+    """Number of each pool's first member."""
+    first = [0] * len(plan.pools)
+    count = 0
+    for p, pool in in_order(plan):
+        first[p] = count
+        count += pool.replicas
+    return first
+
+
+def allocate(
+    plan: FleetPlan,
+    trace: TraceArrays,
+    *,
+    load: float,
+    seed: int,
+    horizon_s: float,
+    give_up: GiveUp,
+    agents: AgentArrays | None = None,
+) -> Any:
+    """The arrays that pools share; ``sims`` is filled in once they have been made."""
+    count = len(trace.arrival_s)
+    members = _members(plan)
+    routes = _routes(plan, members)
+    front = routes[fl.FRONT]
+    leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
+    believes = plan.router.policy == "cache_aware" or (plan.router.policy == "kv_aware" and plan.router.staleness_s > 0)
+    trims = plan.router.policy == "cache_aware" and plan.router.max_tree_tokens is not None
+    words = (int(front["members"]) + 63) // 64
+    nodes = len(trace.parent)
+    hashes = [k for k, router in enumerate((plan.router, plan.decode_router)) if router.policy == "consistent_hash"]
+    ring, ring_member = _ring(routes, hashes)
+    first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
+    order = np.argsort(trace.arrival_s[first_turns], kind="stable")
+    gates = _gates(agents, count)
+    waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
+    head, after = _followers(waits)
+    window = 2 * count if plan.router.policy == "bucket" else 1
+    return fl.Fleet(
+        config=_settings(plan, horizon_s, give_up),
+        trace=trace_of(trace),
+        sims=np.zeros(len(plan.pools), np.int64),
+        next_s=np.zeros(len(plan.pools)),
+        next_kind=np.zeros(len(plan.pools), np.int64),
+        arrival_s=np.where(trace.previous < 0, trace.arrival_s / load, np.nan),
+        sent_to=np.full(count, -1, np.int32),
+        pending=np.empty(count, np.int32),
+        open_loop=first_turns[order],
+        follower_head=head,
+        follower_next=after,
+        **gates,
+        routes=routes,
+        members=members,
+        up=np.empty(len(members), np.int32),
+        keys=np.empty((2 * flow.ROWS, leaves)),
+        winners=np.empty((2 * flow.ROWS, 2 * leaves), np.int32),
+        belief=np.zeros((nodes if believes else 1, words), np.uint64),
+        used_s=np.zeros((nodes, int(front["members"])) if trims else (0, 0)),
+        affinity=_affinity(plan, trace) if hashes else np.empty(0, np.uint64),
+        ring=ring,
+        ring_member=ring_member,
+        window=np.empty(window, np.int32),
+        window_member=np.empty(window, np.int32),
+        sent_s=np.empty(window),
+        bounds=np.zeros(len(members), np.int64),
+        lengths=np.empty(window, np.int64),
+        rng=np.array([[seed], [seed ^ _BACK_STREAM]], np.uint64),
+        counters=np.zeros(fl.COUNTERS, np.int64),
+    )
+
+
+def _settings(plan: FleetPlan, horizon_s: float, give_up: GiveUp) -> Any:
+    admission = plan.admission
+    return record(
+        fl.FLEET,
+        pools=len(plan.pools),
+        horizon_s=horizon_s,
+        late_s=give_up.ttft_s,
+        late_requests=give_up.requests,
+        admission=_ADMISSIONS[admission.policy],
+        queue_cap=admission.requests_per_worker,
+        tokens_rps=admission.rate_rps,
+        tokens_burst=admission.burst_requests,
+        shed_s=admission.max_wait_s,
+        prefill_tokens_per_s=max(pool.prefill_tokens_per_s for pool in plan.pools),
+        tokens=admission.burst_requests,
+        tokens_s=0.0,
+    )
+
+
+def _members(plan: FleetPlan) -> Any:
+    fastest = max(pool.prefill_tokens_per_s for pool in plan.pools)
+    members = records(sum(pool.replicas for pool in plan.pools), fl.MEMBER)
+    at = 0
+    for p, pool in in_order(plan):
+        mine = members[at : at + pool.replicas]
+        mine["pool"] = p
+        mine["index"] = np.arange(pool.replicas)
+        mine["weight"] = pool.prefill_tokens_per_s / fastest
+        mine["price"] = pool.usd_per_hour
+        mine["route"] = fl.BACK if pool.role == "decode" else fl.FRONT
+        at += pool.replicas
+    return members
+
+
+def _routes(plan: FleetPlan, members: Any) -> Any:
+    """Both routes; the back's is empty where there are no decode workers."""
+    front = int((members["route"] == fl.FRONT).sum())
+    rows = (_route(plan.router, 0, front), _route(plan.decode_router, front, len(members) - front))
+    return np.concatenate(rows).view(np.recarray)
+
+
+def _route(router: RouterSpec, first: int, members: int) -> Any:
+    return record(
+        fl.ROUTE,
+        policy=ROUTERS[router.policy],
+        first=first,
+        members=members,
+        ups=0,
+        robin=0,
+        cache_threshold=router.cache_threshold,
+        balance_abs=router.balance_abs_threshold,
+        balance_rel=router.balance_rel_threshold,
+        tree_tokens=router.max_tree_tokens or 2**62,
+        trim_period_s=router.eviction_interval_s,
+        trim_s=router.eviction_interval_s,
+        window_s=router.bucket_window_s,
+        draw_s=router.bucket_window_s,
+        window_head=0,
+        window_tail=0,
+        bucket_tokens=0,
+        load_factor=router.load_factor,
+        overlap_weight=router.overlap_weight,
+        staleness_s=router.staleness_s,
+        picture_s=0.0,
+        fill_requests=router.fill_requests,
+    )
+
+
+def _gates(agents: AgentArrays | None, count: int) -> dict[str, Any]:
+    """Requests that gates wait for, and those behind them, as linked lists."""
+    if agents is None or agents.gate.max(initial=-1) < 0:
+        none = np.empty(0, np.int32)
+        return {"gate": none, "gates": records(0, fl.GATE), "behind_next": none}
+    gates = records(int(agents.gate.max()) + 1, fl.GATE)
+    gates["left"] = np.bincount(agents.gate[agents.gate >= 0], minlength=len(gates))
+    gates["head"] = -1
+    after = np.full(count, -1, np.int32)
+    waiting = np.flatnonzero(agents.behind >= 0)[::-1]
+    for r, g in zip(waiting.tolist(), agents.behind[waiting].tolist(), strict=True):
+        after[r] = gates["head"][g]
+        gates["head"][g] = r
+    return {"gate": np.array(agents.gate), "gates": gates, "behind_next": after}
+
+
+def _followers(previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Linked lists of who waits for whom, in order of index: head of each request's list, and next in the same list."""
+    head = np.full(len(previous), -1, np.int32)
+    after = np.full(len(previous), -1, np.int32)
+    waiting = np.flatnonzero(previous >= 0)
+    order = waiting[np.argsort(previous[waiting], kind="stable")]
+    owner = previous[order]
+    first = np.ones(len(order), bool)
+    first[1:] = owner[1:] != owner[:-1]
+    head[owner[first]] = order[first]
+    same = np.flatnonzero(~first)
+    after[order[same - 1]] = order[same]
+    return head, after
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """Integers spread evenly over 64 bits (the finalizer of SplitMix64), shape as ``keys``."""
+    z = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def _affinity(plan: FleetPlan, trace: TraceArrays) -> np.ndarray:
+    """Where each request's key lies on the ring: its session's, or that of its prompt's first tokens.
+
+    The key of a prefix is the node of the trace's tree in which it ends: prompts that share it share the node.
+    """
+    router = plan.router if plan.router.policy == "consistent_hash" else plan.decode_router
+    if router.hash_key == "session":
+        return mixed(trace.session)
+    node = trace.prompt_node.astype(np.int64)
+    while True:
+        up = trace.start_tokens[node] >= router.prefix_tokens
+        if not up.any():
+            return mixed(node)
+        node[up] = trace.parent[node[up]]
+
+
+def _ring(routes: Any, hashes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Points of the members of the routes that hash, ascending: (point, member)."""
+    members = np.concatenate(
+        [np.arange(routes[k]["first"], routes[k]["first"] + routes[k]["members"]) for k in hashes] or [np.empty(0)]
+    ).astype(np.int64)
+    points = mixed(np.arange(RING_POINTS)[:, None] + (members[None, :] + 1) * 2**32).ravel()
+    owner = np.broadcast_to(members, (RING_POINTS, len(members))).ravel()
+    order = np.argsort(points, kind="stable")
+    return points[order], owner[order].astype(np.int32)

@@ -1,0 +1,238 @@
+"""From one pool's worker plan to the kernels' arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import layout as la
+from hisearch.kernels import owners
+from hisearch.kernels.gap_bins import BINS
+from hisearch.latency.costs import StepCosts
+from hisearch.simulate import agent_arrays, offload_arrays, tier_arrays
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import TraceArrays
+
+#: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
+_SHUFFLE_STREAMS = 0x6A09E667F3BCC908
+
+ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
+_CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
+_SCHEDULES = {
+    "fcfs": la.FCFS, "priority": la.PRIORITY, "lpm": la.LPM, "lof": la.LOF, "dfs-weight": la.DFS_WEIGHT,
+    "random": la.SHUFFLED,
+}  # fmt: skip
+
+
+def records(count: int, dtype: np.dtype[Any]) -> Any:
+    """``count`` records of zeros."""
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+def record(dtype: np.dtype[Any], **values: float) -> Any:
+    """One record with exactly these values, shape (1,).
+
+    Raises:
+        TypeError: a field is missing or unknown.
+    """
+    if set(values) != set(dtype.names or ()):
+        raise TypeError(f"fields differ: {sorted(set(values) ^ set(dtype.names or ()))}")
+    made = records(1, dtype)
+    for name, value in values.items():
+        made[name] = value
+    return made
+
+
+def config_of(plan: WorkerPlan, workers: int) -> Any:
+    """A pool's settings, shape (1,)."""
+    from hisearch.kernels import doors
+
+    engine = plan.engine
+    page = engine.page_size
+    return record(
+        la.CONFIG,
+        engine=ENGINES[engine.name],
+        door=doors.address(offload_arrays.door(ENGINES[engine.name], offload_arrays.mover_of(plan))),
+        objects=doors.address(la.AGENTS) if plan.agents is not None else 0,
+        pool=0,
+        role=fl.UNIFIED,
+        first_member=0,
+        workers=workers,
+        page_tokens=page,
+        capacity_pages=plan.kv_capacity_tokens // page,
+        host_pages=_host_pages(plan),
+        hicache=plan.movement is not None and plan.movement.mover == "hicache",
+        prefix_caching=engine.prefix_caching,
+        max_running=engine.max_running_requests,
+        chunk_tokens=engine.chunk_tokens,
+        max_prefill_tokens=engine.max_prefill_tokens,
+        max_request_tokens=plan.max_request_tokens,
+        conservativeness=engine.schedule_conservativeness,
+        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else tier_arrays.EVICTIONS[engine.eviction],
+        schedule=_SCHEDULES[engine.schedule],
+        overlap=engine.overlap,
+        chunked_prefill=engine.chunked_prefill,
+        long_prefill_tokens=engine.long_prefill_tokens,
+        reserve_full_prompt=engine.reserve_full_prompt,
+        watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
+        capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
+        mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
+        ignore_eos=plan.ignore_eos,
+        shared_outputs=0,
+        log=0,
+    )
+
+
+def _host_pages(plan: WorkerPlan) -> int:
+    """Pages of the first tier, where it is kept as pages are kept in HBM."""
+    if plan.engine.name == "vllm":
+        return 0
+    return plan.host_capacity_tokens // plan.engine.page_size
+
+
+def costs_of(costs: StepCosts) -> la.Costs:
+    """The tables of step costs, as kernels take them."""
+    skewed = costs.skew_s is not None or costs.late is not None
+    even = np.zeros(1)
+    beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
+    prompts, befores, sequences, means = beside.shape
+    return la.Costs(
+        host=record(
+            la.HOST_COST,
+            step_s=costs.host_s,
+            per_sequence_s=costs.host_per_sequence_s,
+            skewed=skewed,
+            beside_prompts=prompts,
+            beside_befores=befores,
+            beside_sequences=sequences,
+            beside_means=means,
+        ),
+        token_s=costs.token_s,
+        sequence_s=costs.sequence_s,
+        chunk_rate=costs.chunk_rate,
+        decode_s=costs.decode_s,
+        beside_s=np.ascontiguousarray(beside).ravel(),
+        skew_s=even if costs.skew_s is None else costs.skew_s,
+        late=even if costs.late is None else costs.late,
+    )
+
+
+def trace_of(trace: TraceArrays) -> fl.Trace:
+    """A trace's arrays, as kernels take them."""
+    return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
+
+
+def request_records(count: int) -> Any:
+    """Requests that have not arrived."""
+    requests = records(count, la.REQUEST)
+    for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s"):
+        requests[name] = np.nan
+    requests["outcome"] = la.UNREACHED
+    requests["worker"] = -1
+    requests["heap_slot"] = -1
+    requests["fetch"] = -1
+    return requests
+
+
+def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
+    """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.rng``)."""
+    from hisearch.kernels import rng
+
+    # Apart from the router's stream, whose state is the seed itself.
+    state = np.array([seed], np.uint64) ^ np.uint64(_SHUFFLE_STREAMS)
+    return np.array([rng.next_u64(state) for _ in range(workers)], np.uint64)
+
+
+def allocate(
+    plan: WorkerPlan,
+    trace: TraceArrays,
+    settings: Any,
+    *,
+    fleet: fl.Fleet,
+    requests: Any,
+    seed: int,
+    node_room: int,
+    log_room: int = 0,
+    agents: AgentArrays | None = None,
+) -> la.Sim:
+    """All arrays of one pool.
+
+    Args:
+        plan: its worker.
+        trace: what it serves.
+        settings: see ``config_of``; ``shared_outputs`` is set here.
+        fleet: what pools share.
+        requests: records of the requests, shared with pools that never serve the same one at once.
+        seed: of the workers' own random streams.
+        node_room: cache-tree nodes to reserve.
+        log_room: steps to log.
+        agents: whose requests they are.
+    """
+    config = settings[0]
+    count = len(trace.arrival_s)
+    workers = int(config.workers)
+    stores = tier_arrays.store_trees(plan, workers)
+    pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
+    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools
+    # Host pools hold nodes of the workers' trees, pools of objects none.
+    covers = workers + stores
+    nodes = node_room + trees + workers * agent_arrays.object_count(agents, plan.agents)
+    servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
+    tree_records = records(trees, la.TREE)
+    if plan.agents is not None and pools:
+        tree_records["capacity_pages"][covers : covers + pools] = plan.agents.pool_pages
+    radix = config.engine == la.SGLANG
+    sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
+    priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
+    stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
+    ends = radix and config.ignore_eos and not config.prefix_caching
+    owner_head, owner, next_owner = owners.find(trace) if config.engine == la.VLLM else (np.empty(0, np.int32),) * 3
+    settings.shared_outputs = len(owner) > 0
+    return la.Sim(
+        config=settings,
+        fleet=fleet,
+        trace=trace_of(trace),
+        seconds=costs_of(plan.costs.seconds),
+        joules=costs_of(plan.costs.joules),
+        requests=requests,
+        workers=records(workers, la.WORKER),
+        trees=tree_records,
+        agents=agent_arrays.handle(trace, agents, plan.agents, covers, workers, nodes, seed),
+        nodes=np.empty(nodes, la.NODE).view(np.recarray),
+        standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
+        queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
+        **tier_arrays.arrays(plan, trace, workers, node_room),
+        hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
+        hosts=records(workers if config.hicache else 1, hl.HOST),
+        servers=records(servers, hl.SERVER),
+        server_heap=np.empty(servers, np.int32),
+        log_fetches=records(log_room, hl.FETCH_LOG),
+        **offload_arrays.arrays(plan, trace, workers, node_room),
+        cover=np.empty((covers, len(trace.parent)), np.int32),
+        ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
+        residue=np.zeros((workers, config.page_tokens), np.int64),
+        finish_heap=np.empty((workers, config.max_running), np.int32),
+        batch=np.empty((workers, config.max_running), np.int32),
+        launches=records(2 * workers, la.LAUNCH),
+        joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
+        prompts=np.empty((2 * workers, config.max_running) if radix else (1, 1), np.int32),
+        ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
+        queue_order=np.empty((2, count if sorts else 1), np.int32),
+        shuffle_rng=_shuffle_streams(seed, workers),
+        evict_heap=np.empty((trees, nodes if radix else 1), np.int32),
+        owner_head=owner_head,
+        owner=owner,
+        next_owner=next_owner,
+        pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
+        event_heap=np.empty(workers, np.int32),
+        counters=np.zeros(la.COUNTERS, np.int64),
+        gaps=np.zeros(BINS, np.int64),
+        log_steps=np.empty(log_room, la.STEP_LOG).view(np.recarray),
+        log_entries=np.empty(8 * log_room, la.ENTRY_LOG).view(np.recarray),
+        log_lost=np.empty(log_room, np.int32),
+    )
