@@ -37,8 +37,9 @@ docs: $(STAMP) ## Write docs/specs.md from the spec models and the catalogue
 bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE=FILE: Mooncake's conversation trace)
 	$(BIN)/python docs/generate_performance.py --write $(if $(TRACE),--trace $(TRACE))
 
-agents: $(STAMP) ## Simulate societies of agents, write the tables of docs/agents.md
+agents: $(STAMP) ## Simulate societies of agents, write the tables and figures of docs/agents.md
 	$(BIN)/python docs/generate_agents.py --write
+	$(BIN)/python docs/generate_agent_figures.py
 
 accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE.csv: refit host work, rewrite its tables)
 	$(BIN)/python -m pytest -q tests/accuracy

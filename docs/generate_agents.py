@@ -1,10 +1,10 @@
-"""Simulates societies of agents and writes the tables and figures of docs/agents.md (``make agents``).
+"""Simulates societies of agents and writes the tables of docs/agents.md (``make agents``).
 
 Usage::
 
     python docs/generate_agents.py [--write] [--only PART,...]
 
-Without ``--write`` the tables are printed. Figures need Chromium. Every part is a function of the table PARTS.
+Without ``--write`` the tables are printed. Every part is a function of the table PARTS.
 """
 
 from __future__ import annotations
