@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs bench prove-search accuracy hardware profiles clean
+.PHONY: help quickstart test lint format docs bench prove-search agents accuracy hardware profiles clean
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE
 
 prove-search: $(STAMP) ## Hold the search against an enumerated space and flat samplers, write docs/search.md's tables (an hour)
 	$(BIN)/python benchmarks/prove_search.py --write
+
+agents: $(STAMP) ## Simulate societies of agents, write the tables and figures of docs/agents.md
+	$(BIN)/python docs/generate_agents.py --write
+	$(BIN)/python docs/generate_agent_figures.py
 
 accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE.csv: refit host work, rewrite its tables)
 	$(BIN)/python -m pytest -q tests/accuracy

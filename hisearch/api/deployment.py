@@ -245,6 +245,7 @@ class SimulatedDeployment:
             "energy": self.energy(),
             "workers": self.workers(),
             "tiers": tier_rows(self),
+            "objects": [asdict(use) for use in self.result.objects],
             "profile": {
                 "name": costs.profile,
                 "evidence": costs.evidence,

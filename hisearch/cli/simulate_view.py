@@ -12,6 +12,7 @@ from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
 from hisearch.score.terms import notes
 from hisearch.search.deployments import describe
+from hisearch.simulate.result import ObjectUse
 from hisearch.specs.wording import counted
 
 #: Workers that are printed; all are in the JSON form.
@@ -48,6 +49,15 @@ def show(simulated: SimulatedDeployment) -> None:
     output.say(f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}.")
 
 
+def _objects(uses: Sequence[ObjectUse]) -> str:
+    """How often calls found what they need, and how it came there."""
+    calls, found, loads, ahead, stall_s = (
+        sum(getattr(use, name) for use in uses) for name in ("calls", "found", "loads", "loads_ahead", "stall_s")
+    )
+    waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
+    return f"{percent(found / calls if calls else 0.0)} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}"
+
+
 def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     metrics, cost, outcomes = simulated.metrics, simulated.cost, simulated.outcomes()
     figures = {
@@ -73,6 +83,8 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         "KV memory": f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker"
         + (f", {simulated.plan.host_capacity_tokens:,} in its host tier" * bool(simulated.plan.host_capacity_tokens)),
     }
+    if simulated.result.objects:
+        figures["agents' objects"] = _objects(simulated.result.objects)
     if math.isfinite(simulated.horizon_s):
         reached = "was reached" if simulated.result.horizon_reached else "was not reached"
         figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"

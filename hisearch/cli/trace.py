@@ -123,6 +123,11 @@ def generate(
     from hisearch.traces.generate import generate_trace
 
     document = Catalogue().get("Workload", workload)
+    if document.spec.agents is not None:
+        message = (
+            "a society of agents is simulated from its document: a trace file has no place for what its agents wait for"
+        )
+        raise document.error("spec.agents", message)
     generator = document.spec.generator
     if generator is None:
         raise document.error("spec.file", "this workload is read from a file; use `hisearch trace import`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hisearch.export.agents import notes as notes_on_agents
 from hisearch.export.benchmark import Benchmark
 from hisearch.export.cache_tiers import (
     hicache_gb_per_rank,
@@ -101,6 +102,9 @@ def export_deployment(
     files |= target_files(export, benchmark)
     other, notes = other_engine(launch.pool.engine)
     other_pool, tier_notes = on_other_engine(launch.pool, other)
+    if other_pool.agents is not None:
+        tier_notes = [*tier_notes, "What agents need beside KV is not simulated for it, and no flags are written."]
+        other_pool = other_pool.model_copy(update={"agents": None})
     other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
     try:
         files[f"alternatives/{other.name}/run.sh"] = _script(
@@ -211,7 +215,7 @@ def _readme(
         loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),
         tiers=tiers_in_words(launch.pool) if launch.pool.engine.prefix_caching else "",
-        tier_notes=[*_device_notes(launch.pool), *notes_on_tiers(launch.pool)],
+        tier_notes=[*_device_notes(launch.pool), *notes_on_tiers(launch.pool), *notes_on_agents(launch.pool)],
         service_port=SERVICE_PORTS[engine],
         other=other,
         other_title=ENGINE_TITLES[other],

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hisearch.export import agents
 from hisearch.export.cache_tiers import (
     hicache_gb_per_rank,
     is_moved_by,
@@ -186,6 +187,12 @@ SGLANG: Table = (
     ("--schedule-conservativeness", lambda c: f"{c.pool.engine.schedule_conservativeness:g}"),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: True if not c.pool.engine.prefix_caching else None),
+    ("--enable-lora", lambda c: agents.enable_lora(c.pool)),
+    ("--max-lora-rank", lambda c: agents.max_lora_rank(c.pool)),
+    ("--lora-target-modules", lambda c: agents.lora_targets(c.pool)),
+    ("--max-loras-per-batch", lambda c: agents.max_loras_per_batch(c.pool)),
+    ("--lora-eviction-policy", lambda c: agents.lora_eviction_policy(c.pool)),
+    ("--enable-lora-overlap-loading", lambda c: agents.overlap_loading(c.pool)),
     ("--enable-hierarchical-cache", lambda c: True if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if is_moved_by(c.pool, "hicache") else None),

@@ -34,6 +34,7 @@ RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, LAUNCH, ARRIVE, LET_GO = 0, 1
 _MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",
     la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache", la.DECODE_WORKER: "decoding",
+    la.AGENTS: "agents",
 }  # fmt: skip
 
 #: door(sim, errand, w, r, now) -> int

@@ -13,6 +13,10 @@ Of stores alone (see ``store_room``):
     arc       last access, in each of its two lists
     belady    latest next use, of those with the same the deepest, then last access
 
+With agents (see ``agents_due``):
+
+    distance  due latest, then last access
+
 The first in that order goes first; ties by age where the policy keeps the older, else by youth. Source: the strategies
 of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the queue is
 ordered, the engine evicts the lowest first.
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import foresight
+from hisearch.kernels import agents_due, foresight
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -47,6 +51,12 @@ def _otherwise_before(sim, policy, a, b):
     """``_before`` for policies other than lru."""
     na = sim.nodes[a]
     nb = sim.nodes[b]
+    if policy == la.DISTANCE:
+        due = sim.agents.keys[a]
+        other = sim.agents.keys[b]
+        if due != other:
+            return due > other
+        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
     if policy == la.MRU:
         return na.tick > nb.tick or (na.tick == nb.tick and na.serial > nb.serial)
     if policy == la.FIFO or policy == la.CLOCK:
@@ -117,6 +127,8 @@ def sift(sim, v, slot):
 def enter(sim, v, d):
     """Let ``d`` be evicted from cache ``v``."""
     cache = sim.trees[v]
+    if cache.eviction == la.DISTANCE:
+        sim.agents.keys[d] = agents_due.due_of(sim, d)
     slot = cache.heap_size
     sim.evict_heap[v, slot] = d
     cache.heap_size = slot + 1

@@ -60,6 +60,9 @@ MEMBER = np.dtype(
     align=True,
 )
 
+#: A gate: requests that have not ended, the first behind it.
+GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
+
 #: Who a router chooses among, by what rule, and its state.
 ROUTE = np.dtype(
     [
@@ -212,7 +215,8 @@ class Fleet(Handle):
         event (see ``cluster``).
     arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): follow-ups by
         arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,): who waits for
-        whom, as linked lists.
+        whom, as linked lists. gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): who
+        follows when all of a gate's requests have ended; G is 0 where there are none.
     routes (2,), members (W,): the front's, then the back's. up (W,): see ROUTE.
     keys, winners (8, 2 * a power of two not below W): trees by which the least and the most loaded members are found
         (see ``tournament``), four rows a route.
@@ -240,6 +244,9 @@ class Fleet(Handle):
         "open_loop": Array("i4", 1),
         "follower_head": Array("i4", 1),
         "follower_next": Array("i4", 1),
+        "gate": Array("i4", 1),
+        "gates": Array(GATE, 1),
+        "behind_next": Array("i4", 1),
         "routes": Array(ROUTE, 1),
         "members": Array(MEMBER, 1),
         "up": Array("i4", 1),

@@ -77,6 +77,23 @@ def next_arrival(fleet):
 
 
 @kernel
+def _announce_to_gate(fleet, r, now):
+    """The gate that waits for request ``r`` opens with the last of its requests: those behind it follow."""
+    g = fleet.gate[r]
+    if g < 0:
+        return
+    gate = fleet.gates[g]
+    gate.left -= 1
+    if gate.left > 0:
+        return
+    f = gate.head
+    while f >= 0:
+        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
+        _pending_push(fleet, f)
+        f = fleet.behind_next[f]
+
+
+@kernel
 def announce_end(fleet, r, now):
     """Request ``r`` ended at ``now``: its follow-ups come after their think time."""
     f = fleet.follower_head[r]
@@ -84,6 +101,8 @@ def announce_end(fleet, r, now):
         fleet.arrival_s[f] = now + fleet.trace.think_s[f]
         _pending_push(fleet, f)
         f = fleet.follower_next[f]
+    if fleet.gates.shape[0] > 0:
+        _announce_to_gate(fleet, r, now)
 
 
 @kernel

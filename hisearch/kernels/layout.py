@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hisearch.kernels import agents_layout as al
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.fleet_layout import Fleet, Trace
@@ -25,9 +26,13 @@ VLLM, SGLANG, TRTLLM = 0, 1, 2
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 # Of decode workers, whatever their engine.
 DECODE_WORKER = 5
+# What agents need, beside SGLang's engine; no engine of its own.
+AGENTS = 6
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
 CLOCK, TLRU, GDSF, ARC, BELADY = 7, 8, 9, 10, 11
+# With agents.
+DISTANCE = 12
 # TensorRT-LLM's capacity policies.
 GUARANTEED_NO_EVICT, MAX_UTILIZATION = 0, 1
 # Orders of the waiting queue.
@@ -330,6 +335,7 @@ CONFIG = np.dtype(
     [
         ("engine", "i8"),
         ("door", "i8"),  # address of the engine's door (see ``doors``)
+        ("objects", "i8"),  # SGLang: address of the door of ``agents``, 0: agents have nothing but KV
         ("pool", "i8"),  # among those of the fleet
         ("role", "i8"),  # see ``fleet_layout``
         ("first_member", "i8"),  # its workers are so many members of the fleet from here on
@@ -427,8 +433,9 @@ class Sim(Handle):
     blank (1,): a request that has not arrived.
     standings, queued: beside nodes and requests; of length 1 where nothing asks for them. Likewise hosted (beside
         nodes), hosts (W,), fetches, servers (SERVERS W,) and their heap, moves, which a host tier has.
-    trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the host pools of
-        HiCache and TensorRT-LLM, which have none of their own.
+    trees: those with content by prefix (V of them: the workers', the stores', their shadows), then the workers' pools
+        of objects, if they have one apart, and the host pools of HiCache and TensorRT-LLM, which have none of their
+        own.
     cover (V, M): deepest node of tree v with a page that completes in trace-tree node s, or -1; of a store: its first
         run there.
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
@@ -463,6 +470,7 @@ class Sim(Handle):
         "config": Record(CONFIG),
         "fleet": Fleet,
         "trace": Trace,
+        "agents": al.Agents,
         "seconds": Costs,
         "joules": Costs,
         "requests": Array(REQUEST, 1),

@@ -12,7 +12,7 @@ Hits are counted with a host tier only, as in the engine (``hicache``), so that 
 
 from __future__ import annotations
 
-from hisearch.kernels import eviction, tree
+from hisearch.kernels import eviction, objects, tree
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
@@ -143,6 +143,27 @@ def unlock(sim, v, d):
 
 
 @kernel
+def evict_leaf(sim, v, d):
+    """Evict the unlocked leaf ``d``; returns its pages, which are free."""
+    cache = sim.trees[v]
+    node = sim.nodes[d]
+    here = pages_of(sim, d)
+    parent = node.parent
+    above = sim.nodes[parent]
+    above.tick = max(above.tick, node.tick)
+    if stands(sim):
+        sim.standings[parent].priority = max(sim.standings[parent].priority, sim.standings[d].priority)
+    eviction.withdraw(sim, v, d)
+    tree.remove(sim, v, d)
+    if parent >= sim.trees.shape[0]:
+        offer(sim, v, parent)
+    cache.free_pages += here
+    cache.evictable_pages -= here
+    cache.evicted_tokens += here * sim.config.page_tokens
+    return here
+
+
+@kernel
 def make_room(sim, v, pages):
     """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
     cache = sim.trees[v]
@@ -151,21 +172,10 @@ def make_room(sim, v, pages):
     gone = 0
     while gone < pages and cache.heap_size > 0:
         d = sim.evict_heap[v, 0]
-        node = sim.nodes[d]
-        here = pages_of(sim, d)
-        parent = node.parent
-        above = sim.nodes[parent]
-        above.tick = max(above.tick, node.tick)
-        if stands(sim):
-            sim.standings[parent].priority = max(sim.standings[parent].priority, sim.standings[d].priority)
-        eviction.withdraw(sim, v, d)
-        tree.remove(sim, v, d)
-        if parent >= sim.trees.shape[0]:
-            offer(sim, v, parent)
-        gone += here
-    cache.free_pages += gone
-    cache.evictable_pages -= gone
-    cache.evicted_tokens += gone * sim.config.page_tokens
+        if sim.nodes[d].static < 0:
+            gone += objects.evict_from(sim, v, d)
+        else:
+            gone += evict_leaf(sim, v, d)
 
 
 @kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lanes, lists, log, radix
+from hisearch.kernels import agents, device, doors, heaps, hicache, hicache_copies, lanes, lists, log, radix
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
@@ -68,6 +68,9 @@ def _launch(sim, w, now, kind):
     size, decoding, context, longest = _shape(sim, w, kind)
     decodes = kind != la.PREFILL_STEP
     seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context, longest)
+    if sim.config.objects:
+        seconds += sim.agents.loaders[w].at_launch_s
+        sim.agents.loaders[w].at_launch_s = 0.0
     worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context, longest)
     worker.decode_tokens += decoding
     end_s = device.launch(sim, w, now, seconds)
@@ -138,6 +141,12 @@ def _something_comes(sim, w):
 
 
 @kernel
+def _loads(sim, w):
+    """Whether objects are being loaded, whose end is an event."""
+    return sim.config.objects != 0 and sim.agents.loaders[w].object >= 0
+
+
+@kernel
 def _look_again(sim, w):
     """An idle worker with requests waiting tries again when a copy is done or a deadline has passed.
 
@@ -148,7 +157,7 @@ def _look_again(sim, w):
         time = min(time, storage.next_deadline_s(sim, w))
     if time < la.FOREVER_S:
         heaps.event_set(sim, w, time)
-    elif not sim.tiers.storage or not servers.busy(sim, w):
+    elif (not sim.tiers.storage or not servers.busy(sim, w)) and not _loads(sim, w):
         # What the batch to come is to load back may lock all the memory that it needs.
         sim.counters[la.FAULT] = la.STUCK
 
@@ -156,6 +165,9 @@ def _look_again(sim, w):
 @kernel
 def serve(sim, k, now):
     """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
+    if k >= hl.SERVERS * sim.config.workers:
+        doors.knock(sim.config.objects, sim, agents.DONE, k, 0, now)
+        return
     servers.end_part(sim, k, now)
     w = k // hl.SERVERS
     worker = sim.workers[w]
@@ -169,6 +181,8 @@ def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
     log.forget_lost(sim)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
     _turn_to_tiers(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
@@ -263,6 +277,8 @@ def receive(sim, w, r, now):
     order.enqueue(sim, w, r)
     if sim.tiers.storage:
         storage.enter(sim, w, r)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.ARRIVES, w, r, now)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -305,5 +321,7 @@ def door(sim, errand, w, r, now):
         if sim.config.hicache:
             hicache.reset(sim, w)
             storage.reset(sim, w)
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, agents.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)
     return 0

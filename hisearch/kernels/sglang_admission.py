@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache_nodes, lists, radix, tree
+from hisearch.kernels import agents, doors, hicache_nodes, lists, radix, tree
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_running as running
@@ -89,8 +89,16 @@ def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
     """``r`` leaves the queue, ``extend`` of its tokens from ``computed`` on go into the batch (see ``_add``)."""
     lists.note_scheduled(sim, r, now, found, loaded)
     lists.stop_waiting(sim, w, r)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.LOAD, w, r, now)
     _add(sim, w, r, extend, tokens, complete)
     return _verdict(sim, w)
+
+
+@kernel
+def _let_objects_go(sim, w, r, now):
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, now)
 
 
 @kernel
@@ -112,17 +120,22 @@ def try_admit(sim, w, r, now):
     elif sim.config.prefix_caching:
         found, d = radix.walk(sim, sim.workers[w].home, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
     total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
+    if sim.config.objects:
+        total += doors.knock(sim.config.objects, sim, agents.MISSING, w, r, now)
     if total >= _total_left(sim, w):
         return NO_TOKEN
     tokens = _whole_pages(sim, known - found - on_host)
     if tokens >= worker.input_left and worker.batch_size > 0:
         return OTHER
     radix.lock(sim, sim.workers[w].home, d)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.HOLD, w, r, now)
     # What the matched prefix held is not evictable any more.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)
     if not fits:
         radix.unlock(sim, sim.workers[w].home, d)
+        _let_objects_go(sim, w, r, now)
         return NO_TOKEN
     request.node = d
     request.locked_tokens = found
@@ -134,6 +147,7 @@ def try_admit(sim, w, r, now):
     if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
         # What was loaded stays.
         radix.unlock(sim, sim.workers[w].home, request.node)
+        _let_objects_go(sim, w, r, now)
         request.node = sim.workers[w].home
         request.locked_tokens = 0
         request.computed = 0

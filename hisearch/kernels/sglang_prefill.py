@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache_copies, lists
+from hisearch.kernels import agents, doors, hicache_copies, lists
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_admission as admission
@@ -41,6 +41,9 @@ def _admit_waiting(sim, w, places, now):
             return
         after = sim.requests[r].next
         if sim.tiers.storage and not _arrived(sim, w, r):
+            r = after
+            continue
+        if sim.config.objects and not doors.knock(sim.config.objects, sim, agents.READY, w, r, now):
             r = after
             continue
         verdict = admission.try_admit(sim, w, r, now)

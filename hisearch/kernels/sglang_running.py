@@ -15,9 +15,9 @@ of the other requests' horizons, ``next_uncapped`` a clock before which no cappe
 
 from __future__ import annotations
 
+from hisearch.kernels import agents, doors, lists
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
-from hisearch.kernels import lists
 from hisearch.kernels import sglang_gaps as gaps
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels.jit import kernel
@@ -150,6 +150,8 @@ def finish(sim, w, r, now):
     else:
         memory.keep_finished(sim, w, r)
     lists.note_finished(sim, w, r, now)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.ENDS, w, r, now)
 
 
 @kernel

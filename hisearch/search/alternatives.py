@@ -102,13 +102,14 @@ def _with_cache_of(deployment: DeploymentSpec, pool: PoolSpec) -> PoolSpec:
     """
     ours = deployment.pool
     same = ours.engine.name == pool.engine.name
-    choice = TierChoice(tuple(ours.tiers), (ours if same else pool).movement, (ours if same else pool).engine.eviction)
+    like = ours if same else pool
+    choice = TierChoice(tuple(ours.tiers), like.movement, like.engine.eviction, ours.agents)
     alone = deployment.model_copy(update={"pools": [pool]})
     memory_fraction = ours.engine.memory_fraction
     try:
         return with_cache(alone, memory_fraction=memory_fraction, choice=choice).pool
     except ValueError:
-        own = TierChoice(tuple(pool.tiers), pool.movement, pool.engine.eviction)
+        own = TierChoice(tuple(pool.tiers), pool.movement, pool.engine.eviction, pool.agents)
         return with_cache(alone, memory_fraction=memory_fraction, choice=own).pool
 
 

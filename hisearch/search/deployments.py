@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hisearch.search.tier_choices import TierChoice, tier_parameters
+from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.devices import DevicesSpec
@@ -75,6 +76,7 @@ def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: Ti
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
     data["tiers"] = [tier.model_dump() for tier in choice.tiers]
     data["movement"] = choice.movement.model_dump()
+    data["agents"] = choice.agents.model_dump() if choice.agents is not None else None
     return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
 
 
@@ -195,6 +197,11 @@ def tiers_in_words(pool: PoolSpec) -> str:
     return ", ".join([*stores(pool), mover_in_words(pool)]) if pool.tiers else ""
 
 
+def agents_in_words(agents: AgentMemorySpec) -> str:
+    """``agents by distance, 125 slots``."""
+    return f"agents by {agents.policy}" + (f", {agents.slots} slots" if agents.slots is not None else "")
+
+
 def describe(deployment: DeploymentSpec) -> str:
     """One line that tells deployments of a study apart: each pool, and the router where it has a choice."""
     several = len(deployment.pools) > 1
@@ -213,4 +220,6 @@ def _pool_in_words(pool: PoolSpec, *, named: bool) -> str:
         parts.append(devices_in_words(pool.devices))
     if pool.tiers:
         parts.append(tiers_in_words(pool))
+    if pool.agents is not None:
+        parts.append(agents_in_words(pool.agents))
     return (f"{pool.name}: " if named else "") + " · ".join(parts)

@@ -214,6 +214,7 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                     weight_dtype=weight_dtype,
                     kv_dtype=kv_dtype,
                     devices=devices,
+                    agents=problem.tier_choices(engine).starting_agents,
                 )
             except ValueError:
                 refused += 1
@@ -259,7 +260,8 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
 def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
     """A worker with the tiers of stages 1 and 2: the smallest of the space that it can use; None where none suit."""
     for choice in problem.tier_choices(pool.engine.name).smallest_first():
-        with_tiers = pool.model_copy(update={"tiers": list(choice.tiers), "movement": choice.movement})
+        update = {"tiers": list(choice.tiers), "movement": choice.movement, "agents": choice.agents}
+        with_tiers = pool.model_copy(update=update)
         if not choice.tiers or problem.planner.can_build(with_tiers):
             return with_tiers
     return None

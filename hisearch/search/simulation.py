@@ -16,6 +16,7 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.evaluate import evaluate
 from hisearch.search.job import Evaluation, Job
 from hisearch.simulate.plan import (
+    AgentsRefused,
     TierRefused,
     WorkerPlan,
     check_split,
@@ -115,7 +116,7 @@ class Simulation:
             return False
         try:
             self.plan(pool)
-        except (DoesNotFit, InvalidParallelism, TierRefused):
+        except (AgentsRefused, DoesNotFit, InvalidParallelism, TierRefused):
             return False
         return True
 

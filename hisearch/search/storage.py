@@ -134,6 +134,12 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
         "hierarchy": ["inclusive", *cache.movement.hierarchy],
         "eviction": sorted({"lru", *cache.eviction}),
     }
+    if cache.agents is not None:
+        categories |= {
+            "agent_policy": cache.agents.policies,
+            "agent_slots": sorted({slots for slots in cache.agents.slots if slots is not None}),
+            "agent_ahead_s": cache.agents.ahead_s,
+        }
     for number, tier in enumerate(cache.tiers, 1):
         categories |= {
             f"tier_{number}_gib": sorted({0.0, *tier.sizes()}),

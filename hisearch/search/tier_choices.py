@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hisearch.specs.agent_memory import AgentMemorySpec, AgentPolicyName
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EvictionName, PoolSpec
 from hisearch.specs.hardware import ScopeName
-from hisearch.specs.study import CacheSpace, TierSpace
+from hisearch.specs.study import AgentMemorySpace, CacheSpace, TierSpace
 from hisearch.specs.tiers import (
     MOST_TIERS,
     MOVERS,
@@ -37,11 +38,12 @@ class NotOffered(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class TierChoice:
-    """Tiers, their movement, and the eviction of device memory."""
+    """Tiers, their movement, the eviction of device memory, and what agents keep in it."""
 
     tiers: tuple[TierSpec, ...]
     movement: MovementSpec
     eviction: EvictionName
+    agents: AgentMemorySpec | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class TierChoices:
         gib = ask("tier_1_gib", self.space.tiers[0].sizes()) if self.space.tiers else 0.0
         if gib == 0:
             # SGLang's lfu is lru then: it counts no hits without a host tier (0.5.9).
-            return TierChoice((), MovementSpec(), self.starting_eviction)
+            return TierChoice((), MovementSpec(), self.starting_eviction, self._agents(ask, tiered=False))
         mover: MoverName = ask("mover", self._movers)
         tiers = [self._tier(ask, 1, self.space.tiers[0], gib, mover)]
         for number, tier in enumerate(self.space.tiers[1 : MOST_TIERS[mover]], 2):
@@ -89,8 +91,28 @@ class TierChoices:
                 break
             tiers.append(self._tier(ask, number, tier, gib, mover))
         movement = self._movement(ask, mover, len(tiers))
-        eviction: EvictionName = ask("eviction", self.space.eviction) if self.engine == "sglang" else "lru"
-        return TierChoice(tuple(tiers), movement, eviction)
+        agents = self._agents(ask, tiered=True)
+        evictions: Sequence[EvictionName] = self.space.eviction
+        if self.engine != "sglang" or (agents is not None and agents.policy != "lru"):
+            return TierChoice(tuple(tiers), movement, "lru", agents)
+        return TierChoice(tuple(tiers), movement, ask("eviction", evictions), agents)
+
+    def _agents(self, ask: Ask, *, tiered: bool) -> AgentMemorySpec | None:
+        """What agents keep in device memory."""
+        space = self.space.agents
+        if space is None:
+            return None
+        policy: AgentPolicyName = ask("agent_policy", space.policies)
+        slots: int | None = ask("agent_slots", _slots(space, tiered=tiered))
+        ahead_s: float = ask("agent_ahead_s", space.ahead_s if policy == "distance" else space.ahead_s[:1])
+        return AgentMemorySpec(
+            policy=policy,
+            distance=space.distance,
+            adapters=space.adapters,
+            objects=space.objects,
+            slots=slots,
+            ahead_s=ahead_s,
+        )
 
     @property
     def _movers(self) -> list[MoverName]:
@@ -109,6 +131,12 @@ class TierChoices:
     def starting_eviction(self) -> EvictionName:
         """What device memory evicts by where that is no choice."""
         return "lru" if self.engine != "sglang" or "lru" in self.space.eviction else self.space.eviction[0]
+
+    @property
+    def starting_agents(self) -> AgentMemorySpec | None:
+        """What agents keep in device memory where that is no choice, and there are no tiers."""
+        slots = None if self.space.agents is None else self.space.agents.slots
+        return self._agents(_first({}), tiered=slots is not None and None not in slots)
 
     def _tier(self, ask: Ask, number: int, tier: TierSpace, gib: float, mover: MoverName) -> TierSpec:
         medium = ask(f"tier_{number}_medium", tier.media)
@@ -163,6 +191,8 @@ class TierChoices:
         found = self.choose(ask)
         if list(found.tiers) != pool.tiers or (pool.tiers and found.movement != _named(pool)):
             raise NotOffered("the tiers differ in what is no choice")
+        if found.agents != pool.agents:
+            raise NotOffered("agents' objects differ in what is no choice")
         return made
 
     def neighbours(self, pool: PoolSpec, *, all_sizes: bool = False) -> Iterator[TierChoice]:
@@ -188,12 +218,21 @@ class TierChoices:
             for number, tier in enumerate(self.space.tiers[: MOST_TIERS[mover]], 1):
                 sizes = tier.sizes()
                 if sizes[0] == 0 and number == 1:
-                    without = 1
+                    without = self._agent_settings(tiered=False)
                 elif sizes[0] == 0:
                     total += product * self._settings(mover, number - 1)
                 product *= sum(size > 0 for size in sizes) * self._variants(tier, number, mover)
             total += product * self._settings(mover, min(len(self.space.tiers), MOST_TIERS[mover]))
-        return total + without if self.space.tiers else 1
+        return total + without if self.space.tiers else self._agent_settings(tiered=False)
+
+    def _agent_settings(self, *, tiered: bool) -> int:
+        """Choices of what agents keep, and of device eviction."""
+        evictions = len(self.space.eviction) if self.engine == "sglang" and tiered else 1
+        space = self.space.agents
+        if space is None:
+            return evictions
+        ways = {"lru": evictions, "distance": len(space.ahead_s)}
+        return len(_slots(space, tiered=tiered)) * sum(ways.get(policy, 1) for policy in space.policies)
 
     def _variants(self, tier: TierSpace, number: int, mover: MoverName) -> int:
         """Choices of a tier of one size."""
@@ -203,7 +242,7 @@ class TierChoices:
     def _settings(self, mover: MoverName, tiers: int) -> int:
         """Choices of movement and device eviction with so many tiers."""
         space = self.space.movement
-        found = len(self.space.eviction) if self.engine == "sglang" else 1
+        found = self._agent_settings(tiered=True)
         if mover == "hicache":
             found *= len(space.write_policy)
         if mover == "hicache" and tiers > 1:
@@ -227,7 +266,14 @@ def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
             found["hierarchy"] = pool.movement.hierarchy
     if pool.engine.name == "sglang":
         found["eviction"] = pool.engine.eviction
+    if pool.agents is not None:
+        found |= {f"agent_{name}": getattr(pool.agents, name) for name in ("policy", "slots", "ahead_s")}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _slots(space: AgentMemorySpace, *, tiered: bool) -> list[int | None]:
+    """Those that a worker with or without tiers may have."""
+    return [slots for slots in space.slots if slots is not None or not tiered]
 
 
 _OF_A_TIER = ("gib", "medium", "scope", "eviction", "ttl_s")

@@ -10,7 +10,7 @@ import numpy as np
 
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
-from hisearch.simulate import fleet_arrays, offload_arrays, pool_arrays, tier_arrays, tier_use
+from hisearch.simulate import agent_arrays, fleet_arrays, offload_arrays, pool_arrays, tier_arrays, tier_use
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import (
@@ -137,6 +137,8 @@ def simulate_fleet(
 
     for pool in plan.pools:
         _check_priorities(pool.plan, trace)
+        if pool.plan.agents is not None and len(plan.pools) > 1:
+            raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
             raise ValueError(f"replicas must be at least 1, not {pool.replicas}")
     if not (load > 0 and math.isfinite(load)):
@@ -200,7 +202,9 @@ def allocate(
         log_room: steps to log; 0: none.
     """
     arrays = trace.arrays
-    fleet = fleet_arrays.allocate(plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up)
+    fleet = fleet_arrays.allocate(
+        plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, agents=trace.agents
+    )
     one = np.ones(len(trace), np.int64)
     prompts = arrays._replace(output_tokens=one, max_output_tokens=one)
     first = fleet_arrays.first_members(plan)
@@ -219,6 +223,7 @@ def allocate(
                 seed=seed,
                 node_room=rooms[p],
                 log_room=log_room,
+                agents=agent_arrays.agents_of(trace, pool.plan.agents),
             )
         )
         fleet.sims[p] = sims[p].address
@@ -298,6 +303,7 @@ def _result(
         fetches_ahead=any(tier_arrays.storage_of(each) for each in plans),
         pools=pools,
         tier_energy=tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token) for tier in plans[0].tiers),
+        objects=tuple(use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim)),
     )
 
 

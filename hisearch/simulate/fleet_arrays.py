@@ -12,6 +12,7 @@ from hisearch.kernels import flow
 from hisearch.simulate.fleet import FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.pool_arrays import record, records, trace_of
 from hisearch.specs.routing import RouterSpec
+from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
 ROUTERS = {
@@ -49,7 +50,16 @@ def first_members(plan: FleetPlan) -> list[int]:
     return first
 
 
-def allocate(plan: FleetPlan, trace: TraceArrays, *, load: float, seed: int, horizon_s: float, give_up: GiveUp) -> Any:
+def allocate(
+    plan: FleetPlan,
+    trace: TraceArrays,
+    *,
+    load: float,
+    seed: int,
+    horizon_s: float,
+    give_up: GiveUp,
+    agents: AgentArrays | None = None,
+) -> Any:
     """The arrays that pools share; ``sims`` is filled in once they have been made."""
     count = len(trace.arrival_s)
     members = _members(plan)
@@ -64,7 +74,9 @@ def allocate(plan: FleetPlan, trace: TraceArrays, *, load: float, seed: int, hor
     ring, ring_member = _ring(routes, hashes)
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
-    head, after = _followers(trace.previous)
+    gates = _gates(agents, count)
+    waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
+    head, after = _followers(waits)
     window = 2 * count if plan.router.policy == "bucket" else 1
     return fl.Fleet(
         config=_settings(plan, horizon_s, give_up),
@@ -78,6 +90,7 @@ def allocate(plan: FleetPlan, trace: TraceArrays, *, load: float, seed: int, hor
         open_loop=first_turns[order],
         follower_head=head,
         follower_next=after,
+        **gates,
         routes=routes,
         members=members,
         up=np.empty(len(members), np.int32),
@@ -230,6 +243,22 @@ def _route(router: RouterSpec, first: int, members: int) -> Any:
         picture_s=0.0,
         fill_requests=router.fill_requests,
     )
+
+
+def _gates(agents: AgentArrays | None, count: int) -> dict[str, Any]:
+    """Requests that gates wait for, and those behind them, as linked lists."""
+    if agents is None or agents.gate.max(initial=-1) < 0:
+        none = np.empty(0, np.int32)
+        return {"gate": none, "gates": records(0, fl.GATE), "behind_next": none}
+    gates = records(int(agents.gate.max()) + 1, fl.GATE)
+    gates["left"] = np.bincount(agents.gate[agents.gate >= 0], minlength=len(gates))
+    gates["head"] = -1
+    after = np.full(count, -1, np.int32)
+    waiting = np.flatnonzero(agents.behind >= 0)[::-1]
+    for r, g in zip(waiting.tolist(), agents.behind[waiting].tolist(), strict=True):
+        after[r] = gates["head"][g]
+        gates["head"][g] = r
+    return {"gate": np.array(agents.gate), "gates": gates, "behind_next": after}
 
 
 def _followers(previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,8 @@ from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
+from hisearch.simulate.agent_memory import AgentsRefused, plan_agents, with_adapters
+from hisearch.simulate.agent_plan import AgentPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
@@ -28,6 +30,8 @@ from hisearch.specs.tiers import MOVER_TITLES, SIMULATED_MOVERS, may_expire, mov
 
 __all__ = [
     "NO_WINDOW",
+    "AgentPlan",
+    "AgentsRefused",
     "DevicesRefused",
     "MovementPlan",
     "TierPlan",
@@ -60,6 +64,7 @@ class WorkerPlan:
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: that share what is of node scope.
     split: how the worker's copy of the model lies on its accelerators. power: what it draws beside its steps.
+    agents: what they need beside KV, and how it is kept; None: nothing.
     """
 
     engine: EngineSpec
@@ -71,6 +76,7 @@ class WorkerPlan:
     tiers: tuple[TierPlan, ...] = ()
     movement: MovementPlan | None = None
     workers_per_node: int = 1
+    agents: AgentPlan | None = None
     split: Parallelism = ONE
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
 
@@ -141,6 +147,7 @@ def plan_worker(
     Raises:
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
         InvalidParallelism: the model cannot be split over that many ranks.
+        AgentsRefused: objects of agents that the model does not have, or that leave no room for KV.
         TierRefused: a tier that the mover cannot use, that no node has, or that is not simulated.
         DevicesRefused: devices that the pool's operators cannot run on.
         ValueError: a medium that is not known.
@@ -151,6 +158,7 @@ def plan_worker(
     memory, tiers = plan_room(
         pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=beside
     )
+    agents = plan_agents(pool, model, memory, accelerator)
     costs = compile_costs(
         profile_name,
         profile,
@@ -166,17 +174,19 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens,
         devices=beside,
     )
+    objects_tokens = agents.pool_pages * engine.page_size if agents is not None else 0
     return WorkerPlan(
         engine,
-        costs,
+        with_adapters(costs, pool, model, accelerator),
         memory,
-        memory.kv_capacity_tokens,
+        memory.kv_capacity_tokens - objects_tokens,
         max_request_tokens=model.max_context_tokens,
         tiers=tiers.plans,
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
         split=pool.parallelism,
         power=plan_power(pool.parallelism, model, accelerator, host),
+        agents=agents,
     )
 
 

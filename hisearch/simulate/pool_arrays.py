@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import agents_layout as al
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
 from hisearch.latency.costs import StepCosts
-from hisearch.simulate import offload_arrays, tier_arrays
+from hisearch.simulate import agent_arrays, offload_arrays, tier_arrays
 from hisearch.simulate.plan import WorkerPlan
+from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
 #: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
@@ -67,6 +69,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         la.CONFIG,
         engine=ENGINES[engine.name],
         door=doors.address(door_of(plan, role)),
+        objects=doors.address(la.AGENTS) if plan.agents is not None else 0,
         pool=0,
         role=role,
         first_member=0,
@@ -86,7 +89,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         max_request_tokens=plan.max_request_tokens,
         horizon_s=math.inf,
         conservativeness=engine.schedule_conservativeness,
-        eviction=tier_arrays.EVICTIONS[engine.eviction],
+        eviction=la.DISTANCE if agent_arrays.evicts_by_due(plan.agents) else tier_arrays.EVICTIONS[engine.eviction],
         schedule=_SCHEDULES[engine.schedule],
         # While results are taken in, the batches of other lanes keep a pipeline busy.
         overlap=engine.overlap and plan.lane_kind != "pipe",
@@ -189,6 +192,7 @@ def allocate(
     seed: int,
     node_room: int,
     log_room: int = 0,
+    agents: AgentArrays | None = None,
 ) -> la.Sim:
     """All arrays of one pool.
 
@@ -200,15 +204,21 @@ def allocate(
         seed: of the workers' own random streams.
         node_room: cache-tree nodes to reserve.
         log_room: steps to log.
+        agents: whose requests they are.
     """
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
     stores = tier_arrays.store_trees(plan, workers)
-    trees = workers * (2 if config.host_pages > 0 else 1) + stores
-    # Host pools hold nodes of the workers' trees.
+    pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
+    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools
+    # Host pools hold nodes of the workers' trees, pools of objects none.
     covers = workers + stores
-    nodes = node_room + trees
+    nodes = node_room + trees + workers * agent_arrays.object_count(agents, plan.agents)
+    servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
+    tree_records = records(trees, la.TREE)
+    if plan.agents is not None and pools:
+        tree_records["capacity_pages"][covers : covers + pools] = plan.agents.pool_pages
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)
@@ -226,15 +236,16 @@ def allocate(
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),
-        trees=records(trees, la.TREE),
+        trees=tree_records,
+        agents=agent_arrays.handle(trace, agents, plan.agents, covers, workers, nodes, seed),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=records(workers if config.hicache else 1, hl.HOST),
-        servers=records(hl.SERVERS * workers if config.hicache else 1, hl.SERVER),
-        server_heap=np.empty(hl.SERVERS * workers, np.int32),
+        servers=records(servers, hl.SERVER),
+        server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_room, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_room),
         cover=np.empty((covers, len(trace.parent)), np.int32),

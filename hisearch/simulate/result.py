@@ -227,6 +227,32 @@ class TierEnergy(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ObjectUse:
+    """What agents' objects did at one worker.
+
+    Attributes:
+        calls: that reached it. found: of them, those all of whose objects were resident.
+        loads: that ended. loads_ahead: of them, those begun before their call. used_ahead: of these, those that a call
+            then used. preempted: loads that gave way. evicted: objects that were dropped for want of room.
+        load_s: link time of the loads that ended. stall_s: of it, what steps waited for. wasted_s: link time of the
+            preempted ones.
+        peak_tokens: most that the pool they lie in held at once, in KV tokens.
+    """
+
+    calls: int
+    found: int
+    loads: int
+    loads_ahead: int
+    used_ahead: int
+    preempted: int
+    evicted: int
+    load_s: float
+    stall_s: float
+    wasted_s: float
+    peak_tokens: int
+
+
+@dataclass(frozen=True)
 class PoolUse:
     """A pool's workers among those of the fleet.
 
@@ -270,6 +296,7 @@ class Result:
     observed_s: from the first arrival to the end of the run: the horizon where it was reached, else the last event.
     stores, links: what the tiers and the ways between them did in that time. fetches_ahead: storage is read for
         requests that wait. tier_energy: of moving a token of the first pool, by tier, nearest first.
+    objects: what agents' objects did, by worker; empty where they have none.
     """
 
     requests: RequestTable
@@ -287,6 +314,7 @@ class Result:
     links: tuple[LinkUse, ...] = ()
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
+    objects: tuple[ObjectUse, ...] = ()
     pools: tuple[PoolUse, ...] = ()
     hand_overs: tuple[HandOverUse, ...] = ()
     tier_energy: tuple[TierEnergy, ...] = ()

@@ -160,7 +160,8 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
     movement = plan.movement
     if movement is None:
-        return np.zeros(1, hl.LINK).view(np.recarray)
+        # What agents' objects travel on; how long they take is their own.
+        return np.zeros(2 * workers, hl.LINK).view(np.recarray)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
     if movement.mover == "lmcache":

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from hisearch.specs.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.base import (
     ENGINE_TITLES,
     Count,
@@ -179,6 +180,9 @@ class PoolSpec(Strict):
         default_factory=list, max_length=3, description="KV cache below device memory, nearest first; none by default."
     )
     movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
+    agents: AgentMemorySpec | None = Field(
+        None, description="What agents need in device memory beside KV, such as adapters; nothing by default."
+    )
     devices: DevicesSpec | None = Field(
         None, description="Devices beside the accelerators, and which operators, weights and experts are where."
     )
@@ -226,6 +230,14 @@ class PoolSpec(Strict):
             )
             raise KeyedError(("engine", "experts", "redundant"), message)
         check_tiers(self.engine.name, self.engine.page_size, self.tiers, self.movement)
+        engine = self.engine
+        check_agents(
+            self.agents,
+            engine=engine.name,
+            caching=engine.prefix_caching,
+            eviction=engine.eviction,
+            tiers=bool(self.tiers),
+        )
         return self
 
 

@@ -235,11 +235,16 @@ class _Resolver:
             self.accelerator(hardware, document, f"{keypath}.attention_ffn.ffn_accelerator", apart.ffn_accelerator)
 
     def _absolute(self, workload: Document[WorkloadSpec]) -> Document[WorkloadSpec]:
-        file = workload.spec.file
-        if file is None:
+        file, agents = workload.spec.file, workload.spec.agents
+        if file is not None:
+            path = self._file(workload, "spec.file.path", file.path)
+            spec = workload.spec.model_copy(update={"file": file.model_copy(update={"path": str(path)})})
+        elif agents is not None and agents.graph.path is not None:
+            path = self._file(workload, "spec.agents.graph.path", agents.graph.path)
+            graph = agents.graph.model_copy(update={"path": str(path)})
+            spec = workload.spec.model_copy(update={"agents": agents.model_copy(update={"graph": graph})})
+        else:
             return workload
-        path = self._file(workload, "spec.file.path", file.path)
-        spec = workload.spec.model_copy(update={"file": file.model_copy(update={"path": str(path)})})
         return Document(workload.kind, workload.name, spec, workload.source, workload.base, workload.description)
 
     def _workload_file(self, document: Document[Any], keypath: str, ref: str) -> Path | None:

@@ -106,11 +106,12 @@ class ResolvedStudy:
 
     @property
     def trace_file(self) -> Path | None:
-        """The trace file that is read; None where the workload is generated."""
+        """The trace file, or the graph's edges, that are read; None where the workload is generated."""
         if isinstance(self.workload, Path):
             return self.workload
-        file = self.workload.spec.file
-        return Path(file.path) if file is not None else None
+        file, agents = self.workload.spec.file, self.workload.spec.agents
+        path = agents.graph.path if agents is not None else file.path if file is not None else None
+        return Path(path) if path is not None else None
 
     @property
     def documents(self) -> list[Document[Any]]:

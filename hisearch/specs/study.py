@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from hisearch.specs.agent_memory import AdaptersSpec, AgentObjectSpec, AgentPolicyName, DistanceSourceName
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.deployment import EvictionName
 from hisearch.specs.devices import DevicesSpec
@@ -171,6 +172,25 @@ class MovementSpace(Strict):
     )
 
 
+class AgentMemorySpace(Strict):
+    """Choices of a pool's section agents; what is not searched is as it says there."""
+
+    policies: list[AgentPolicyName] = Field(
+        default=["lru", "distance"], min_length=1, description="As Agents's policy."
+    )
+    slots: list[Count | None] = Field(
+        default=[None],
+        min_length=1,
+        description="As Agents's slots; null, a shared pool, needs a worker without tiers.",
+    )
+    ahead_s: list[NonNegative] = Field(
+        default=[10.0], min_length=1, description="Policy distance: as Agents's ahead_s."
+    )
+    distance: DistanceSourceName = Field("trace", description="As Agents's distance.")
+    adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
+    objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
+
+
 _TIERS = "write tiers: [{media: [ddr5], gib: [0, 128, 256]}]"
 
 
@@ -196,11 +216,17 @@ class CacheSpace(Strict):
         description="Nearest first; by default {media: [ddr5], gib: [0, 128, 256, 512]}. Empty: no tiers.",
     )
     movement: MovementSpace = Field(MovementSpace(), description="How KV moves between them.")
+    agents: AgentMemorySpace | None = Field(
+        None, description="What agents need in device memory beside KV; the engine sglang alone simulates it."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> CacheSpace:
         if self.memory_fraction[0] > self.memory_fraction[1]:
             raise ValueError("memory_fraction: the lower bound exceeds the upper")
+        tiered = bool(self.tiers) and self.tiers[0].sizes()[-1] > 0
+        if self.agents is not None and tiered and not any(self.agents.slots):
+            raise KeyedError(("agents", "slots"), "workers with tiers need a number; null is for those without")
         return self
 
 
@@ -214,6 +240,14 @@ class SearchSpaceSpec(Strict):
         "auto",
         description="Name or path of the LatencyProfile that prices steps; auto takes that of accelerator and engine.",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> SearchSpaceSpec:
+        others = [engine for engine in self.execution.engines if engine != "sglang"]
+        if self.cache.agents is not None and others:
+            message = f"agents' objects are simulated for the engine sglang, not {', '.join(others)}"
+            raise KeyedError(("cache", "agents"), message)
+        return self
 
 
 class WorkloadRef(Strict):

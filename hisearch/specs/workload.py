@@ -1,4 +1,4 @@
-"""Kind ``Workload``: a trace file, or a generator of one."""
+"""Kind ``Workload``: a trace file, a generator of one, or a society of agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from hisearch.specs.agent_workload import AgentWorkloadSpec
 from hisearch.specs.base import Count, NonNegative, NonNegativeInt, Positive, Provenance, Strict
+from hisearch.specs.distributions import LengthSpec, ThinkSpec
 
 TraceFormat = Literal[
     "auto", "hisearch", "mooncake", "azure", "burstgpt", "bailian", "sharegpt_lengths", "weka", "lmcache",
@@ -16,45 +18,6 @@ TraceFormat = Literal[
 #: How follow-ups are replayed: as the format is best known (docs/traces.md), at their recorded times, or ``think_s``
 #: after their predecessor's last token.
 FollowUps = Literal["auto", "open_loop", "closed_loop"]
-
-
-class LengthSpec(Strict):
-    """A distribution of token counts, rounded, and clipped to ``[min_tokens, max_tokens]``."""
-
-    distribution: Literal["lognormal", "pareto", "constant", "empirical"] = Field(
-        description="Which of the parameters below are needed."
-    )
-    mean_log: float | None = Field(None, description="lognormal: mean of ln(tokens).")
-    sigma_log: Positive | None = Field(None, description="lognormal: standard deviation of ln(tokens).")
-    scale_tokens: Positive | None = Field(None, description="pareto: smallest value; constant: the value.")
-    shape: Positive | None = Field(None, description="pareto: tail index.")
-    quantiles: list[tuple[float, float]] | None = Field(
-        None, description="empirical: [probability, tokens] knots, linear in between."
-    )
-    min_tokens: Count = Field(1, description="Shorter draws are raised to it.")
-    max_tokens: Count = Field(131072, description="Longer draws are cut to it.")
-
-    @model_validator(mode="after")
-    def _check(self) -> LengthSpec:
-        needed = {
-            "lognormal": ("mean_log", "sigma_log"), "pareto": ("scale_tokens", "shape"),
-            "constant": ("scale_tokens",), "empirical": ("quantiles",),
-        }[self.distribution]  # fmt: skip
-        for name in needed:
-            if getattr(self, name) is None:
-                raise ValueError(f"distribution {self.distribution} needs {name}")
-        if self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
-        if self.quantiles is not None:
-            flat = [p for p, _ in self.quantiles]
-            if len(flat) < 2 or flat != sorted(flat) or flat[0] < 0 or flat[-1] > 1:
-                raise ValueError(
-                    "quantiles needs two or more [probability, tokens] pairs, probabilities rising in [0, 1]"
-                )
-            tokens = [value for _, value in self.quantiles]
-            if tokens != sorted(tokens):
-                raise ValueError("quantiles: tokens must not fall as the probability rises")
-        return self
 
 
 class ArrivalSpec(Strict):
@@ -77,20 +40,6 @@ class ArrivalSpec(Strict):
             raise ValueError("closed_loop needs users")
         if self.process != "closed_loop" and self.rate_rps is None:
             raise ValueError(f"{self.process} needs rate_rps")
-        return self
-
-
-class ThinkSpec(Strict):
-    """Time between an answer's end and the session's next request: lognormal by two of its percentiles."""
-
-    p50_s: Positive = Field(description="Median.")
-    p90_s: Positive = Field(description="90th percentile.")
-    max_s: Positive = Field(3600.0, description="Longer draws are cut to it.")
-
-    @model_validator(mode="after")
-    def _check(self) -> ThinkSpec:
-        if self.p90_s < self.p50_s:
-            raise ValueError("p90_s is below p50_s")
         return self
 
 
@@ -199,14 +148,15 @@ class GeneratorSpec(Strict):
 
 
 class WorkloadSpec(Strict):
-    """Exactly one of ``file`` and ``generator``."""
+    """Exactly one of ``file``, ``generator`` and ``agents``."""
 
     file: TraceFileSpec | None = Field(None, description="Requests read from a file.")
     generator: GeneratorSpec | None = Field(None, description="Requests drawn from distributions.")
+    agents: AgentWorkloadSpec | None = Field(None, description="Requests of a society of agents.")
     provenance: Provenance | None = Field(None, description="Where the facts come from.")
 
     @model_validator(mode="after")
     def _check(self) -> WorkloadSpec:
-        if (self.file is None) == (self.generator is None):
-            raise ValueError("give exactly one of file and generator")
+        if sum(source is not None for source in (self.file, self.generator, self.agents)) != 1:
+            raise ValueError("give exactly one of file, generator and agents")
         return self

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.compiler import digest_of, freeze
 
@@ -67,10 +68,11 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as stored:
             arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
             meta = json.loads(bytes(stored["meta"]).decode())
-        if digest_of(arrays) != meta["digest"]:
+            agents = AgentArrays(*(stored[column] for column in AgentArrays._fields)) if meta["agents"] else None
+        if digest_of(arrays, agents) != meta["digest"]:
             raise ValueError("its digest does not match its content")
         ids, warnings = meta["request_ids"], tuple(meta["warnings"])
-        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"])
+        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"], agents)
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
         return None
@@ -84,6 +86,7 @@ def store_cached(key: str, trace: CompiledTrace) -> None:
     meta = {
         "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
         "warnings": trace.warnings, "block_tokens": trace.block_tokens,
+        "agents": trace.agents is not None,
     }  # fmt: skip
     folder = cache_folder()
     try:
@@ -92,7 +95,8 @@ def store_cached(key: str, trace: CompiledTrace) -> None:
             temporary = Path(raw.name)
             try:
                 blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-                np.savez(raw, meta=blob, **trace.arrays._asdict())
+                agents = {} if trace.agents is None else trace.agents._asdict()
+                np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents)
                 raw.close()
                 temporary.replace(folder / f"{key}.npz")
             except BaseException:

@@ -12,10 +12,13 @@ output. A cache is then only a few numbers per node, and simulation cost does no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from hisearch.traces.agents import AgentArrays
 
 F8 = npt.NDArray[np.float64]
 I8 = npt.NDArray[np.int64]
@@ -60,7 +63,8 @@ class TraceArrays(NamedTuple):
 class CompiledTrace:
     """Arrays plus what people need to know about them.
 
-    ``block_tokens`` is the size of the blocks that told what is shared; 1 where that is known to the token.
+    ``block_tokens`` is the size of the blocks that told what is shared; 1 where that is known to the token. ``agents``:
+    whose requests they are, where the trace says so.
     """
 
     name: str
@@ -70,6 +74,7 @@ class CompiledTrace:
     skipped_rows: int = 0
     warnings: tuple[str, ...] = field(default=())
     block_tokens: int = 1
+    agents: AgentArrays | None = None
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.specs.workload import FollowUps
+from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import F8, CompiledTrace, TraceArrays
 from hisearch.traces.trace import Trace, roots_of
 
@@ -36,6 +37,8 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     """
     from hisearch.traces import _tree
 
+    if trace.agents is not None and follow_ups == "open_loop":
+        raise ValueError("follow_ups: open_loop: agents call in a closed loop")
     opened = trace.open_loop if follow_ups == "auto" else follow_ups == "open_loop"
     if opened:
         if np.isnan(trace.arrival_s).any():
@@ -70,7 +73,8 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
         end_tokens=tree[2],
     )
     ids = [trace.request_ids[i] for i in order.tolist()]
-    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens)
+    agents = None if trace.agents is None else reordered(trace.agents, order)
+    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents)
 
 
 def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
@@ -95,20 +99,23 @@ def freeze(
     skipped_rows: int = 0,
     warnings: tuple[str, ...] = (),
     block_tokens: int = 1,
+    agents: AgentArrays | None = None,
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
-    frozen: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for column, values in arrays._asdict().items():
-        frozen[column] = np.array(values, dtype=DTYPES[column])
-        frozen[column].flags.writeable = False
-    result = TraceArrays(**frozen)
-    return CompiledTrace(name, result, request_ids, digest_of(result), skipped_rows, warnings, block_tokens)
+        columns[column] = np.array(values, dtype=DTYPES[column])
+        columns[column].flags.writeable = False
+    result = TraceArrays(**columns)
+    known = None if agents is None else frozen(agents)
+    digest = digest_of(result, known)
+    return CompiledTrace(name, result, request_ids, digest, skipped_rows, warnings, block_tokens, known)
 
 
-def digest_of(arrays: TraceArrays) -> str:
+def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None) -> str:
     """SHA-256 over names, types, lengths and bytes of the arrays, as hexadecimal digits."""
     digest = hashlib.sha256()
-    for column, values in arrays._asdict().items():
+    for column, values in (arrays._asdict() | (agents._asdict() if agents is not None else {})).items():
         digest.update(f"{column}:{values.dtype.str}:{len(values)};".encode())
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
@@ -135,7 +142,8 @@ def head(trace: CompiledTrace, count: int) -> CompiledTrace:
         **kept, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
     )
     ids = trace.request_ids[:count]
-    return freeze(trace.name, short, ids, trace.skipped_rows, trace.warnings, trace.block_tokens)
+    agents = None if trace.agents is None else reordered(trace.agents, np.arange(count))
+    return freeze(trace.name, short, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, agents)
 
 
 def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
@@ -154,4 +162,6 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
     first = arrival[roots_of(trace.arrays.previous)]
     scaled = np.where(trace.arrays.previous < 0, arrival / factor, arrival + (first / factor - first))
     arrays = trace.arrays._replace(arrival_s=scaled)
-    return freeze(trace.name, arrays, trace.request_ids, trace.skipped_rows, trace.warnings, trace.block_tokens)
+    return freeze(
+        trace.name, arrays, trace.request_ids, trace.skipped_rows, trace.warnings, trace.block_tokens, trace.agents
+    )

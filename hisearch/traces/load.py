@@ -11,6 +11,7 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace, head
 from hisearch.traces.errors import TraceError
 from hisearch.traces.generate import generate_trace
+from hisearch.traces.generators import edge_list, generate_agents
 from hisearch.traces.importers import read_trace
 from hisearch.traces.trace import Trace
 
@@ -27,7 +28,7 @@ def load_workload(
     """Compile the workload that ``spec`` describes, or take it from the cache.
 
     Args:
-        spec: a trace file or a generator.
+        spec: a trace file, a generator, or a society of agents.
         base_dir: folder that a relative ``file.path`` is looked for in, before the working directory.
         seed: of everything random in it, beside the generator's own.
         limit: keep the first requests only (as ``file.limit``; the smaller counts).
@@ -42,6 +43,13 @@ def load_workload(
         file = spec.file.model_copy(update={"skip_bad": max(skip_bad, spec.file.skip_bad)})
         compiled = _compiled_file(path, file, seed, name)
         limits = [bound for bound in (limit, file.limit) if bound is not None]
+    elif spec.agents is not None:
+        society = spec.agents
+        at = find_trace_file(society.graph.path, base_dir) if society.graph.path is not None else None
+        edges = edge_list(at, society.agents) if at is not None else None
+        key = cache_key({"agents": society.model_dump(mode="json", exclude={"graph": {"path"}}), "seed": seed}, at)
+        compiled = load_cached(key, name) or _store(key, generate_agents(society, seed=seed, edges=edges), name)
+        limits = [] if limit is None else [limit]
     else:
         assert spec.generator is not None  # the spec's own check
         generator = spec.generator

@@ -11,7 +11,8 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.specs.workload import ArrivalSpec, LengthSpec, ThinkSpec
+from hisearch.specs.distributions import LengthSpec, ThinkSpec
+from hisearch.specs.workload import ArrivalSpec
 from hisearch.traces.compiled import F8, I8
 
 #: 90th percentile of the standard normal distribution.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.traces.agents import AgentArrays, check_agents
 from hisearch.traces.compiled import F8, I4, I8
 
 
@@ -37,6 +38,7 @@ class Trace:
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
         skipped_rows: broken rows that were left out. warnings: what a reader of results should know.
         block_tokens: size of the blocks that told what is shared; 1 where that is known to the token.
+        agents: whose requests they are, where that is known.
     """
 
     request_ids: list[str]
@@ -55,6 +57,7 @@ class Trace:
     skipped_rows: int = 0
     warnings: tuple[str, ...] = field(default=())
     block_tokens: int = 1
+    agents: AgentArrays | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -95,6 +98,8 @@ class Trace:
         for rule, holds in rules.items():
             if not holds.all():
                 raise ValueError(f"request {int(np.argmin(holds))}: {rule}")
+        if self.agents is not None:
+            check_agents(self.agents, count)
 
 
 def make_trace(
@@ -115,6 +120,7 @@ def make_trace(
     skipped_rows: int = 0,
     warnings: Sequence[str] = (),
     block_tokens: int = 1,
+    agents: AgentArrays | None = None,
 ) -> Trace:
     """A :class:`Trace` from any array-likes, with defaults.
 
@@ -147,6 +153,7 @@ def make_trace(
         skipped_rows=skipped_rows,
         warnings=tuple(warnings),
         block_tokens=block_tokens,
+        agents=agents,
     )
 
 

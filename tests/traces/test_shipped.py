@@ -36,6 +36,7 @@ def about(target, tolerance):
 
 def test_every_shipped_workload_is_tested_here():
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == [
+        "agent-society", "agents-10k",
         "azure-conv-like", "chat-multiturn", "coder-6h", "coding-agent", "million", "mooncake-conversation",
         "mooncake-like", "sharegpt-closed-loop", "weka-agents",
     ]  # fmt: skip
@@ -176,3 +177,11 @@ def test_mooncake_conversation_from_the_working_directory(shared_traces, monkeyp
     monkeypatch.chdir(shared_traces / "mooncake")
     compiled = load_workload(spec_of("mooncake-conversation"), FOLDER)
     assert len(compiled) == 12_031
+
+
+@pytest.mark.parametrize(("name", "agents", "calls", "per_frame"), [("agent-society", 500, 5000, 100)])
+def test_societies_are_as_they_say(name, agents, calls, per_frame):
+    trace = load_workload(spec_of(name), FOLDER, name=name)
+    assert len(trace) == calls
+    assert len(trace.agents.adapter) == agents
+    assert calls / (int(trace.agents.gate.max()) + 1) == about(per_frame, 0.1)

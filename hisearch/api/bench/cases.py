@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hisearch.specs.agent_memory import AdaptersSpec, AgentMemorySpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.routing import RouterSpec
@@ -29,7 +30,7 @@ class Case:
     replicas, tensor_parallel: of ``accelerator``. weight_dtype: the model's own where None. shipped: the workload needs
     no download. afresh: the trace is made in the benchmark's own process, so that its memory counts. tiers, movement:
     as a pool's; with tiers SGLang's pages have 64 tokens. pipeline_parallel: stages of a worker. in_full: each run
-    compiles the trace and the step costs too.
+    compiles the trace and the step costs too. agents: as a pool's.
     """
 
     workload: str
@@ -46,6 +47,7 @@ class Case:
     movement: MovementSpec = field(default_factory=MovementSpec)
     pipeline_parallel: int = 1
     in_full: bool = False
+    agents: AgentMemorySpec | None = None
 
     @property
     def deployment(self) -> str:
@@ -78,6 +80,12 @@ def _agents() -> Case:
     )  # fmt: skip
 
 
+def _agents_10k() -> Case:
+    """Adapters in device memory and, all of them, in host memory: moved ahead of the calls that need them."""
+    objects = AgentMemorySpec(policy="distance", adapters=AdaptersSpec(rank=16), slots=500)
+    return Case("agents-10k", "qwen2.5-7b", "h100-sxm", "sglang", 1, agents=objects)
+
+
 def _million(engine: EngineName) -> Case:
     return Case("million", "qwen3-32b", "h100-sxm", engine, 2, 6, "cache_aware", afresh=True)
 
@@ -99,6 +107,7 @@ CASES: dict[str, Case] = {
     "coder-6h-vllm": _coder("vllm"),
     "coder-6h-tiers": _coder_tiers(),
     "weka-agents": _agents(),
+    "agents-10k": _agents_10k(),
     "million": _million("sglang"),
     "million-vllm": _million("vllm"),
     "cluster-64x1m": _cluster(),
@@ -128,6 +137,7 @@ def plan_of(case: Case, catalogue: Catalogue) -> WorkerPlan:
         weight_dtype=case.weight_dtype,
         tiers=list(case.tiers),
         movement=case.movement,
+        agents=case.agents,
     )
     return plan_worker(
         pool,

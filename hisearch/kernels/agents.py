@@ -1,0 +1,233 @@
+"""Agents with objects, as SGLang's engine sees them: a door of errands.
+
+To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_layout``, a branch in
+``agents_events.settle`` or ``agents_loads.wants``. To add a kind of object: nothing here; it is bytes and seconds.
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import agents_events as events
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import agents_line, heaps, objects, radix, tree
+from hisearch.kernels import agents_loads as loads
+from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import layout as la
+from hisearch.kernels.jit import kernel
+
+#: Errands. BEGIN: worker w's caches are empty. ARRIVES: request r has reached worker w. READY: 1 where r may be
+#: admitted as far as its objects go. MISSING: tokens of the KV pool that its objects would take. HOLD: its objects are
+#: locked. LET_GO: they are not. LOAD: those that are absent are loaded by the step being formed. ENDS: r has made its
+#: last token. DONE: a server for agents has done a part. PASS: a pass begins. TOO_LARGE: 1 where r can never be served.
+BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+
+
+@kernel
+def _begin(sim, w):
+    """No object is resident anywhere at worker ``w``."""
+    agents = sim.agents
+    loader = agents.loaders[w]
+    loader.object = -1
+    if not agents.policy.shared:
+        v = loader.pool
+        pool = sim.trees[v]
+        pool.free_pages = pool.capacity_pages
+        pool.eviction = sim.trees[w].eviction
+    for k in range(al.AGENT_SERVERS):
+        sim.servers[loads.server(sim, w, k)].slot = -1
+    for o in range(agents.things.shape[0]):
+        d = tree.acquire_node(sim)
+        node = sim.nodes[d]
+        node.static = -1
+        node.begin = 0
+        node.end = 0
+        node.parent = o
+        node.next = w
+        node.tick = 0
+        node.serial = o
+        agents.objects[w, o].node = d
+    if w == sim.config.workers - 1:
+        events.begin(sim)
+
+
+@kernel
+def _pages(sim, w, a, where):
+    """Pages of agent ``a``'s objects that are ``where`` at worker ``w``."""
+    agents = sim.agents
+    pages = 0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        o = agents.uses[k]
+        if agents.objects[w, o].where == where:
+            pages += agents.things[o].pages
+    return pages
+
+
+@kernel
+def _own_pages(sim, w, a):
+    """Pages of agent ``a``'s objects that are resident at worker ``w`` and held by nobody."""
+    agents = sim.agents
+    pages = 0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        o = agents.uses[k]
+        here = agents.objects[w, o]
+        if here.where == al.RESIDENT and sim.nodes[here.node].lock == 0:
+            pages += agents.things[o].pages
+    return pages
+
+
+@kernel
+def _ready(sim, w, r, now):
+    """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room for them."""
+    agents = sim.agents
+    a = agents.agent[r]
+    if agents.policy.loading != al.AT_LAUNCH:
+        if _pages(sim, w, a, al.ABSENT) > 0:
+            # It may have been evicted since it was loaded.
+            agents_line.stand(sim, w, a)
+            loads.dispatch(sim, w, now)
+            return False
+        return _pages(sim, w, a, al.LOADING) == 0
+    if agents.policy.shared:
+        return True
+    pool = sim.trees[agents.loaders[w].pool]
+    return _pages(sim, w, a, al.ABSENT) <= pool.free_pages + pool.evictable_pages - _own_pages(sim, w, a)
+
+
+@kernel
+def _missing(sim, w, r):
+    if not sim.agents.policy.shared:
+        return 0
+    return _pages(sim, w, sim.agents.agent[r], al.ABSENT) * sim.config.page_tokens
+
+
+@kernel
+def _hold(sim, w, r):
+    agents = sim.agents
+    agents.holds[r] = 1
+    a = agents.agent[r]
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        loads.lock(sim, w, agents.objects[w, agents.uses[k]].node)
+
+
+@kernel
+def _let_go(sim, w, r):
+    agents = sim.agents
+    if not agents.holds[r]:
+        return
+    agents.holds[r] = 0
+    a = agents.agent[r]
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        loads.unlock(sim, w, agents.objects[w, agents.uses[k]].node)
+
+
+@kernel
+def _take_room(sim, w, pages):
+    """As the engine does: where fewer are free, evict."""
+    v = sim.agents.loaders[w].pool
+    if v == w:
+        radix.make_room(sim, w, pages)
+        return
+    while sim.trees[v].free_pages < pages and sim.trees[v].heap_size > 0:
+        objects.evict_from(sim, v, sim.evict_heap[v, 0])
+
+
+@kernel
+def _load(sim, w, r, now):
+    """The step being formed loads what request ``r``, which holds its objects, is missing, before it computes."""
+    agents = sim.agents
+    loader = agents.loaders[w]
+    a = agents.agent[r]
+    link = sim.links[2 * w + 1]
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        o = agents.uses[k]
+        if agents.objects[w, o].where != al.ABSENT:
+            continue
+        thing = agents.things[o]
+        pool = sim.trees[loader.pool]
+        _take_room(sim, w, thing.pages)
+        if pool.free_pages < thing.pages:
+            sim.counters[la.FAULT] = la.OUT_OF_MEMORY
+        pool.free_pages -= thing.pages
+        loader.peak_pages = max(loader.peak_pages, pool.capacity_pages - pool.free_pages)
+        agents.objects[w, o].where = al.RESIDENT
+        loader.at_launch_s += thing.load_s
+        loader.stall_s += thing.load_s
+        link.free_s = max(now, link.free_s) + thing.load_s
+        loads.note_loaded(sim, w, o, thing.load_s)
+
+
+@kernel
+def _wake(sim, w, now):
+    """Objects have come: an idle worker looks at who waits."""
+    worker = sim.workers[w]
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
+@kernel
+def _done(sim, k, now):
+    """Server ``k`` has loaded an object, or its time has come."""
+    first = hl.SERVERS * sim.config.workers
+    w = (k - first) // al.AGENT_SERVERS
+    if (k - first) % al.AGENT_SERVERS == al.LOADER:
+        loads.end_load(sim, w)
+        _wake(sim, w, now)
+    else:
+        loads.rest(sim, w)
+        if w == 0:
+            events.give_late_hints(sim, now)
+    loads.dispatch_all(sim, now, -1)
+
+
+@kernel
+def _arrives(sim, w, r, now):
+    events.call_arrives(sim, w, r, now)
+    a = sim.agents.agent[r]
+    if loads.missing_object(sim, w, a, al.ABSENT) < 0 and loads.missing_object(sim, w, a, al.LOADING) < 0:
+        sim.agents.loaders[w].found += 1
+    if sim.agents.line_slot[w, a] >= 0:
+        loads.preempt(sim, w, now)
+    loads.dispatch_all(sim, now, -1)
+
+
+@kernel
+def _too_large(sim, r):
+    agents = sim.agents
+    a = agents.agent[r]
+    pages = 0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        pages += agents.things[agents.uses[k]].pages
+    if not agents.policy.shared:
+        return pages > sim.trees[agents.loaders[0].pool].capacity_pages
+    tokens = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
+    page = sim.config.page_tokens
+    return tokens + (pages + 2) * page > sim.config.capacity_pages * page
+
+
+def door(sim, errand, w, r, now):
+    """The errands above; ``w`` is the server of DONE."""
+    if errand == READY:
+        return 1 if _ready(sim, w, r, now) else 0
+    if errand == MISSING:
+        return _missing(sim, w, r)
+    if errand == TOO_LARGE:
+        return 1 if _too_large(sim, r) else 0
+    if errand == HOLD:
+        _hold(sim, w, r)
+    elif errand == LET_GO:
+        _let_go(sim, w, r)
+    elif errand == LOAD:
+        _load(sim, w, r, now)
+    elif errand == ARRIVES:
+        _arrives(sim, w, r, now)
+    elif errand == ENDS:
+        events.call_ends(sim, r, now)
+        # The worker itself forms a batch next, and takes stock of its pages before that.
+        loads.dispatch_all(sim, now, w)
+    elif errand == DONE:
+        _done(sim, w, now)
+    elif errand == PASS:
+        loads.dispatch(sim, w, now)
+    else:
+        _begin(sim, w)
+    return 0

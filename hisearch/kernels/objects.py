@@ -1,0 +1,40 @@
+"""Objects of agents in a pool of pages, among the cached leaves that may be evicted: see ``agents_layout``.
+
+An object's record among the nodes has no place in the trace's tree (``static`` -1).
+"""
+
+from __future__ import annotations
+
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import agents_line, eviction
+from hisearch.kernels.jit import kernel
+
+
+@kernel
+def pages_of(sim, d):
+    """Pages of the object whose record is ``d``."""
+    return sim.agents.things[sim.nodes[d].parent].pages
+
+
+@kernel
+def evict_from(sim, v, d):
+    """Let the resident object that nobody holds go; returns its pages, which are free.
+
+    Its only agent stands in line again, if it has a use for that; of several, each does with its next event.
+    """
+    node = sim.nodes[d]
+    eviction.withdraw(sim, v, d)
+    pages = pages_of(sim, d)
+    here = sim.agents.objects[node.next, node.parent]
+    loader = sim.agents.loaders[node.next]
+    here.where = al.ABSENT
+    loader.evicted += 1
+    if here.fresh:
+        here.fresh = 0
+        loader.fresh_pages -= pages
+    owner = sim.agents.things[node.parent].owner
+    if owner >= 0 and sim.agents.policy.loading != al.AT_LAUNCH and sim.agents.agents[owner].worker == node.next:
+        agents_line.stand(sim, node.next, owner)
+    sim.trees[v].free_pages += pages
+    sim.trees[v].evictable_pages -= pages
+    return pages

@@ -1,0 +1,267 @@
+"""From a trace's agents and a worker's plan for them to the kernels' arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import agents_prepare as prepare
+from hisearch.kernels import layout as la
+from hisearch.simulate.agent_plan import AgentPlan
+from hisearch.simulate.result import ObjectUse
+from hisearch.traces.agents import AgentArrays, of_sessions
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
+
+#: (loading, order) of each policy.
+_POLICIES = {
+    "lru": (al.AT_LAUNCH, al.BY_USE),
+    "queued": (al.ON_CALL, al.BY_USE),
+    "duration": (al.ON_CALL, al.BY_DURATION),
+    "steps": (al.AHEAD, al.BY_STEPS),
+    "distance": (al.AHEAD, al.BY_DISTANCE),
+}
+#: Sets the seed of errors apart from those of other streams: the first 64 bits of the square root of 3's fraction.
+_ERRORS = 0xBB67AE8584CAA73B
+_SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
+
+
+def evicts_by_due(plan: AgentPlan | None) -> bool:
+    """Whether HBM evicts by when agents are due, and not by the engine's own policy."""
+    return plan is not None and plan.policy != "lru"
+
+
+def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
+    """The trace's agents; for a plan that needs some, its sessions where it has none, each with its own adapter."""
+    if trace.agents is not None or plan is None:
+        return trace.agents
+    return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
+
+
+def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Objects of all kinds."""
+    if agents is None or plan is None:
+        return 0
+    return sum(_count(kind.per, agents) for kind in plan.kinds)
+
+
+def _count(per: str, agents: AgentArrays) -> int:
+    if per == "all":
+        return 1
+    return len(agents.adapter) if per == "agent" else int(agents.adapter.max(initial=-1)) + 1
+
+
+def _records(count: int, dtype: np.dtype[Any]) -> Any:
+    return np.zeros(count, dtype).view(np.recarray)
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """Objects of each agent, one agent after another; -1 in ``entry`` where nobody else uses one."""
+
+    begin: np.ndarray
+    uses: np.ndarray
+    entry: np.ndarray
+    things: Any
+    entries: int
+
+
+def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
+    count = len(agents.adapter)
+    rows = []
+    things = _records(object_count(agents, plan), al.THING)
+    base = 0
+    for kind in plan.kinds:
+        here = _count(kind.per, agents)
+        things["pages"][base : base + here] = kind.pages
+        things["load_s"][base : base + here] = kind.load_s
+        index: np.ndarray = agents.adapter
+        if kind.per != "adapter":
+            index = np.zeros(count, np.int64) if kind.per == "all" else np.arange(count)
+        having = np.flatnonzero(index >= 0)
+        rows.append(np.stack([having, base + index[having]], axis=1))
+        base += here
+    pairs = np.concatenate(rows) if rows else np.empty((0, 2), np.int64)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    users = np.bincount(pairs[:, 1], minlength=len(things))
+    entry = np.full(len(pairs), -1, np.int32)
+    order = np.argsort(pairs[:, 1], kind="stable")
+    shared = order[users[pairs[order, 1]] > 1]
+    entry[shared] = first_entry + np.arange(len(shared))
+    ends = first_entry + np.cumsum(np.where(users > 1, users, 0))
+    things["first"] = ends - np.where(users > 1, users, 0)
+    things["after"] = ends
+    things["owner"] = -1
+    alone = users[pairs[:, 1]] == 1
+    things["owner"][pairs[alone, 1]] = pairs[alone, 0]
+    begin = np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int32)
+    return _Uses(begin, pairs[:, 1].astype(np.int32), entry, things, len(shared))
+
+
+def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:
+    """Who uses which trace-tree node, and an entry for each agent and each deepest shared node on its ways."""
+    nodes, count = len(trace.parent), len(agents.agent)
+    owner, first, after = (np.empty(nodes, np.int32) for _ in range(3))
+    prepare.owners(agents.agent, trace.output_node, trace.parent, owner)
+    prepare.places(trace.parent, first, after)
+    way = np.empty(count, np.int32)
+    prepare.shared_ways(trace.parent, owner, trace.output_node, way)
+    pairs = first[way].astype(np.int64) * (len(agents.adapter) + 1) + agents.agent
+    known, entry = np.unique(np.where(way >= 0, pairs, -1), return_inverse=True)
+    missing = int(known[0] == -1)
+    at = known[missing:] // (len(agents.adapter) + 1)
+    return {
+        "owner": owner,
+        "first": first,
+        "after": after,
+        "entry": (entry - missing).astype(np.int32),
+        "entries_begin": np.searchsorted(at, first).astype(np.int32),
+        "entries_end": np.searchsorted(at, after).astype(np.int32),
+        "entries": np.array(len(at)),
+    }
+
+
+def _next_calls(agents: AgentArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Each agent's first request, or -1, and the same agent's next request behind each; shapes (A,), (N,)."""
+    order = np.argsort(agents.agent, kind="stable")
+    same = agents.agent[order][1:] == agents.agent[order][:-1]
+    after = np.full(len(order), -1, np.int32)
+    after[order[:-1][same]] = order[1:][same]
+    first = np.full(len(agents.adapter), -1, np.int32)
+    begins = np.concatenate(([True], ~same))
+    first[agents.agent[order[begins]]] = order[begins]
+    return first, after
+
+
+def _hints(agents: AgentArrays, count: int) -> dict[str, np.ndarray]:
+    gates = int(agents.gate.max(initial=-1)) + 1
+    begin = np.searchsorted(agents.hint_trigger, np.arange(-1, count + gates + 1)).astype(np.int32)
+    waiting = len(agents.hint_agent)
+    return {
+        "hint_begin": begin,
+        "hint_agent": np.array(agents.hint_agent),
+        "hint_after_s": np.array(agents.hint_after_s),
+        "hint_s": np.array(agents.hint_s),
+        "hint_steps": np.array(agents.hint_steps),
+        "hint_line": np.empty(waiting, np.int32),
+        "hint_at_s": np.empty(waiting),
+    }
+
+
+def _policy(plan: AgentPlan, agents: AgentArrays, objects: int) -> Any:
+    policy = _records(1, al.POLICY)
+    policy["loading"], policy["order"] = _POLICIES[plan.policy]
+    policy["source"] = _SOURCES[plan.source]
+    policy["by_frames"] = agents.by_frames[0]
+    policy["objects"] = objects
+    policy["shared"] = plan.pool_pages == 0
+    policy["preempts"] = plan.preempt and plan.policy == "distance"
+    policy["tested"] = plan.tested and plan.policy == "distance" and plan.source != "oracle"
+    for name in ("ahead_s", "ahead_steps", "budget_pages", "noise", "bias"):
+        policy[name] = getattr(plan, name)
+    if plan.policy == "steps":
+        policy["ahead_steps"] = 1.0
+    return policy
+
+
+def handle(
+    trace: TraceArrays,
+    agents: AgentArrays | None,
+    plan: AgentPlan | None,
+    pools: int,
+    workers: int,
+    nodes: int,
+    seed: int,
+) -> al.Agents:
+    """All arrays.
+
+    Args:
+        trace: the requests.
+        agents: whose they are; None: nobody's.
+        plan: of a worker; None: agents have nothing but KV.
+        pools: the first worker's pool of objects among the trees.
+        workers: how many.
+        nodes: records of cached runs.
+        seed: of the errors of distances, and of the pairs by which they are tested.
+    """
+    count = len(trace.arrival_s)
+    if agents is None or plan is None:
+        return al.Agents(**_nothing())
+    entries = _entries(trace, agents)
+    uses = _uses(agents, plan, int(entries.pop("entries")))
+    total = max(int(entries["entry"].max(initial=-1)) + 1 + uses.entries, 1)
+    first, after = _next_calls(agents)
+    states = _records(len(agents.adapter), al.AGENT)
+    states["worker"] = 0 if workers == 1 else -1
+    states["end_s"] = -1.0
+    states["due"] = al.NOBODY
+    states["next_call"] = first
+    states["static"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
+    states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
+    loaders = _records(workers, al.LOADER_STATE)
+    loaders["pool"] = np.arange(workers) + (pools if plan.pool_pages else 0)
+    society = _records(1, al.SOCIETY)
+    society["right"], society["right_by_use"], society["trusted"] = 1.0, 0.5, 1
+    return al.Agents(
+        **entries | _hints(agents, count),
+        policy=_policy(plan, agents, len(uses.things)),
+        society=society,
+        agent=np.array(agents.agent),
+        agents=states,
+        next_call=after,
+        uses_begin=uses.begin,
+        uses=uses.uses,
+        uses_entry=uses.entry,
+        things=uses.things,
+        objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
+        loaders=loaders,
+        line=np.empty((workers, len(states)), np.int32),
+        line_slot=np.full((workers, len(states)), -1, np.int32),
+        least=np.full(2 * total, al.NOBODY),
+        keys=np.empty(nodes if evicts_by_due(plan) else 1),
+        holds=np.zeros(count, np.int32),
+        rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
+    )
+
+
+def object_uses(plan: AgentPlan | None, sim: la.Sim) -> tuple[ObjectUse, ...]:
+    """What objects did at each worker; empty where there are none."""
+    if plan is None or not plan.kinds:
+        return ()
+    page = int(sim.config.page_tokens)
+    return tuple(
+        ObjectUse(
+            calls=int(worker.requests),
+            found=int(loader.found),
+            loads=int(loader.loads),
+            loads_ahead=int(loader.loads_ahead),
+            used_ahead=int(loader.used_ahead),
+            preempted=int(loader.preempted),
+            evicted=int(loader.evicted),
+            load_s=float(loader.load_s),
+            stall_s=float(loader.stall_s),
+            wasted_s=float(loader.wasted_s),
+            peak_tokens=int(loader.peak_pages) * page,
+        )
+        for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
+    )
+
+
+def _nothing() -> dict[str, Any]:
+    """Where agents have nothing that kernels would have to know."""
+    none, never = np.empty(0, np.int32), np.empty(0)
+    return {
+        **{name: _records(1, dtype) for name, dtype in (("policy", al.POLICY), ("society", al.SOCIETY))},
+        **dict.fromkeys(("agent", "next_call", "uses_begin", "uses", "uses_entry", "owner", "first", "after"), none),
+        **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), none),
+        **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), none),
+        **dict.fromkeys(("least", "keys", "hint_after_s", "hint_s", "hint_steps", "hint_at_s"), never),
+        **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot")},
+        "agents": _records(0, al.AGENT),
+        "things": _records(0, al.THING),
+        "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),
+        "loaders": _records(0, al.LOADER_STATE),
+        "rng": np.zeros(1, np.uint64),
+    }

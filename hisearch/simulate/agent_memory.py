@@ -1,0 +1,134 @@
+"""A pool's section ``agents``, compiled: sizes in pages, loads in seconds, what adapters add to a step.
+
+Notation
+    t ranks of a worker (tensor parallel), r an adapter's rank, h hidden size, b bytes of its elements
+Factors of q, k, v, gate and up are split by outputs, those of o and down by inputs, as engines split the matrices:
+a rank holds r (h + outputs / t) or r (inputs / t + h) elements of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.memory import MemoryPlan
+from hisearch.latency.sharding import dense_layers, shard
+from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.specs.agent_memory import AdaptersSpec, AgentMemorySpec
+from hisearch.specs.base import DTYPE_BYTES, rate_dtype
+from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
+
+_MIB = float(2**20)
+
+#: Shares of peak bandwidth and arithmetic that kernels of gathered adapters attain. Assumed.
+_BANDWIDTH_SHARE, _FLOPS_SHARE = 0.7, 0.3
+
+
+class AgentsRefused(ValueError):  # noqa: N818
+    """Objects that the model does not have or the worker has no room for."""
+
+
+def adapter_elements(model: ModelSpec, adapters: AdaptersSpec, tensor_parallel: int) -> int:
+    """Elements of one adapter on one rank (see the module's law).
+
+    Raises:
+        AgentsRefused: a target that the model does not have.
+    """
+    part = shard(model, tensor_parallel)
+    if model.attention != "gqa":
+        raise AgentsRefused(f"{model.huggingface_id}: adapters of {model.attention} attention are not known")
+    feeds = [target for target in adapters.targets if target in ("gate", "up", "down")]
+    if feeds and dense_layers(model) < model.layers:
+        raise AgentsRefused(f"{model.huggingface_id}: {', '.join(feeds)}: not every layer has a dense feed-forward")
+    hidden, head = model.hidden_size, model.head_dim
+    widths = {
+        "q": part.heads * head, "k": part.kv_heads * head, "v": part.kv_heads * head, "o": part.heads * head,
+        "gate": part.intermediate, "up": part.intermediate, "down": part.intermediate,
+    }  # fmt: skip
+    return adapters.rank * model.layers * sum(hidden + widths[target] for target in dict.fromkeys(adapters.targets))
+
+
+def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerator: AcceleratorSpec) -> AgentPlan | None:
+    """The plan of the pool's section ``agents``; None without one.
+
+    Raises:
+        AgentsRefused: see ``adapter_elements``; or a pool of objects that leaves no KV page, or of workers
+            that they are not simulated on.
+    """
+    spec = pool.agents
+    if spec is None:
+        return None
+    if pool.role != "unified" or pool.pipeline_parallel * pool.attention_data_parallel > 1:
+        raise AgentsRefused(
+            f"pool {pool.name}: agents: objects are not simulated yet in pools of role prefill or decode, nor beside "
+            "attention groups or pipeline stages"
+        )
+    page_bytes = memory.kv_bytes_per_token_per_rank * pool.engine.page_size
+    kinds = tuple(_kinds(spec, model, pool.tensor_parallel, page_bytes, accelerator))
+    each = sum(kind.pages for kind in kinds if kind.per != "all")
+    common = sum(kind.pages for kind in kinds if kind.per == "all")
+    pages = memory.kv_capacity_tokens // pool.engine.page_size
+    pool_pages = 0 if spec.slots is None else spec.slots * each + common
+    if pool_pages >= pages:
+        gib = pool_pages * page_bytes / 2**30
+        raise AgentsRefused(f"pool {pool.name}: agents.slots: {spec.slots} take {gib:.1f} GiB, and no KV is left")
+    return AgentPlan(
+        policy=spec.policy,
+        source=spec.distance,
+        kinds=kinds,
+        pool_pages=pool_pages,
+        ahead_s=spec.ahead_s,
+        ahead_steps=spec.ahead_frames,
+        budget_pages=int(spec.ahead_budget * (pool_pages or pages)),
+        preempt=spec.preempt,
+        tested=spec.trust == "tested",
+        noise=spec.noise,
+        bias=spec.bias,
+    )
+
+
+def _kinds(
+    spec: AgentMemorySpec, model: ModelSpec, ranks: int, page_bytes: float, accelerator: AcceleratorSpec
+) -> Sequence[KindPlan]:
+    sizes: list[tuple[str, str, float]] = [(other.name, other.per, other.mib * _MIB / ranks) for other in spec.objects]
+    if spec.adapters is not None:
+        elements = adapter_elements(model, spec.adapters, ranks)
+        sizes.insert(0, ("adapters", "adapter", elements * DTYPE_BYTES[spec.adapters.dtype]))
+    link = accelerator.host_link
+    return [
+        KindPlan(
+            name=name,
+            per=per,
+            pages=math.ceil(per_rank / page_bytes),
+            # Every rank loads its own shard over its own link, all at once.
+            load_s=link.latency_s + per_rank / link.bandwidth_bytes_per_s,
+            bytes_per_rank=per_rank,
+        )
+        for name, per, per_rank in sizes
+    ]
+
+
+def with_adapters(
+    costs: CompiledCosts, pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec
+) -> CompiledCosts:
+    """Step costs where every sequence has an adapter of its own, read once a step; an upper bound where some share one.
+
+    Seconds alone: energy is left as it is.
+    """
+    adapters = pool.agents.adapters if pool.agents is not None else None
+    if adapters is None:
+        return costs
+    elements = adapter_elements(model, adapters, pool.tensor_parallel)
+    read_s = elements * DTYPE_BYTES[adapters.dtype] / (_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
+    rate = accelerator.peak_flops[rate_dtype(adapters.dtype)]
+    compute_s = 2.0 * elements / (_FLOPS_SHARE * rate)
+    seconds = costs.seconds
+    token_s = seconds.token_s + compute_s * np.arange(len(seconds.token_s))
+    added = seconds._replace(token_s=token_s, host_per_sequence_s=seconds.host_per_sequence_s + read_s)
+    return replace(costs, seconds=added)

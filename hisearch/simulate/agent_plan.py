@@ -1,0 +1,56 @@
+"""What a worker's agents need beside KV, compiled: pages, seconds, policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PolicyName = Literal["lru", "queued", "duration", "steps", "distance"]
+SourceName = Literal["trace", "past", "oracle"]
+
+
+@dataclass(frozen=True)
+class KindPlan:
+    """A kind of object.
+
+    Attributes:
+        name: for the reader.
+        per: "adapter": one for each adapter of the trace; "agent": one for each agent; "all": one that all share.
+        pages: of the KV pool, or as large, that one takes in HBM.
+        load_s: time that it takes from host memory over the worker's link, alone.
+        bytes_per_rank: its size.
+    """
+
+    name: str
+    per: str
+    pages: int
+    load_s: float
+    bytes_per_rank: float
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """How a worker treats agents.
+
+    Attributes:
+        policy, source: names of ``specs.agent_memory``.
+        kinds: of objects.
+        pool_pages: of a pool of their own; 0: they share the KV pool.
+        ahead_s, ahead_steps: how soon an agent must be due to be loaded for.
+        budget_pages: most that has been loaded ahead and not been used.
+        preempt: whether a load for a call interrupts one ahead of its call.
+        tested: whether distances count only while they tell the order better than last use.
+        noise, bias: error of distances.
+    """
+
+    policy: PolicyName
+    source: SourceName = "trace"
+    kinds: tuple[KindPlan, ...] = ()
+    pool_pages: int = 0
+    ahead_s: float = 10.0
+    ahead_steps: float = 1.0
+    budget_pages: int = 0
+    preempt: bool = True
+    tested: bool = True
+    noise: float = 0.0
+    bias: float = 1.0

@@ -1,0 +1,101 @@
+"""What agents keep in device memory beside KV, and by which policy: section ``agents`` of a pool."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, DType, NonNegative, Positive, Strict
+from hisearch.specs.errors import KeyedError
+
+AgentPolicyName = Literal["lru", "queued", "duration", "steps", "distance"]
+DistanceSourceName = Literal["trace", "past", "oracle"]
+TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
+ObjectScopeName = Literal["agent", "all"]
+
+
+class AdaptersSpec(Strict):
+    """LoRA adapters: which agent has which is the workload's to say."""
+
+    rank: Count = Field(16, description="Rank of the two factors.")
+    targets: list[TargetName] = Field(
+        default_factory=lambda: list(get_args(TargetName)),
+        min_length=1,
+        description="Matrices that they change; gate, up and down are those of dense feed-forward layers.",
+    )
+    dtype: DType = Field("bf16", description="Format.")
+
+
+class AgentObjectSpec(Strict):
+    """Another kind of object that calls need: a draft model, a retrieval index, a memory of embeddings."""
+
+    name: str = Field(description="For the reader.")
+    mib: Positive = Field(description="Size of one, over all accelerators of a worker.")
+    per: ObjectScopeName = Field("agent", description="agent: each has one of its own; all: one for all.")
+
+
+class AgentMemorySpec(Strict):
+    """Objects that an agent's calls need in device memory; host memory always has them, and they are never computed.
+
+    Policies. lru: the least recently used goes; a step loads what it misses before it computes (SGLang without
+    --enable-lora-overlap-loading). queued: what waiting requests miss is loaded while others run (S-LoRA; SGLang with
+    it). duration: likewise, and first goes who stays away for so long that keeping costs more memory x time than
+    loading (after InferCept). steps: the farthest in whole steps goes, the next step's are loaded ahead (after KVFlow).
+    distance: the farthest goes, whoever is due soon is loaded ahead, and gives way to calls that wait.
+    """
+
+    policy: AgentPolicyName = Field(
+        "lru", description="What is loaded when, and what goes; KV pages alike but for lru."
+    )
+    distance: DistanceSourceName = Field(
+        "trace",
+        description="duration, steps, distance: who says when an agent will call. trace: its hints; past: the mean of "
+        "the agent's own gaps; oracle: the trace itself, which no engine knows.",
+    )
+    adapters: AdaptersSpec | None = Field(None, description="LoRA adapters; none by default.")
+    objects: list[AgentObjectSpec] = Field(default_factory=list, description="Other kinds.")
+    slots: Count | None = Field(
+        None,
+        description="Agents whose objects fit into a pool of their own, taken off the KV pool (SGLang "
+        "max_loras_per_batch for adapters); absent: objects and KV share one pool.",
+    )
+    ahead_s: NonNegative = Field(10.0, description="distance: who is due within so many seconds is loaded ahead …")
+    ahead_frames: NonNegative = Field(1.0, description="… or within so many frames of the world, where there are any.")
+    ahead_budget: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="steps, distance: share of the pool that what was loaded ahead and not used may take."
+    )
+    preempt: bool = Field(True, description="distance: a load for a call interrupts one ahead of its call.")
+    trust: Literal["tested", "always"] = Field(
+        "tested",
+        description="distance: tested: distances count only while they tell the order of calls better than last use "
+        "does; always: whatever they are worth.",
+    )
+    noise: NonNegative = Field(0.0, description="Error of distances: standard deviation of their logarithm …")
+    bias: Positive = Field(1.0, description="… and a factor on all of them.")
+
+    @model_validator(mode="after")
+    def _check(self) -> AgentMemorySpec:
+        if self.adapters is None and not self.objects and self.slots is not None:
+            raise ValueError("slots: there are no objects; give adapters or objects")
+        if self.policy in ("lru", "queued") and (self.noise or self.bias != 1.0):
+            raise ValueError(f"noise and bias: policy {self.policy} knows no distances")
+        return self
+
+
+def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, eviction: str, tiers: bool) -> None:
+    """Refuse what is not simulated together.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    if agents is None:
+        return
+    if engine != "sglang":
+        raise KeyedError(("agents",), f"agents' objects are simulated for the engine sglang, not {engine}")
+    if not caching:
+        raise KeyedError(("agents",), "needs engine.prefix_caching")
+    if agents.policy != "lru" and eviction != "lru":
+        raise KeyedError(("agents", "policy"), f"{agents.policy} says what is evicted; leave engine.eviction at lru")
+    if tiers and agents.slots is None and (agents.adapters is not None or agents.objects):
+        raise KeyedError(("agents", "slots"), "beside KV tiers objects need a pool of their own; give slots")

@@ -1,0 +1,142 @@
+"""What a trace of agents knows beyond its requests: who calls, with which adapter, behind whom, when it is expected.
+
+Notation
+    N requests, A agents, G gates, H hints
+
+A *gate* waits for the ends of a set of requests; when the last has ended, the requests *behind* it follow, each after
+its ``think_s``. A frame of a simulated world is a gate.
+
+A *hint* says when an agent will call next, as far as its world can tell: an estimate. It is given ``after_s`` after its
+*trigger*: the end of a request (its index), the opening of a gate (N + its index), or the trace's start (-1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.traces.compiled import F8, I4
+
+#: Trigger of a hint that is known from the trace's start.
+AT_START = -1
+
+
+class AgentArrays(NamedTuple):
+    """Read-only, contiguous once compiled.
+
+    Attributes:
+        agent: of each request; shape (N,).
+        adapter: of each agent, or -1; shape (A,).
+        gate: that waits for the request's end, or -1; shape (N,).
+        behind: gate that the request follows, or -1: it follows ``previous``, or none; shape (N,).
+        hint_trigger: in rising order; shape (H,), like those below.
+        hint_agent: who will call.
+        hint_after_s: seconds from the trigger to the hint.
+        hint_s, hint_steps: from the hint to the call: so many seconds and so many steps, a step being a frame, or else
+            what a call takes.
+        by_frames: 1 where steps are frames, that is, intervals between the openings of gates; shape (1,).
+    """
+
+    agent: I4
+    adapter: I4
+    gate: I4
+    behind: I4
+    hint_trigger: I4
+    hint_agent: I4
+    hint_after_s: F8
+    hint_s: F8
+    hint_steps: F8
+    by_frames: I4
+
+
+#: Types of the columns.
+AGENT_DTYPES: dict[str, type] = dict.fromkeys(AgentArrays._fields, np.int32) | {
+    "hint_after_s": np.float64, "hint_s": np.float64, "hint_steps": np.float64,
+}  # fmt: skip
+
+_HINT_COLUMNS = AgentArrays._fields[4:9]
+
+
+def check_agents(agents: AgentArrays, requests: int) -> None:
+    """Check what everything downstream relies on.
+
+    Raises:
+        ValueError: a broken rule of the class's documentation.
+    """
+    gates = int(agents.gate.max(initial=-1)) + 1
+    for name in ("agent", "gate", "behind"):
+        if len(getattr(agents, name)) != requests:
+            raise ValueError(f"agents: column {name} has {len(getattr(agents, name))} rows, not {requests}")
+    count = len(agents.adapter)
+    rules = {
+        "agent: one of the agents": ((agents.agent >= 0) & (agents.agent < count)).all(),
+        "hint_agent: one of the agents": ((agents.hint_agent >= 0) & (agents.hint_agent < count)).all(),
+        "behind: a gate that waits for requests": (agents.behind < gates).all(),
+        "behind: not the request's own gate, nor a later one": (
+            (agents.behind < agents.gate) | (agents.behind < 0) | (agents.gate < 0)
+        ).all(),
+        "hint_trigger: a request, a gate, or the start, in rising order": (
+            (agents.hint_trigger >= AT_START) & (agents.hint_trigger < requests + gates)
+        ).all()
+        and (np.diff(agents.hint_trigger) >= 0).all(),
+        "hints: times of at least 0": (
+            np.isfinite(agents.hint_s) & (agents.hint_s >= 0) & (agents.hint_after_s >= 0) & (agents.hint_steps >= 0)
+        ).all(),
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise ValueError(f"agents: {rule}")
+
+
+def frozen(agents: AgentArrays) -> AgentArrays:
+    """Contiguous and read-only, of the documented types."""
+    columns: dict[str, np.ndarray] = {}
+    for name, values in agents._asdict().items():
+        columns[name] = np.array(values, dtype=AGENT_DTYPES[name])
+        columns[name].flags.writeable = False
+    return AgentArrays(**columns)
+
+
+def reordered(agents: AgentArrays, order: np.ndarray) -> AgentArrays:
+    """With the requests in ``order``: their former indices, as many as are kept; shape (kept,).
+
+    Hints whose trigger is gone go too. A gate waits for those of its requests that are kept.
+    """
+    count = len(agents.agent)
+    gates = int(agents.gate.max(initial=-1)) + 1
+    rank = np.full(count, -1)
+    rank[order] = np.arange(len(order))
+    left = np.zeros(gates, dtype=bool)
+    gate = agents.gate[order]
+    left[gate[gate >= 0]] = True
+    # Trigger -1 stays; of requests their new index, of gates what is left of them behind the requests.
+    moved = np.concatenate(([AT_START], rank, np.where(left, len(order) + np.arange(gates), -1)))
+    known = np.concatenate(([True], rank >= 0, left))
+    kept = known[agents.hint_trigger + 1]
+    trigger = moved[agents.hint_trigger[kept] + 1]
+    by_trigger = np.argsort(trigger, kind="stable")
+    hints = {name: getattr(agents, name)[kept][by_trigger] for name in _HINT_COLUMNS}
+    hints["hint_trigger"] = trigger[by_trigger]
+    return frozen(agents._replace(agent=agents.agent[order], gate=gate, behind=agents.behind[order], **hints))
+
+
+def of_sessions(session: I4, *, adapters: bool) -> AgentArrays:
+    """Each session of a trace as an agent, with an adapter of its own or without; nothing is known beforehand."""
+    count = int(session.max(initial=-1)) + 1
+    none = np.full(len(session), -1, np.int32)
+    nobody, never = np.empty(0, np.int32), np.empty(0)
+    return frozen(
+        AgentArrays(
+            agent=session,
+            adapter=np.arange(count, dtype=np.int32) if adapters else np.full(count, -1, np.int32),
+            gate=none,
+            behind=none,
+            hint_trigger=nobody,
+            hint_agent=nobody,
+            hint_after_s=never,
+            hint_s=never,
+            hint_steps=never,
+            by_frames=np.zeros(1, np.int32),
+        )
+    )

@@ -1,0 +1,88 @@
+"""Messages that spread over a graph, breadth first: who gets one calls, then passes it on.
+
+One message after another. Whom it will reach, and in how many hops, is known when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.traces.agents import AT_START
+from hisearch.traces.generators.graphs import Neighbours, build_graph
+from hisearch.traces.generators.schedule import Chains, Frames, Schedule
+from hisearch.traces.sampling import draw_think_s, stream
+
+
+class _Reached(NamedTuple):
+    """An agent that a message gets to: after how many hops, and from which of those reached before (-1: a seed)."""
+
+    agent: int
+    hops: int
+    by: int
+
+
+def diffusion(spec: AgentWorkloadSpec, seeds: tuple[int, int], edges: Neighbours | None) -> Schedule:
+    """Who calls when."""
+    graph = build_graph(spec.graph, spec.agents, edges, stream("graph", *seeds))
+    messages = _messages(spec, graph, stream("messages", *seeds))
+    if spec.pacing == "frames":
+        return _by_frames(spec, messages)
+    return _free(spec, messages, stream("actions", *seeds))
+
+
+def _messages(spec: AgentWorkloadSpec, graph: Neighbours, rng: np.random.Generator) -> Iterator[list[_Reached]]:
+    """One message after another: all that it reaches, in order of hops."""
+    while True:
+        starts = np.sort(rng.choice(spec.agents, spec.seeds, replace=False))
+        reached = [_Reached(agent, 0, -1) for agent in starts.tolist()]
+        known = set(starts.tolist())
+        at = 0
+        while at < len(reached):
+            here = reached[at]
+            for other in graph[here.agent]:
+                if other not in known and rng.random() < spec.spread:
+                    known.add(other)
+                    reached.append(_Reached(other, here.hops + 1, at))
+            at += 1
+        yield reached
+
+
+def _by_frames(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]]) -> Schedule:
+    """A hop is a frame."""
+    frames = Frames(spec.frame_s)
+    begin = 0
+    while len(frames.agent) < spec.calls:
+        message = next(messages)
+        for reached in message:
+            frames.call(reached.agent, begin + reached.hops)
+            if reached.hops > 0:
+                frames.hint_at(begin, reached.agent, reached.hops)
+        begin += message[-1].hops + 1
+    return frames.schedule(spec.calls)
+
+
+def _free(spec: AgentWorkloadSpec, messages: Iterator[list[_Reached]], rng: np.random.Generator) -> Schedule:
+    """A message begins when everybody has answered the one before it."""
+    chains = Chains()
+    gates: list[tuple[int, int, float, float]] = []
+    assert spec.action is not None  # the spec's own check
+    begun = 0
+    while len(chains.agent) < spec.calls:
+        message = next(messages)[: spec.calls - len(chains.agent)]
+        first = len(chains.agent)
+        for reached, think_s in zip(message, draw_think_s(spec.action, len(message), rng).tolist(), strict=True):
+            if reached.by >= 0:
+                chains.call(reached.agent, previous=first + reached.by, think_s=think_s, gate=begun)
+            elif begun:
+                chains.call(reached.agent, previous=first - 1, think_s=think_s, gate=begun, behind=begun - 1)
+            else:
+                chains.call(reached.agent, arrival_s=think_s, gate=begun)
+            gates.append((begun - 1, reached.agent, (reached.hops + 1) * spec.action.p50_s, float(reached.hops)))
+        begun += 1
+    for gate, agent, seconds, steps in gates:
+        chains.hints.add(len(chains.agent) + gate if gate >= 0 else AT_START, agent, seconds=seconds, steps=steps)
+    return chains.schedule()

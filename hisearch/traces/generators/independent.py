@@ -1,0 +1,77 @@
+"""Agents that act for a while, then call, without regard to one another."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.traces.agents import AT_START
+from hisearch.traces.compiled import F8, I8
+from hisearch.traces.generators.schedule import Chains, Frames, Schedule
+from hisearch.traces.sampling import draw_think_s, stream
+
+
+def independent(spec: AgentWorkloadSpec, seeds: tuple[int, int]) -> Schedule:
+    """Who calls when."""
+    rng = stream("actions", *seeds)
+    return _by_frames(spec, rng) if spec.pacing == "frames" else _free(spec, rng)
+
+
+def action_frames(spec: AgentWorkloadSpec, frame: int, count: int, rng: np.random.Generator) -> I8:
+    """Frames that the actions of ``count`` agents take which begin in ``frame``, at least 1; shape (count,).
+
+    1 / ``active_rate`` on average, before ``burst`` prolongs some to a common frame.
+    """
+    mean = 1.0 / spec.active_rate
+    drawn = spec.regularity * mean + (1.0 - spec.regularity) * rng.geometric(spec.active_rate, count)
+    frames = np.maximum(np.rint(drawn), 1).astype(np.int64)
+    common = max(round(mean), 1)
+    late = -(-(frame + frames) // common) * common - frame
+    return np.asarray(np.where(rng.random(count) < spec.burst, late, frames))
+
+
+def _by_frames(spec: AgentWorkloadSpec, rng: np.random.Generator) -> Schedule:
+    frames = Frames(spec.frame_s)
+    first = action_frames(spec, 0, spec.agents, rng)
+    due = (rng.random(spec.agents) * first).astype(np.int64)
+    for agent in range(spec.agents):
+        frames.hint_at(0, agent, float(due[agent]))
+    frame = 0
+    while len(frames.agent) < spec.calls:
+        callers = np.flatnonzero(due == frame)
+        lasting = action_frames(spec, frame, len(callers), rng)
+        due[callers] = frame + lasting
+        for agent, ahead in zip(callers.tolist(), lasting.tolist(), strict=True):
+            frames.hint_after(frames.call(agent, frame), agent, ahead)
+        frame += 1
+    return frames.schedule(spec.calls)
+
+
+def _free(spec: AgentWorkloadSpec, rng: np.random.Generator) -> Schedule:
+    """By nominal time: as if answers took none."""
+    chains = Chains()
+    first = _actions_s(spec, spec.agents, rng) * rng.random(spec.agents)
+    line = [(at, agent) for agent, at in enumerate(first.tolist())]
+    for at, agent in line:
+        chains.hints.add(AT_START, agent, seconds=at)
+    heapq.heapify(line)
+    newest = [-1] * spec.agents
+    think = first.tolist()
+    actions = _actions_s(spec, spec.calls, rng).tolist()
+    for action in actions:
+        at, agent = line[0]
+        before = newest[agent]
+        if before < 0:
+            newest[agent] = chains.call(agent, arrival_s=at)
+        else:
+            newest[agent] = chains.call(agent, previous=before, think_s=think[agent])
+        chains.hints.add(newest[agent], agent, seconds=action)
+        think[agent] = action
+        heapq.heapreplace(line, (at + action, agent))
+    return chains.schedule()
+
+
+def _actions_s(spec: AgentWorkloadSpec, count: int, rng: np.random.Generator) -> F8:
+    return draw_think_s(spec.action, count, rng)

@@ -1,0 +1,148 @@
+"""Agents that walk on a plane: a meeting makes both call before their plans would.
+
+The world is played beforehand, tick by tick, as if answers took no time: what depends on them is when a call is made,
+not where its agent then is. With frames a tick is a frame.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.traces.agents import AT_START
+from hisearch.traces.compiled import F8, I8
+from hisearch.traces.generators.independent import action_frames
+from hisearch.traces.generators.schedule import Chains, Frames, Schedule
+from hisearch.traces.sampling import draw_think_s, stream
+
+#: An estimate is given anew once it has moved by more than this share of what was left.
+_REVISED = 0.25
+
+
+class _World:
+    """Places, headings and plans of all agents; arrays of shape (A,) or (A, 2)."""
+
+    def __init__(self, spec: AgentWorkloadSpec, seeds: tuple[int, int]) -> None:
+        self.spec = spec
+        self.rng = stream("world", *seeds)
+        self.plans = stream("actions", *seeds)
+        self.tick = 0
+        self.at_m = self.rng.random((spec.agents, 2)) * spec.world.size_m
+        self.heading = self._headings(spec.agents)
+        lasting = self._lasting(spec.agents)
+        self.due = (self.plans.random(spec.agents) * lasting).astype(np.int64)
+        self.open = np.ones(spec.agents, dtype=bool)
+
+    def _headings(self, count: int) -> F8:
+        angle = self.rng.random(count) * 2 * np.pi
+        return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+    def _lasting(self, count: int) -> I8:
+        """Ticks that new plans take."""
+        if self.spec.pacing == "frames":
+            return action_frames(self.spec, self.tick, count, self.plans)
+        seconds = draw_think_s(self.spec.action, count, self.plans)
+        return np.maximum(np.rint(seconds / self.spec.world.tick_s), 1).astype(np.int64)
+
+    def callers(self) -> tuple[I8, I8]:
+        """Who calls at this tick: by plan, and by a meeting; each in order."""
+        from scipy.spatial import cKDTree
+
+        planned = self.due == self.tick
+        self.open |= planned
+        pairs = cKDTree(self.at_m).query_pairs(self.spec.world.radius_m, output_type="ndarray")
+        free = self.open & ~planned
+        met = np.zeros(len(planned), dtype=bool)
+        for one, other in pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].tolist():
+            if free[one] and free[other] and not (met[one] or met[other]):
+                met[[one, other]] = True
+        self.open &= ~met
+        return np.flatnonzero(planned), np.flatnonzero(met)
+
+    def replan(self, agents: I8) -> None:
+        """They set out anew."""
+        self.due[agents] = self.tick + self._lasting(len(agents))
+        self.heading[agents] = self._headings(len(agents))
+
+    def left(self) -> F8:
+        """Ticks to each agent's next call as its world can tell; shape (A,).
+
+        To its plan's end, or to the nearest other, who may come towards it.
+        """
+        from scipy.spatial import cKDTree
+
+        world = self.spec.world
+        distance = cKDTree(self.at_m).query(self.at_m, k=min(2, len(self.at_m)))[0]
+        nearest = distance[:, 1] if distance.ndim > 1 else np.full(len(self.at_m), np.inf)
+        meeting = np.maximum(nearest - world.radius_m, 0.0) / (2 * world.speed_m_per_s * world.tick_s)
+        return np.minimum(self.due - self.tick, np.where(self.open, np.maximum(meeting, 1.0), np.inf))
+
+    def advance(self) -> None:
+        """One tick: everybody walks, edges turn them back."""
+        size = self.spec.world.size_m
+        self.at_m += self.heading * (self.spec.world.speed_m_per_s * self.spec.world.tick_s)
+        for _ in range(2):
+            outside = (self.at_m < 0) | (self.at_m > size)
+            self.at_m = np.where(self.at_m < 0, -self.at_m, np.where(self.at_m > size, 2 * size - self.at_m, self.at_m))
+            self.heading = np.where(outside, -self.heading, self.heading)
+        np.clip(self.at_m, 0.0, size, out=self.at_m)
+        self.tick += 1
+
+
+def interaction(spec: AgentWorkloadSpec, seeds: tuple[int, int]) -> Schedule:
+    """Who calls when."""
+    world = _World(spec, seeds)
+    return _by_frames(spec, world) if spec.pacing == "frames" else _free(spec, world)
+
+
+def _revised(told: F8, tick: int, left: F8) -> np.ndarray:
+    """Whose estimate has moved: ``told`` is the tick of the call that was last told; shape (A,)."""
+    return np.abs(tick + left - told) > np.maximum(_REVISED * left, 1.0)
+
+
+def _by_frames(spec: AgentWorkloadSpec, world: _World) -> Schedule:
+    frames = Frames(spec.frame_s)
+    told = np.full(spec.agents, np.inf)
+    while len(frames.agent) < spec.calls:
+        planned, met = world.callers()
+        callers = np.concatenate((planned, met))
+        calls = [frames.call(agent, world.tick) for agent in callers.tolist()]
+        world.replan(callers)
+        left = world.left()
+        for call, agent in zip(calls, callers.tolist(), strict=True):
+            frames.hint_after(call, agent, float(left[agent]))
+        told[callers] = world.tick + left[callers]
+        for agent in np.flatnonzero(_revised(told, world.tick, left)).tolist():
+            frames.hint_at(world.tick, agent, float(left[agent]))
+            told[agent] = world.tick + left[agent]
+        world.advance()
+    return frames.schedule(spec.calls)
+
+
+def _free(spec: AgentWorkloadSpec, world: _World) -> Schedule:
+    chains = Chains()
+    tick_s = spec.world.tick_s
+    newest = np.full(spec.agents, -1)
+    called = np.zeros(spec.agents)
+    told = np.full(spec.agents, np.inf)
+    while True:
+        for agent in np.concatenate(world.callers()).tolist():
+            if len(chains.agent) == spec.calls:
+                return chains.schedule()
+            now_s = world.tick * tick_s
+            if newest[agent] < 0:
+                newest[agent] = chains.call(agent, arrival_s=now_s)
+            else:
+                newest[agent] = chains.call(agent, previous=int(newest[agent]), think_s=now_s - called[agent])
+            called[agent] = now_s
+            told[agent] = np.inf
+            world.replan(np.array([agent]))
+        left = world.left()
+        for agent in np.flatnonzero(_revised(told, world.tick, left)).tolist():
+            trigger = int(newest[agent])
+            after_s = world.tick * tick_s - (called[agent] if trigger >= 0 else 0.0)
+            chains.hints.add(
+                trigger if trigger >= 0 else AT_START, agent, after_s=after_s, seconds=float(left[agent]) * tick_s
+            )
+            told[agent] = world.tick + left[agent]
+        world.advance()

@@ -1,0 +1,162 @@
+"""Who calls when, before anybody has a prompt.
+
+Notation
+    N calls, in an order in which they can happen; A agents; frames are numbered from 0, some may be empty
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hisearch.traces.agents import AT_START
+from hisearch.traces.compiled import F8, I4, I8
+
+
+@dataclass
+class Hints:
+    """Rows of hints under construction, see ``AgentArrays``."""
+
+    trigger: list[int] = field(default_factory=list)
+    agent: list[int] = field(default_factory=list)
+    after_s: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+
+    def add(self, trigger: int, agent: int, *, after_s: float = 0.0, seconds: float = 0.0, steps: float = 0.0) -> None:
+        """One more."""
+        self.trigger.append(trigger)
+        self.agent.append(agent)
+        self.after_s.append(after_s)
+        self.seconds.append(seconds)
+        self.steps.append(steps)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All calls; arrays of shape (N,).
+
+    Attributes:
+        agent: who calls.
+        previous: the call that this one follows, or -1; of one behind a gate, one of those that the gate waits for.
+        think_s: from that call's end, or the gate's opening, to this call.
+        arrival_s: of calls that follow none; NaN elsewhere.
+        gate, behind: see ``AgentArrays``.
+        hints: whose triggers are calls, N + gates, or the start.
+        by_frames: steps of hints are frames.
+    """
+
+    agent: I8
+    previous: I4
+    think_s: F8
+    arrival_s: F8
+    gate: I4
+    behind: I4
+    hints: Hints
+    by_frames: bool
+
+    def __len__(self) -> int:
+        return len(self.agent)
+
+
+@dataclass
+class Frames:
+    """Calls frame by frame, while a world is played: ``call`` in rising order of frames, then ``schedule``.
+
+    A hint given at the beginning of a frame is triggered by the opening of the gate that leads to it.
+    """
+
+    frame_s: float
+    agent: list[int] = field(default_factory=list)
+    frame: list[int] = field(default_factory=list)
+    # (frame at whose beginning, or -1 and the call after whose end it is given; agent; frames from then)
+    _beginning: list[tuple[int, int, float]] = field(default_factory=list)
+    _ends: list[tuple[int, int, float]] = field(default_factory=list)
+
+    def call(self, agent: int, frame: int) -> int:
+        """``agent`` calls in ``frame``; returns the call's index."""
+        self.agent.append(agent)
+        self.frame.append(frame)
+        return len(self.agent) - 1
+
+    def hint_after(self, call: int, agent: int, frames: float) -> None:
+        """At the end of ``call``: ``agent`` calls so many frames later."""
+        self._ends.append((call, agent, frames))
+
+    def hint_at(self, frame: int, agent: int, frames: float) -> None:
+        """At the beginning of ``frame``: ``agent`` calls so many frames later."""
+        self._beginning.append((frame, agent, frames))
+
+    def schedule(self, calls: int) -> Schedule:
+        """Of the first ``calls`` of them."""
+        count = min(calls, len(self.agent))
+        frame = np.array(self.frame[:count])
+        shown, gate = np.unique(frame, return_inverse=True)
+        last = np.searchsorted(frame, shown, side="right") - 1
+        first = gate == 0
+        gaps = np.diff(shown, prepend=0)
+        hints = Hints()
+        for begin, agent, frames in self._beginning:
+            # The gate that opens before the first frame with calls from there on.
+            at = int(np.searchsorted(shown, begin)) - 1
+            if at < len(shown):
+                hints.add(count + at if at >= 0 else AT_START, agent, steps=frames)
+        for call, agent, frames in self._ends:
+            if call < count:
+                hints.add(call, agent, steps=frames)
+        return Schedule(
+            agent=np.array(self.agent[:count]),
+            previous=np.where(first, -1, last[np.maximum(gate - 1, 0)]).astype(np.int32),
+            think_s=np.where(first, 0.0, gaps[gate] * self.frame_s),
+            arrival_s=np.where(first, shown[0] * self.frame_s, np.nan),
+            gate=gate.astype(np.int32),
+            behind=(gate - 1).astype(np.int32),
+            hints=hints,
+            by_frames=True,
+        )
+
+
+@dataclass
+class Chains:
+    """Calls of agents that each go by a clock of their own."""
+
+    agent: list[int] = field(default_factory=list)
+    previous: list[int] = field(default_factory=list)
+    think_s: list[float] = field(default_factory=list)
+    arrival_s: list[float] = field(default_factory=list)
+    gate: list[int] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
+    hints: Hints = field(default_factory=Hints)
+
+    def call(
+        self,
+        agent: int,
+        *,
+        previous: int = -1,
+        think_s: float = 0.0,
+        arrival_s: float = np.nan,
+        gate: int = -1,
+        behind: int = -1,
+    ) -> int:
+        """``agent`` calls ``think_s`` after ``previous``, or at ``arrival_s``; returns the call's index."""
+        self.agent.append(agent)
+        self.previous.append(previous)
+        self.think_s.append(think_s)
+        self.arrival_s.append(arrival_s)
+        self.gate.append(gate)
+        self.behind.append(behind)
+        return len(self.agent) - 1
+
+    def schedule(self) -> Schedule:
+        """Of all of them."""
+        return Schedule(
+            agent=np.array(self.agent),
+            previous=np.array(self.previous, dtype=np.int32),
+            think_s=np.array(self.think_s),
+            arrival_s=np.array(self.arrival_s),
+            gate=np.array(self.gate, dtype=np.int32),
+            behind=np.array(self.behind, dtype=np.int32),
+            hints=self.hints,
+            by_frames=False,
+        )

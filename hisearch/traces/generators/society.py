@@ -1,0 +1,105 @@
+"""From a schedule of calls to a trace: prompts, histories, adapters."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import I8
+from hisearch.traces.generators.diffusion import diffusion
+from hisearch.traces.generators.graphs import Neighbours
+from hisearch.traces.generators.independent import independent
+from hisearch.traces.generators.interaction import interaction
+from hisearch.traces.generators.schedule import Schedule
+from hisearch.traces.sampling import draw_lengths, stream
+from hisearch.traces.trace import Trace, declare_limit, make_trace
+
+
+def generate_agents(spec: AgentWorkloadSpec, *, seed: int = 0, edges: Neighbours | None = None) -> Trace:
+    """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
+
+    Args:
+        spec: the society.
+        seed: of everything random in it, beside its own.
+        edges: of the graph, where a file has them; see ``graphs.edge_list``.
+    """
+    seeds = (spec.seed, seed)
+    if spec.kind == "independent":
+        schedule = independent(spec, seeds)
+    elif spec.kind == "interaction":
+        schedule = interaction(spec, seeds)
+    else:
+        schedule = diffusion(spec, seeds, edges)
+    return declare_limit(_assemble(spec, schedule, seeds), spec.max_output_tokens)
+
+
+def _assemble(spec: AgentWorkloadSpec, schedule: Schedule, seeds: tuple[int, int]) -> Trace:
+    count = len(schedule)
+    output = draw_lengths(spec.output, count, stream("outputs", *seeds))
+    new = draw_lengths(spec.new_input, count, stream("new inputs", *seeds))
+    inputs, shares_with, shared = _prompts(spec, schedule.agent, new, output)
+    return make_trace(
+        arrival_s=schedule.arrival_s,
+        input_tokens=inputs,
+        output_tokens=output,
+        previous=schedule.previous,
+        think_s=schedule.think_s,
+        session=schedule.agent,
+        tenant=schedule.agent,
+        shares_with=shares_with,
+        shared_tokens=shared,
+        open_loop=False,
+        agents=_agents(spec, schedule),
+    )
+
+
+def _prompts(spec: AgentWorkloadSpec, agent: I8, new: I8, output: I8) -> tuple[I8, I8, I8]:
+    """Lengths of the prompts, and which earlier call each begins like and for how many tokens; shapes (N,)."""
+    base = spec.world_prompt_tokens + spec.system_prompt_tokens
+    cap = spec.history_cap_tokens
+    newest = [-1] * spec.agents
+    first = [-1] * spec.agents
+    history = [0] * spec.agents
+    inputs, shares_with, shared = [], [], []
+    for call, (who, fresh, answer) in enumerate(zip(agent.tolist(), new.tolist(), output.tolist(), strict=True)):
+        goes_on = spec.history and newest[who] >= 0
+        if goes_on and cap is not None and history[who] > cap:
+            history[who] = spec.summary_tokens
+            goes_on = False
+        inputs.append(base + history[who] + fresh)
+        if goes_on:
+            shares_with.append(newest[who])
+            shared.append(base + history[who])
+        elif first[who] >= 0 or call > 0:
+            # Like its own first call for both prompts, like anybody's for the world's.
+            shares_with.append(max(first[who], 0))
+            shared.append(base if first[who] >= 0 else spec.world_prompt_tokens)
+        else:
+            shares_with.append(-1)
+            shared.append(0)
+        if first[who] < 0:
+            first[who] = call
+        newest[who] = call
+        if spec.history:
+            history[who] += fresh + answer
+    return np.array(inputs), np.array(shares_with), np.array(shared)
+
+
+def _agents(spec: AgentWorkloadSpec, schedule: Schedule) -> AgentArrays:
+    adapters = spec.agents if spec.adapters is None else spec.adapters
+    hints = schedule.hints
+    trigger = np.array(hints.trigger, dtype=np.int32)
+    order = np.argsort(trigger, kind="stable")
+    return AgentArrays(
+        agent=schedule.agent.astype(np.int32),
+        adapter=(np.arange(spec.agents) % adapters if adapters else np.full(spec.agents, -1)).astype(np.int32),
+        gate=schedule.gate,
+        behind=schedule.behind,
+        hint_trigger=trigger[order],
+        hint_agent=np.array(hints.agent, dtype=np.int32)[order],
+        hint_after_s=np.array(hints.after_s)[order],
+        hint_s=np.array(hints.seconds)[order],
+        hint_steps=np.array(hints.steps)[order],
+        by_frames=np.array([schedule.by_frames], dtype=np.int32),
+    )

@@ -1,0 +1,250 @@
+"""Small random societies of agents with objects, and everything in a run's arrays that must add up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+from hypothesis import strategies as st
+
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import cluster
+from hisearch.kernels import layout as la
+from hisearch.simulate import Result, engine, simulate
+from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.specs.agent_memory import AgentPolicyName, DistanceSourceName
+from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.deployment import EngineSpec
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.generators import generate_agents
+from tests.kernels.systems import System
+
+POLICIES: tuple[AgentPolicyName, ...] = get_args(AgentPolicyName)
+SOURCES: tuple[DistanceSourceName, ...] = get_args(DistanceSourceName)
+
+
+def society(kind: str = "independent", *, seed: int = 0, **changes: Any) -> CompiledTrace:
+    """A few agents with short prompts."""
+    spec: dict[str, Any] = {
+        "kind": kind, "agents": 12, "calls": 80, "history_cap_tokens": 120, "summary_tokens": 10,
+        "world_prompt_tokens": 12, "system_prompt_tokens": 20, "active_rate": 0.3, "seed": seed,
+        "new_input": {"distribution": "lognormal", "mean_log": 2.5, "sigma_log": 0.8, "max_tokens": 60},
+        "output": {"distribution": "lognormal", "mean_log": 2.0, "sigma_log": 0.8, "max_tokens": 40},
+        "world": {"size_m": 40.0, "radius_m": 3.0, "tick_s": 2.0}, "graph": {"degree": 2},
+    }  # fmt: skip
+    return compile_trace(generate_agents(AgentWorkloadSpec.model_validate(spec | changes)), "society")
+
+
+FREE = {"pacing": "free", "action": {"p50_s": 0.3, "p90_s": 1.0}}
+
+
+@dataclass(frozen=True)
+class Society:
+    """A society on a deployment."""
+
+    trace: CompiledTrace
+    agents: AgentPlan
+    capacity_tokens: int = 1200
+    workers: int = 1
+    page_tokens: int = 1
+    max_running: int = 6
+    overlap: bool = True
+    mixed_chunk: bool = False
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """Of a worker."""
+        settings = EngineSpec(
+            name="sglang",
+            page_tokens=self.page_tokens,
+            max_running_requests=self.max_running,
+            chunk_tokens=96,
+            overlap=self.overlap,
+            mixed_chunk=self.mixed_chunk,
+        )
+        plain = System(seed=1, engine=settings, capacity_tokens=self.capacity_tokens, workers=1).plan
+        return replace(plain, agents=self.agents)
+
+    def run(self, horizon_s: float = math.inf) -> la.Sim:
+        """All arrays at the end, or at the horizon."""
+        fleet = FleetPlan((PoolPlan(self.plan, self.workers),))
+        room = 50 * len(self.trace) + 1000
+        arrays, sims = engine.allocate(fleet, self.trace, [room], horizon_s=horizon_s)
+        cluster.run(arrays)
+        assert not sims[0].counters[la.FAULT]
+        # What pools share is kept alive with them.
+        assert sims[0].fleet is arrays
+        return sims[0]
+
+    def simulate(self, **options: Any) -> Result:
+        """The run's result."""
+        return simulate(self.plan, self.trace, replicas=self.workers, **options)
+
+
+def adapters(pages: int = 60, load_s: float = 0.004) -> KindPlan:
+    """One for each adapter of the trace."""
+    return KindPlan("adapters", "adapter", pages, load_s, 1e6)
+
+
+@st.composite
+def societies(draw: st.DrawFn) -> Society:
+    """Every policy, source, pacing and kind; pools of their own and shared ones, several objects and workers."""
+    pacing = draw(st.sampled_from([{}, FREE]))
+    trace = society(
+        draw(st.sampled_from(["independent", "interaction", "diffusion"])),
+        seed=draw(st.integers(0, 5)),
+        adapters=draw(st.sampled_from([None, 4, 0])),
+        **pacing,
+    )
+    page = draw(st.sampled_from([1, 4]))
+    kinds = [adapters(60 // page, draw(st.sampled_from([0.0005, 0.02])))]
+    if draw(st.booleans()):
+        kinds.append(KindPlan("index", "agent", 20 // page, 0.003, 1e6))
+    if draw(st.booleans()):
+        kinds.append(KindPlan("draft", "all", 40 // page, 0.05, 1e6))
+    # The largest call has some 250 tokens, its objects 120.
+    slots = draw(st.sampled_from([0, 0, 2, 5]))
+    each = sum(kind.pages for kind in kinds if kind.per != "all")
+    common = sum(kind.pages for kind in kinds if kind.per == "all")
+    plan = AgentPlan(
+        policy=draw(st.sampled_from(POLICIES)),
+        source=draw(st.sampled_from(SOURCES)),
+        kinds=tuple(kinds),
+        pool_pages=slots * each + common if slots else 0,
+        ahead_s=draw(st.sampled_from([0.0, 0.1, 5.0])),
+        budget_pages=draw(st.sampled_from([0, 150, 10_000])) // page,
+        preempt=draw(st.booleans()),
+        tested=draw(st.booleans()),
+        noise=draw(st.sampled_from([0.0, 1.0, 6.0])),
+        bias=draw(st.sampled_from([1.0, 3.0])),
+    )
+    return Society(
+        trace,
+        plan,
+        capacity_tokens=draw(st.sampled_from([640, 1200, 4000])),
+        workers=draw(st.integers(1, 2)),
+        page_tokens=page,
+        max_running=draw(st.integers(1, 8)),
+        overlap=draw(st.booleans()),
+        mixed_chunk=draw(st.booleans()),
+    )
+
+
+def slow_due(sim: la.Sim, d: int) -> float:
+    """When node ``d`` is due, by looking at every agent."""
+    agents, s = sim.agents, int(sim.nodes[d].static)
+    dues = [al.NOBODY]
+    for a in range(len(agents.agents)):
+        agent = agents.agents[a]
+        if s < 0:
+            uses = agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]
+            if int(sim.nodes[d].parent) in uses.tolist():
+                dues.append(float(agent.due))
+            continue
+        at = int(agent.static)
+        while at > s:
+            at = int(sim.trace.parent[at])
+        if at == s:
+            dues.append(float(agent.due))
+    return min(dues)
+
+
+def check(sim: la.Sim) -> None:
+    """Raise AssertionError unless objects, pools, links and orders add up (L3, L4)."""
+    for w in range(int(sim.config.workers)):
+        _check_objects(sim, w)
+        _check_order(sim, w)
+        _check_line(sim, w)
+
+
+def _check_objects(sim: la.Sim, w: int) -> None:
+    agents = sim.agents
+    loader, here = agents.loaders[w], agents.objects[w]
+    v = int(loader.pool)
+    pool = sim.trees[v]
+    held = np.zeros(len(agents.things), np.int64)
+    for r in np.flatnonzero(agents.holds).tolist():
+        if sim.requests[r].worker == w:
+            a = int(agents.agent[r])
+            held[agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]] += 1
+    taken = locked = fresh = 0
+    for o, (thing, copy) in enumerate(zip(agents.things, here, strict=True)):
+        loading = copy.where == al.LOADING
+        assert loading == (int(loader.object) == o)
+        lock = int(sim.nodes[copy.node].lock)
+        assert lock == held[o] + loading
+        if held[o]:
+            assert copy.where == al.RESIDENT, "a call holds what is not there"
+        taken += int(thing.pages) * (copy.where != al.ABSENT)
+        locked += int(thing.pages) * (copy.where == al.RESIDENT and lock > 0)
+        fresh += int(thing.pages) * int(copy.fresh)
+        assert (int(sim.nodes[copy.node].heap_slot) >= 0) == (copy.where == al.RESIDENT and lock == 0)
+    assert fresh == loader.fresh_pages
+    if v != w:
+        assert pool.free_pages + taken == pool.capacity_pages
+        assert pool.free_pages >= 0
+    loading_pages = int(agents.things[int(loader.object)].pages) if loader.object >= 0 else 0
+    resident = taken - loading_pages
+    if v != w:
+        assert pool.evictable_pages == resident - locked
+    assert loader.peak_pages <= pool.capacity_pages
+    assert math.isclose(loader.load_s, sum_of_loads(sim, w), abs_tol=1e-9)
+    link = sim.links[2 * w + 1]
+    assert math.isclose(link.busy_s, loader.load_s + loader.wasted_s, abs_tol=1e-9)
+    assert link.tokens == loader.loaded_pages * sim.config.page_tokens
+    assert link.transfers == loader.loads
+    assert loader.used_ahead <= loader.loads_ahead + (loader.object >= 0)
+    if v == w:
+        _check_shared_pool(sim, w, taken)
+
+
+def sum_of_loads(sim: la.Sim, w: int) -> float:
+    """Seconds of the loads that have ended, by what is resident and what was evicted: each was loaded once more."""
+    things = sim.agents.things
+    if len({float(thing.load_s) for thing in things}) == 1:
+        return float(sim.agents.loaders[w].loads) * float(things[0].load_s)
+    return float(sim.agents.loaders[w].load_s)
+
+
+def _check_shared_pool(sim: la.Sim, w: int, taken: int) -> None:
+    """KV in the tree, KV of running requests and objects fill what is not free, but for steps under way."""
+    pool, page = sim.trees[w], int(sim.config.page_tokens)
+    cached = set()
+    for d in set(sim.cover[w].tolist()) - {-1}:
+        while d >= len(sim.trees) and d not in cached:
+            cached.add(d)
+            d = int(sim.nodes[d].parent)
+    pages = sum((int(sim.nodes[d].end) - int(sim.nodes[d].begin)) // page for d in cached)
+    assert pool.free_pages >= 0
+    assert pool.free_pages + pages + taken <= pool.capacity_pages
+    if sim.workers[w].phase == la.IDLE:
+        assert pool.free_pages + pages + taken == pool.capacity_pages
+
+
+def _check_order(sim: la.Sim, w: int) -> None:
+    """What may be evicted has the dues that a slow look gives, and goes in their order."""
+    if sim.config.eviction != la.DISTANCE:
+        return
+    for v in {w, int(sim.agents.loaders[w].pool)}:
+        heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()
+        for slot, d in enumerate(heap):
+            assert sim.nodes[d].heap_slot == slot
+            assert float(sim.agents.keys[d]) == slow_due(sim, d)
+            if slot:
+                above = heap[(slot - 1) >> 1]
+                assert sim.agents.keys[above] >= sim.agents.keys[d]
+
+
+def _check_line(sim: la.Sim, w: int) -> None:
+    size = int(sim.agents.loaders[w].ahead)
+    line = sim.agents.line[w][:size].tolist()
+    for slot, a in enumerate(line):
+        assert sim.agents.line_slot[w, a] == slot
+        if slot:
+            assert sim.agents.agents[line[(slot - 1) >> 1]].due <= sim.agents.agents[a].due
+    assert (sim.agents.line_slot[w] >= 0).sum() == size

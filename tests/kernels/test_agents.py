@@ -1,0 +1,203 @@
+"""Agents' objects: laws on random societies wherever a run stops, and slow statements of the policies."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import layout as la
+from hisearch.simulate import Outcome, simulate
+from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, societies, society
+from tests.kernels.systems import examples
+
+
+@examples(150)
+@given(case=societies(), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_wherever_a_run_stops(case: Society, stop: float) -> None:  # laws L1, L3, L4
+    finished = case.run()
+    assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+    check(finished)
+    assert not finished.agents.holds.any()
+    assert all(int(loader.object) < 0 or loader.fresh_pages for loader in finished.agents.loaders)
+    check(case.run(stop * float(np.nanmax(finished.requests["finish_s"]))))
+
+
+@examples(40)
+@given(case=societies())
+def test_same_society_same_bytes(case: Society) -> None:  # law L6
+    one, two = case.simulate(), case.simulate()
+    np.testing.assert_array_equal(one.requests.finish_s, two.requests.finish_s)
+
+
+def one_at_a_time(policy: str, slots: int, **settings) -> Society:
+    """Calls come one by one, and nothing is loaded ahead: how many loads is the policy's doing alone."""
+    trace = society(calls=200, agents=10, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    plan = AgentPlan(
+        policy=policy, kinds=(adapters(),), pool_pages=60 * slots, ahead_s=0.0, ahead_steps=-1.0, **settings
+    )
+    return Society(trace, plan, capacity_tokens=4000, max_running=1, overlap=False)
+
+
+def loads_of(case: Society) -> int:
+    return int(case.run().agents.loaders[0].loads)
+
+
+def served_agents(case: Society) -> list[int]:
+    """Agents in the order in which their calls were admitted."""
+    result = case.simulate()
+    order = np.lexsort((np.arange(len(result.requests.scheduled_s)), result.requests.scheduled_s))
+    assert case.trace.agents is not None
+    return case.trace.agents.agent[order].tolist()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 7, 10])
+def test_lru_loads_what_a_list_by_last_use_misses(slots: int) -> None:
+    case = one_at_a_time("lru", slots)
+    recent: OrderedDict[int, None] = OrderedDict()
+    misses = 0
+    for agent in served_agents(case):
+        if agent not in recent:
+            misses += 1
+            if len(recent) == slots:
+                recent.popitem(last=False)
+        recent[agent] = None
+        recent.move_to_end(agent)
+    assert loads_of(case) == misses
+
+
+@pytest.mark.parametrize("slots", [2, 4, 7])
+def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: int) -> None:
+    """Of a line of calls, evicting whoever is called last is the best (Belady); the trace's order is nearly theirs."""
+    case = one_at_a_time("distance", slots, source="oracle")
+    calls = served_agents(case)
+    after: list[float] = [np.inf] * len(calls)
+    seen: dict[int, int] = {}
+    for k in range(len(calls) - 1, -1, -1):
+        after[k] = seen.get(calls[k], np.inf)
+        seen[calls[k]] = k
+    kept: dict[int, float] = {}
+    fewest = 0
+    for k, agent in enumerate(calls):
+        if agent not in kept:
+            fewest += 1
+            if len(kept) == slots:
+                del kept[max(kept, key=lambda one: kept[one])]
+        kept[agent] = after[k]
+    assert fewest <= loads_of(case) <= 1.05 * fewest
+    assert loads_of(case) < loads_of(one_at_a_time("lru", slots))
+
+
+def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
+    """Loads take longer than calls are apart; what was moved of those interrupted was moved for nothing."""
+    trace = society("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    plan = AgentPlan(policy="distance", kinds=(adapters(60, 0.3),), pool_pages=60 * 5, budget_pages=10_000, ahead_s=9.0)
+    case = Society(trace, plan, capacity_tokens=4000, max_running=6)
+    patient = replace(case, agents=replace(plan, preempt=False))
+    loader = case.run().agents.loaders[0]
+    assert loader.preempted > 20
+    assert 0 < loader.wasted_s < loader.preempted * 0.3
+    assert patient.run().agents.loaders[0].preempted == 0
+
+    def ttft(one: Society) -> float:
+        table = one.simulate().requests
+        return float(np.mean(table.first_token_s - table.arrival_s))
+
+    assert ttft(case) < ttft(patient)
+
+
+def test_what_is_shared_is_due_with_the_first_of_its_users() -> None:
+    """One index for all is never evicted while anybody is due sooner than those whose adapters are there."""
+    trace = society(agents=10, calls=120)
+    kinds = (adapters(), KindPlan("index", "all", 60, 0.05, 1e6))
+    plan = AgentPlan(policy="distance", kinds=kinds, pool_pages=60 * 5)
+    final = Society(trace, plan, capacity_tokens=4000).run()
+    index = int(final.agents.things.shape[0]) - 1
+    assert final.agents.things[index].owner == -1
+    assert final.agents.objects[0, index].where == al.RESIDENT
+    assert final.agents.loaders[0].loads < 400
+    load_s = float(final.agents.loaders[0].load_s)
+    assert load_s < float(final.agents.loaders[0].loads) * 0.004 + 0.05
+
+
+def test_what_nobody_s_newest_call_leads_through_goes_first() -> None:
+    """Histories that were summarised are worth nothing: shared memory then holds more than under last use."""
+    trace = society(agents=8, calls=300, history_cap_tokens=60, adapters=0)
+    far = AgentPlan(policy="distance", kinds=(), tested=False)
+
+    def hits(plan: AgentPlan) -> int:
+        return int(Society(trace, plan, capacity_tokens=700).simulate().requests.hit_tokens.sum())
+
+    assert hits(far) > hits(AgentPlan(policy="lru", kinds=()))
+
+
+def makespan(trace, plan: AgentPlan, **settings) -> float:
+    result = Society(trace, plan, **({"capacity_tokens": 4000, "max_running": 8} | settings)).simulate()
+    assert set(result.requests.outcome.tolist()) == {int(Outcome.FINISHED)}
+    return result.makespan_s
+
+
+@pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
+def test_distances_are_worth_time(kind: str) -> None:
+    trace = society(kind, agents=40, calls=600, active_rate=0.15)
+    base = AgentPlan(policy="lru", kinds=(adapters(60, 0.03),), pool_pages=60 * 10, budget_pages=300)
+    times = {policy: makespan(trace, replace(base, policy=policy)) for policy in POLICIES}
+    assert times["distance"] <= 1.02 * min(times.values())
+    assert times["distance"] < 0.95 * times["lru"]
+
+
+@pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
+@pytest.mark.parametrize("pacing", [{}, FREE])
+def test_useless_distances_cost_no_more_than_two_percent(kind: str, pacing: dict) -> None:
+    trace = society(kind, agents=40, calls=1500, active_rate=0.15, **pacing)
+    base = AgentPlan(policy="lru", kinds=(adapters(60, 0.03),), pool_pages=60 * 10, budget_pages=300)
+    useless = replace(base, policy="distance", noise=8.0)
+    assert makespan(trace, useless) <= 1.02 * makespan(trace, base)
+
+
+def test_useless_distances_are_found_out() -> None:
+    trace = society(agents=40, calls=3000, active_rate=0.15)
+    base = AgentPlan(policy="distance", kinds=(adapters(60, 0.03),), pool_pages=60 * 10, budget_pages=300)
+    exact, useless = (
+        Society(trace, replace(base, noise=noise), capacity_tokens=4000).run().agents.society for noise in (0.0, 9.0)
+    )
+    assert exact.trusted == 1
+    assert exact.right > 0.9
+    assert useless.right < 0.75
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_agents_with_nothing_but_kv_and_endless_memory_are_as_without_the_section(policy: str) -> None:  # law L7
+    trace = society(calls=150)
+    case = Society(trace, AgentPlan(policy=policy, kinds=()), capacity_tokens=100_000)
+    plain = replace(case.plan, agents=None)
+    np.testing.assert_array_equal(simulate(plain, trace).requests.finish_s, case.simulate().requests.finish_s)
+
+
+def test_a_call_whose_objects_never_fit_is_refused() -> None:
+    trace = society(calls=20)
+    plan = AgentPlan(policy="queued", kinds=(adapters(500),), pool_pages=400)
+    outcomes = Society(trace, plan).simulate().requests.outcome
+    assert set(outcomes.tolist()) == {int(Outcome.TOO_LARGE)}
+
+
+@pytest.mark.parametrize("kind", ["independent", "interaction"])
+def test_a_frame_begins_when_the_last_call_of_the_one_before_it_has_ended(kind: str) -> None:  # law L4
+    """Whether or not the worker knows of agents."""
+    trace = society(kind, calls=100, frame_s=0.25)
+    case = Society(trace, AgentPlan(policy="distance", kinds=(adapters(),)))
+    agents = trace.agents
+    assert agents is not None
+    for plan in (case.plan, replace(case.plan, agents=None)):
+        table = simulate(plan, trace).requests
+        behind = np.flatnonzero(agents.behind >= 0)
+        assert len(behind) > 80
+        for r in behind.tolist():
+            waited_for = np.flatnonzero(agents.gate == agents.behind[r])
+            assert table.arrival_s[r] == table.finish_s[waited_for].max() + trace.arrays.think_s[r]

@@ -1,0 +1,193 @@
+"""Section ``agents`` of a pool and of a space: sizes and times by hand, refusals, flags, choices."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from hisearch.export.agents import notes
+from hisearch.export.flags import Launch, engine_flags
+from hisearch.search.tier_choices import TierChoices
+from hisearch.simulate import plan_worker
+from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
+from hisearch.specs.agent_memory import AdaptersSpec
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.study import CacheSpace, SearchSpaceSpec
+from hisearch.specs.tiers import TierSpec
+
+CATALOGUE = Catalogue()
+QWEN = CATALOGUE.get("Model", "qwen2.5-7b").spec
+
+
+def pool(engine=None, tensor_parallel=1, tiers=(), **agents) -> PoolSpec:
+    return PoolSpec.model_validate(
+        {
+            "accelerator": "h100-sxm", "engine": {"name": "sglang"} | (engine or {}), "tiers": list(tiers),
+            "tensor_parallel": tensor_parallel, "agents": agents,
+        }
+    )  # fmt: skip
+
+
+def plan(of: PoolSpec, model: str = "qwen2.5-7b"):
+    accelerator = CATALOGUE.get("Accelerator", "h100-sxm").spec
+    return plan_worker(
+        of,
+        model=CATALOGUE.get("Model", model).spec,
+        accelerator=accelerator,
+        host=CATALOGUE.get("Host", accelerator.host).spec,
+        media={"ddr5": CATALOGUE.get("Medium", "ddr5").spec},
+        profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
+    )
+
+
+def test_an_adapter_s_size_by_hand():
+    # Per layer, for every unit of rank: inputs + outputs of each matrix. 28 query heads of 128, 4 KV heads.
+    by_hand = 28 * ((3584 + 3584) * 2 + (3584 + 512) * 2 + (3584 + 18944) * 3)
+    assert adapter_elements(QWEN, AdaptersSpec(rank=1), 1) == by_hand
+    assert adapter_elements(QWEN, AdaptersSpec(rank=16), 1) == 16 * by_hand
+    assert adapter_elements(QWEN, AdaptersSpec(rank=1, targets=["q"]), 4) == 28 * (3584 + 3584 // 4)
+
+
+def test_slots_come_off_the_kv_pool_and_loads_take_the_link_s_time():
+    plain = plan(PoolSpec(accelerator="h100-sxm", engine={"name": "sglang"}))
+    slotted = plan(pool(adapters={"rank": 16}, slots=100, objects=[{"name": "index", "mib": 64, "per": "all"}]))
+    adapter, index = slotted.agents.kinds
+    page_bytes = plain.memory.kv_bytes_per_token_per_rank
+    assert adapter.bytes_per_rank == 2 * adapter_elements(QWEN, AdaptersSpec(rank=16), 1)
+    assert adapter.pages == -(-adapter.bytes_per_rank // page_bytes)
+    assert adapter.load_s == pytest.approx(10e-6 + adapter.bytes_per_rank / 55e9)
+    assert slotted.agents.pool_pages == 100 * adapter.pages + index.pages
+    assert plain.kv_capacity_tokens - slotted.kv_capacity_tokens == slotted.agents.pool_pages
+    shared = plan(pool(adapters={"rank": 16}))
+    assert shared.kv_capacity_tokens == plain.kv_capacity_tokens
+    assert shared.agents.pool_pages == 0
+
+
+def test_adapters_are_read_by_every_step():
+    plain, adapted = plan(pool()), plan(pool(adapters={"rank": 64}))
+    seconds = adapted.costs.seconds.host_per_sequence_s - plain.costs.seconds.host_per_sequence_s
+    assert seconds == pytest.approx(adapted.agents.kinds[0].bytes_per_rank / (0.7 * 3.35e12))
+    assert (adapted.costs.seconds.token_s[1:] > plain.costs.seconds.token_s[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": {"name": "vllm"}}, "simulated for the engine sglang, not vllm"),
+        ({"engine": {"prefix_caching": False}}, "needs engine.prefix_caching"),
+        ({"engine": {"eviction": "fifo"}, "policy": "distance"}, "leave engine.eviction at lru"),
+        ({"tiers": [TierSpec(medium="ddr5", gib=128)], "adapters": {}}, "a pool of their own; give slots"),
+        ({"slots": 4}, "there are no objects"),
+        ({"noise": 1.0}, "policy lru knows no distances"),
+        ({"adapters": {"targets": ["x"]}}, "targets"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes, words):
+    with pytest.raises(ValidationError, match=words):
+        pool(**changes)
+
+
+def test_models_without_such_matrices_and_slots_without_room_are_refused():
+    with pytest.raises(AgentsRefused, match="not every layer has a dense feed-forward"):
+        plan(pool(adapters={}), "qwen3-30b-a3b")
+    with pytest.raises(AgentsRefused, match=r"agents.slots: 5000 take .* no KV is left"):
+        plan(pool(adapters={}, slots=5000))
+
+
+def flags(**agents) -> dict[str, str]:
+    of = pool(**agents)
+    accelerator = CATALOGUE.get("Accelerator", "h100-sxm").spec
+    return {flag[0]: flag[-1] for flag in engine_flags(Launch(of, QWEN, accelerator, 1000))}
+
+
+def test_flags_of_adapters():
+    found = flags(policy="queued", adapters={"rank": 32}, slots=64)
+    assert found["--max-loras-per-batch"] == "64"
+    assert found["--max-lora-rank"] == "32"
+    assert found["--lora-target-modules"] == "all"
+    assert "--enable-lora-overlap-loading" in found
+    reactive = flags(adapters={"rank": 32, "targets": ["q", "v"]}, slots=64)
+    assert "--enable-lora-overlap-loading" not in reactive
+    assert "--lora-target-modules" not in reactive
+    assert "--enable-lora" not in flags()
+
+
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        ({"policy": "distance", "adapters": {}, "slots": 4}, "No engine has the policy distance"),
+        ({"objects": [{"name": "index", "mib": 5}], "slots": 4}, "SGLang does not manage index"),
+        ({"adapters": {}}, "simulated in one with KV"),
+    ],
+)
+def test_what_no_engine_has_is_said_in_words(agents, words):
+    assert any(words in note for note in notes(pool(**agents)))
+    assert not notes(pool())
+
+
+def test_the_nearest_flags_are_written_for_a_policy_that_no_engine_has():
+    assert "--enable-lora-overlap-loading" in flags(policy="distance", adapters={}, slots=4)
+
+
+def space(slots, tiers, policies=("lru", "distance"), ahead_s=(1.0, 5.0)) -> CacheSpace:
+    return CacheSpace.model_validate(
+        {
+            "tiers": [{"media": ["ddr5"], "gib": tiers}] if tiers else [],
+            "eviction": ["lru", "lfu"],
+            "agents": {"slots": slots, "policies": list(policies), "ahead_s": list(ahead_s), "adapters": {}},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("slots", "tiers", "count"),
+    [
+        # lru; distance with either ahead_s.
+        ([None, 8], [], 2 * 3),
+        # With tiers two evictions under lru, and no shared pool.
+        ([None, 8, 16], [0, 100, 200], 3 * 3 + 2 * 2 * (2 + 2)),
+    ],
+)
+def test_every_choice_is_counted_and_reached(slots, tiers, count):
+    choices = TierChoices(space(slots, tiers), "sglang", {"ddr5": "worker"})
+    assert choices.count() == count
+    seen, line = set(), [()]
+    while line:
+        path = line.pop()
+        asked: list[tuple] = []
+
+        def ask(name, options, path=path, asked=asked):
+            asked.append(tuple(options))
+            return options[path[len(asked) - 1]] if len(asked) <= len(path) else options[0]
+
+        found = choices.choose(ask)
+        seen.add(repr(found))
+        line += [
+            (*path, *[0] * (at - len(path)), k) for at in range(len(path), len(asked)) for k in range(1, len(asked[at]))
+        ]
+    assert len(seen) == count
+
+
+def test_a_choice_leads_to_a_pool_and_back():
+    from hisearch.search.deployments import deployment_of, with_cache
+    from hisearch.specs.deployment import RouterSpec
+
+    choices = TierChoices(space([None, 8], [0, 100]), "sglang", {"ddr5": "worker"})
+    base = deployment_of(
+        "qwen2.5-7b", "auto", PoolSpec(accelerator="h100-sxm", engine={"name": "sglang"}), 1, RouterSpec()
+    )
+    for choice in choices.neighbours(
+        with_cache(base, memory_fraction=0.9, choice=choices.choose(lambda _, o: o[0])).pool
+    ):
+        deployment = with_cache(base, memory_fraction=0.9, choice=choice)
+        assert deployment.pool.agents == choice.agents
+        assert {d.name: d.value for d in choices.decisions_of(deployment.pool)}["agent_policy"] == choice.agents.policy
+
+
+def test_spaces_of_other_engines_and_of_tiers_without_slots_are_refused():
+    with pytest.raises(ValidationError, match="workers with tiers need a number"):
+        space([None], [0, 100])
+    execution = {"accelerators": ["h100-sxm"], "engines": ["sglang", "vllm"]}
+    with pytest.raises(ValidationError, match="simulated for the engine sglang, not vllm"):
+        SearchSpaceSpec.model_validate({"execution": execution, "cache": space([8], []).model_dump()})
