@@ -6,8 +6,8 @@ and is what prompts wait for. With ``token_s`` as in ``costs``:
 
     token_s'[T] = decode * token_s[1] + prefill * (token_s[T] - token_s[1])   for T >= 1
 
-``chunk_rate`` is scaled by prefill; ``decode_s``, ``beside_s``, ``skew_s`` and ``sequence_s`` by decode; host work by
-host. Energy stays: it is work done, whatever time it takes.
+``chunk_rate`` is scaled by prefill; ``decode_s``, ``beside_s``, ``skew_s`` and ``sequence_s`` by decode; host work, that
+of launching prompts among it (``prompt_s``), by host. Energy stays: it is work done, whatever time it takes.
 """
 
 from __future__ import annotations
@@ -39,4 +39,5 @@ def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec) -> StepCosts:
         decode_s=seconds.decode_s * factors.decode,
         beside_s=None if seconds.beside_s is None else seconds.beside_s * factors.decode,
         skew_s=None if seconds.skew_s is None else seconds.skew_s * factors.decode,
+        prompt_s=None if seconds.prompt_s is None else seconds.prompt_s * factors.host,
     )

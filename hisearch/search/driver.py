@@ -50,6 +50,9 @@ COMPARISON_SHARE = 0.2
 #: Share of the simulations for what widens the front once stages 2 and 3 have found where it begins.
 FRONT_SHARE = 0.6
 
+#: With fewer simulations than this they all go to the stages before: a front has to begin somewhere.
+LEAST_FRONT_ROOM = 32
+
 #: With fewer simulations than this no further round begins: a candidate's replicas could not be found.
 LEAST_ROOM = 8
 
@@ -228,7 +231,7 @@ class _Course:
         while not self._over:
             room = until - self._ledger.simulations
             shared = until - round(room * COMPARISON_SHARE)
-            share = 0.0 if self._front_ended else FRONT_SHARE
+            share = 0.0 if self._front_ended or room < LEAST_FRONT_ROOM else FRONT_SHARE
             self._rounds(shared - round(room * share), LEAST_ROOM if self._number > 0 else 0)
             self._widen(shared)
             self._compare(until)
@@ -290,13 +293,12 @@ class _Course:
     def _widen(self, until: int) -> None:
         """The front, widened by what a surrogate expects of the whole space."""
         ledger = self._ledger
-        if "front" in self._without:
+        if self._front_ended:
             return
-        before = ledger.simulations
         self._frontiers += 1
         ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
         self._frontier.widen(ledger, until)
-        self._front_ended = ledger.simulations == before
+        self._front_ended = ledger.simulations < until
         self._end_stage()
 
     def _compare(self, until: int) -> None:

@@ -24,7 +24,7 @@ from hisearch.search.improvement import Box, choose, hits
 from hisearch.search.inputs import Expectations, Part, encode
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
-from hisearch.search.pareto import minimised
+from hisearch.search.pareto import front, minimised
 from hisearch.search.polish import STAGE, changed
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
@@ -53,6 +53,12 @@ _BEYOND = 0.1
 #: as there are further centres to look at.
 _LEAST_GAIN = 1e-3
 
+#: A batch that is expected to add less than this, wherever the centres, is not worth its simulations at all.
+_NO_GAIN = 1e-4
+
+#: Batches in a row that may leave the front as it is.
+_PATIENCE = 6
+
 #: Layers of centres: the front, the front without it, and so on.
 _LAYERS = 4
 
@@ -78,15 +84,19 @@ class Frontier:
         self._around: dict[int, list[_Neighbour]] = {}
 
     def widen(self, ledger: Ledger, until: int) -> None:
-        """Simulate batches until ``until`` simulations, or until nothing is expected of any neighbour."""
-        while ledger.simulations < until and not ledger.stopped:
+        """Simulate batches until ``until`` simulations, or until nothing is, or has been, gained by any neighbour."""
+        in_vain = 0
+        while ledger.simulations < until and not ledger.stopped and in_vain < _PATIENCE:
             chosen = self._next(ledger.trials, min(BATCH, until - ledger.simulations))
             if not chosen:
                 return
+            before = len(ledger.trials)
             ledger.run([Job(STAGE, deployment, parameters_of(deployment)) for deployment in chosen], until)
+            gained = any(trial.number >= before for trial in front(ledger.trials, self._problem.objectives))
+            in_vain = 0 if gained else in_vain + 1
 
     def _next(self, trials: Sequence[Trial], count: int) -> list[DeploymentSpec]:
-        """The next batch; nothing where there is no front yet, or nothing to be expected of the neighbours."""
+        """The next batch; nothing where there is no front yet, or next to nothing to be expected of the neighbours."""
         comparable = [trial for trial in trials if trial.comparable]
         layers = _layers([trial for trial in comparable if trial.feasible], self._problem.objectives)
         if len(comparable) < LEAST_TRIALS or not layers:
@@ -94,13 +104,14 @@ class Frontier:
         known = {trial.deployment.model_dump_json() for trial in trials if trial.slice_fraction == trial.load == 1.0}
         candidates: dict[str, _Neighbour] = {}
         chosen: list[DeploymentSpec] = []
+        gain = 0.0
         for layer in layers:
             found = {one.key: one for centre in layer for one in self._neighbours(centre)}
             candidates |= {key: one for key, one in found.items() if key not in known}
             chosen, gain = self._best(comparable, layers[0], list(candidates.values()), count)
             if gain >= _LEAST_GAIN:
                 break
-        return chosen
+        return chosen if gain >= _NO_GAIN else []
 
     def _best(
         self, trials: Sequence[Trial], front: Sequence[Trial], candidates: Sequence[_Neighbour], count: int

@@ -29,7 +29,7 @@ def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisear
 
 
 def test_a_search_that_came_to_its_end_carries_no_such_caution(hisearch: Hisearch, here: Path) -> None:
-    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=400", "--json", "-q")
+    ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1200", "--json", "-q")
     assert ran.code == 0
     assert (ran.json["stopped"], ran.json["untried"]) == ("", [])
     assert "ended the search" not in (ran.json["caution"] or "")

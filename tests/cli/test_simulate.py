@@ -28,7 +28,7 @@ def test_json_is_the_librarys_result(hisearch: Hisearch, here: Path) -> None:
     )
     assert data["metrics"] == simulated.metrics
     assert data["trace"]["digest"] == simulated.trace.digest
-    assert data["requests"] == {"in_flight": 0, "finished": 120, "too_large": 0, "unreached": 0}
+    assert data["requests"] == {"in_flight": 0, "finished": 120, "too_large": 0, "unreached": 0, "shed": 0, "lost": 0}
     assert data["slo"]["feasible"] is simulated.feasible is True
     assert data["horizon_s"] is None
     assert data["cost"]["usd_per_hour"] == simulated.metrics["usd_per_hour"]

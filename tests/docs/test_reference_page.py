@@ -16,5 +16,14 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_the_page_has_every_verb() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    for verb in ("run", "simulate", "trace stats", "validate cache", "export", "verify", "calibrate"):
+    for verb in (
+        "run",
+        "simulate",
+        "trace stats",
+        "validate cache",
+        "export",
+        "verify",
+        "calibrate operators",
+        "calibrate steps",
+    ):
         assert f"## `hisearch {verb}`" in text

@@ -19,6 +19,7 @@ from hisearch.report.closeup import SHARES
 from hisearch.search.journal import JournalError
 from hisearch.search.simulation import Simulation
 from hisearch.search.trial import Trial
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.deployment import DeploymentSpec
 
 STUDY = """\
@@ -222,7 +223,8 @@ def test_sizes_of_a_tier_that_the_engine_refuses_are_not_looked_at(study_file: P
             ],
         }
     )
-    replay = Replay(deployment, simulation.plan(deployment.pool), CostBreakdown(1.0, 0.0, 1), study.resolved.slo.spec)
+    fleet = FleetPlan((PoolPlan(simulation.plan(deployment.pool)),), deployment.router)
+    replay = Replay(deployment, fleet, CostBreakdown(1.0, 0.0, 1), study.resolved.slo.spec)
     subject = Subject(Trial(0, 3, deployment, {}), simulation, replay)
     assert subject.resized(0, 0.5) is None
     larger = subject.resized(0, 1.5)

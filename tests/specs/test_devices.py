@@ -41,7 +41,7 @@ def test_a_device_is_looked_up_and_described(tmp_path):
     assert set(found.hardware.device_specs) == {"hbm2-pim"}
     assert devices_in_words(found.deployment.pool.devices) == "1 hbm2-pim (decode_attention)"
     assert "hbm2-pim" in describe(found.deployment)
-    assert plan_deployment(found).kv_capacity_tokens > 1_900_000
+    assert plan_deployment(found).pools[0].plan.kv_capacity_tokens > 1_900_000
 
 
 def test_an_unknown_device_has_file_line_and_key(tmp_path):
@@ -73,7 +73,11 @@ def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
     folder.mkdir()
     space = (shipped_root() / "spaces" / "pim-cxl-or-gpu.yaml").read_text()
     (folder / "mine.yaml").write_text(
-        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: vllm-tables-rtx-pro-6000")
+        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: ./measured.yaml")
+    )
+    tables = (shipped_root() / "profiles" / "latency" / "vllm-tables-rtx-pro-6000.yaml").read_text()
+    (folder / "measured.yaml").write_text(
+        tables.replace("  estimator: tables\n", "  estimator: tables\n  operators: .\n")
     )
     settings = [f"spec.space={folder / 'mine.yaml'}"]
     with pytest.raises(SpecError, match="name a profile of another estimator") as error:

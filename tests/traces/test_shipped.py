@@ -37,8 +37,8 @@ def about(target, tolerance):
 def test_every_shipped_workload_is_tested_here():
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == [
         "agent-society", "agents-10k",
-        "azure-conv-like", "chat-multiturn", "coder-6h", "coding-agent", "million", "mooncake-conversation",
-        "mooncake-like", "sharegpt-closed-loop", "weka-agents",
+        "azure-conv-like", "chat-multiturn", "cluster-1m", "coder-6h", "coding-agent", "gpt3-10k", "million",
+        "mooncake-conversation", "mooncake-like", "sharegpt-closed-loop", "weka-agents",
     ]  # fmt: skip
     for path in FOLDER.glob("*.yaml"):
         assert spec_of(path.stem).provenance is not None

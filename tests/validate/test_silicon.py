@@ -138,7 +138,7 @@ class TestPricing:
     @pytest.mark.parametrize(
         ("cells", "reason"),
         [
-            ({"mode": "disagg"}, "mode disagg"),
+            ({"mode": "cached"}, "mode cached"),
             ({"backend": "tgi"}, "engine tgi"),
             ({"model": "nobody/nothing"}, "model nobody/nothing"),
             ({"system": "tpu"}, "GPU tpu"),
@@ -159,7 +159,7 @@ class TestReport:
         cells = {
             "measured_ttft_ms": str(price.ttft_s * 1e3 / 1.1), "measured_tpot_ms": str(price.tpot_s * 1e3 / 0.8)
         }  # fmt: skip
-        path = write(tmp_path / "rows.csv", cells, {"mode": "disagg"})
+        path = write(tmp_path / "rows.csv", cells, {"mode": "cached"})
         report = validate_silicon(path, pricer=pricer, rows_out=tmp_path / "out.csv")
         assert (report.rows, report.priced, list(report.skipped.values())) == (2, 1, [1])
         assert report.all.ttft_mape == report.all.ttft_bias == pytest.approx(0.1)
@@ -168,7 +168,7 @@ class TestReport:
             written = list(csv.DictReader(file))
         assert float(written[0]["predicted_tpot_ms"]) == pytest.approx(price.tpot_s * 1e3, abs=1e-4)
         assert written[1]["predicted_tpot_ms"] == ""
-        assert "disagg" in written[1]["skipped"]
+        assert "cached" in written[1]["skipped"]
 
     def test_start_up_rows_do_not_count_for_ttft(self, tmp_path: Path, pricer: Pricer) -> None:
         slow = {"backend": "trtllm", "backend_version": "1.0.0rc3", "measured_ttft_ms": "1e6"}
@@ -229,7 +229,7 @@ class TestFit:
 
     def test_nothing_to_fit_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="nothing to fit"):
-            fit_engines([only_row(tmp_path, mode="disagg")], Pricer("roofline"))
+            fit_engines([only_row(tmp_path, mode="cached")], Pricer("roofline"))
 
 
 class TestHostTimes:

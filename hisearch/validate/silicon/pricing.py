@@ -219,7 +219,8 @@ class Pricer:
         """The row's worker without host work, kept: rows differ in few things."""
         dtype = _weight_dtype(row, self._model(row))
         name = self._profile_of(row)[0]
-        key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, conditions.engine, row.tokens)
+        engine = conditions.engine.model_dump_json()
+        key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, engine, row.tokens)
         if key not in self._plans:
             self._plans[key] = self._compile(row)
         return self._plans[key]

@@ -9,6 +9,8 @@ from latency_catalogue import H100, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, SGLANG, 
 
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.estimators.scaled import ScaledEstimator
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 
 AUTO = CATALOGUE.get("LatencyProfile", "auto").spec
@@ -24,7 +26,7 @@ def test_without_devices_it_is_the_scaled_roofline(model, engine):
     ours = compiled(model, H100_SHEET, engine, worker(), tp=tp, profile=profile, **sizes).seconds
     theirs = (
         ScaledEstimator("test", profile)
-        .compile(model, H100_SHEET, tensor_parallel=tp, weight_dtype=None, kv_dtype="bf16", engine=engine, **sizes)
+        .compile(PricedWorker(model, H100_SHEET, Parallelism(tp), None, "bf16", engine, **sizes))
         .seconds
     )
     for n, each in ((1, 1000), (33, 700), (200, 1500)):
