@@ -6,8 +6,8 @@ and is what prompts wait for. With ``token_s`` as in ``costs``:
 
     token_s'[T] = decode * token_s[1] + prefill * (token_s[T] - token_s[1])   for T >= 1
 
-``chunk_rate`` is scaled by prefill; ``decode_s``, ``beside_s``, ``skew_s`` and ``sequence_s`` by decode; host work, that
-of launching prompts among it (``prompt_s``), by host. Energy stays: it is work done, whatever time it takes.
+``chunk_rate`` is scaled by prefill; ``decode_s``, ``beside_s``, ``skew_s`` and ``sequence_s`` by decode; host work,
+that of launching prompts among it (``prompt_s``), by host. Energy stays: it is work done, whatever time it takes.
 """
 
 from __future__ import annotations
