@@ -184,7 +184,7 @@ class SimulatedDeployment:
                 {
                     "pool": pool.name,
                     "role": pool.role,
-                    "workers": pool.workers,
+                    "workers": sum(row["begun_s"] is not None for row in mine),
                     "mean_workers": mean,
                     "requests": sum(row["requests"] for row in mine),
                     "utilisation": sum(row["utilisation"] for row in mine) / there,

@@ -186,7 +186,8 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
 
 
 def _show_workers(simulated: SimulatedDeployment) -> None:
-    workers, tiered = simulated.workers(), bool(simulated.plan.tiers)
+    workers = [row for row in simulated.workers() if row["begun_s"] is not None]
+    tiered = bool(simulated.plan.tiers)
     columns = (
         "worker",
         "pool",
