@@ -84,6 +84,7 @@ class SimulatedDeployment:
             self.result,
             self.slo or NO_SLO,
             usd_per_hour=self.cost.total,
+            accelerators=self.cost.accelerators,
             over_window=requests_over_window(self.trace, self.plan.max_request_tokens),
         )
 

@@ -37,7 +37,7 @@ def provenance(
     from hisearch.search.ending import FINISHED
 
     trials = outcome.trials
-    whole = sum(trial.slice_fraction == 1.0 for trial in trials)
+    whole = sum(trial.simulations for trial in trials if trial.slice_fraction == 1.0)
     budget = resolved.study.budget
     return {
         "study": resolved.name,
@@ -50,10 +50,10 @@ def provenance(
         "trace": trace,
         "budget": {
             "simulations": budget.simulations,
-            "seconds": budget.seconds,
-            "simulations_used": len(trials),
+            "seconds": budget.wall_s,
+            "simulations_used": outcome.ending.used,
             "whole_trace": whole,
-            "slices": len(trials) - whole,
+            "slices": sum(trial.slice_fraction < 1.0 for trial in trials),
             "failed": sum(bool(trial.error) for trial in trials),
             "stopped": outcome.stopped or FINISHED,
             "untried": list(outcome.ending.untried),

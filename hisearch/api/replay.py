@@ -62,6 +62,7 @@ class Replay:
             result,
             self.slo,
             usd_per_hour=self.cost.total,
+            accelerators=self.cost.accelerators,
             over_window=requests_over_window(trace, self.plan.max_request_tokens),
         )
 

@@ -69,7 +69,7 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
             stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
             untried=tuple(budget["untried"]),
             budget=problem.budget,
-            used=len(trials),
+            used=sum(trial.simulations for trial in trials),
             left_out=tuple(budget.get("left_out", ())),  # runs of earlier versions did not record it
         ),
     )

@@ -108,6 +108,7 @@ class Study:
     def world(self) -> World:
         """All that decides the outcome of the study's simulations."""
         from hisearch.search.simulation import World
+        from hisearch.specs.study import CAPACITY
 
         resolved = self.resolved
         return World(
@@ -122,14 +123,26 @@ class Study:
             load=resolved.study.workload.load,
             seed=resolved.study.seed,
             devices=resolved.hardware.device_specs,
+            limits=resolved.study.limits_by_name,
+            capacity=CAPACITY in resolved.study.objectives,
         )
 
     def problem(self, simulation: Simulation) -> Problem:
-        """The question in the search's terms."""
+        """The question in the search's terms.
+
+        Raises:
+            SpecError: its objective is capacity, and the workload has no load to scale.
+        """
         from hisearch.search.demand import measure_demand
         from hisearch.search.problem import Problem
+        from hisearch.specs.study import CAPACITY
 
         study, slo = self.resolved.study, self.resolved.slo.spec
+        demand = measure_demand(self.trace, slo, study.workload.load)
+        if CAPACITY in study.objectives and not demand.scales_with_load:
+            place = study.objectives.index(CAPACITY)
+            message = "all first turns of the workload arrive at once: there is no load to scale"
+            raise self.resolved.document.error(("spec", "objectives", place), message)
         return Problem(
             model=self.resolved.model_name,
             slo=slo,
@@ -137,9 +150,10 @@ class Study:
             objectives=tuple(study.objectives),
             budget=study.budget,
             seed=study.seed,
-            demand=measure_demand(self.trace, slo, study.workload.load),
+            demand=demand,
             planner=simulation,
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
+            limits=study.limits_by_name,
         )
 
     def run(
@@ -199,7 +213,9 @@ class Study:
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
         from hisearch.search.ledger import Ledger
+        from hisearch.search.simulation import SIMULATIONS_OF_CAPACITY
         from hisearch.search.storage import StudyDatabase
+        from hisearch.specs.study import CAPACITY
 
         problem = self.problem(simulation)
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
@@ -211,6 +227,7 @@ class Study:
                 workers=workers,
                 journal=journal,
                 progress=progress,
+                simulations_each=SIMULATIONS_OF_CAPACITY if CAPACITY in problem.objectives else 1,
             )
             outcome = search(problem, ledger, StudyDatabase(folder / DATABASE, self.name, problem).write)
         return outcome, {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
@@ -267,9 +284,9 @@ class StudyResult:
 
     @property
     def stopped(self) -> str:
-        """What ended the search before it had simulated all that it wanted to: "simulations", "seconds", "interrupted".
+        """What ended the search before it had simulated all that it wanted to, "" where nothing did.
 
-        Empty where nothing did. ``outcome.ending`` says what was left out.
+        It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` says what was left out.
         """
         return self.outcome.stopped
 

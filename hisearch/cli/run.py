@@ -144,7 +144,7 @@ def _from_slo(
         output.note(
             f"study {resolved.name} made from the SLO: space {resolved.space.name}, "
             f"objectives {', '.join(study.objectives)}, {counted(study.budget.simulations, 'simulation')} or "
-            f"{study.budget.seconds:g} s, load {study.workload.load:g}, seed {study.seed}; change any with --set, "
+            f"{study.budget.wall_s:g} s, load {study.workload.load:g}, seed {study.seed}; change any with --set, "
             f"{f'kept in {keep}' if keep is not None else 'keep it with --keep FILE'}"
         )
     return resolved

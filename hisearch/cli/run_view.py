@@ -162,7 +162,7 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "untried": list(result.outcome.ending.untried),
         "left_out": list(result.outcome.ending.left_out),
         "objectives": list(result.resolved.study.objectives),
-        "simulations": len(result.trials),
+        "simulations": result.outcome.ending.used,
         "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
         "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),

@@ -22,6 +22,7 @@ _ENDINGS = {
     "finished": "; it came to its end",
     "simulations": "; the budget of simulations ended it",
     "seconds": "; the budget of seconds ended it",
+    "usd": "; the budget of dollars ended it",
     "interrupted": "; it was interrupted",
 }
 

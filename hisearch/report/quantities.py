@@ -17,7 +17,18 @@ UNDEFINED = "-"
 _LATENCIES = {
     "ttft": ("TTFT", "time to first token", "s", 1.0),
     "tpot": ("TPOT", "time per output token", "ms", 1e3),
+    "itl": ("ITL", "gap between two tokens", "ms", 1e3),
     "e2e": ("E2E", "whole request", "s", 1.0),
+}
+
+_OTHERS = {
+    "goodput": ("Goodput", "requests per second that meet every SLO term", "requests/s"),
+    "capacity": ("Capacity", "largest factor on the arrival rate at which the SLO holds", "× the load"),
+    "usd_per_hour": ("Cost", "price of everything that runs", "USD/hour"),
+    "usd_per_million_tokens": ("Cost per million tokens", "prompt and output tokens", "USD"),
+    "accelerators": ("Accelerators", "that the deployment is made of", ""),
+    "mean_w": ("Power", "of accelerators, hosts, links and media", "W"),
+    "joules_per_token": ("Energy per token", "prompt and output tokens", "J"),
 }
 
 
@@ -58,8 +69,10 @@ class Quantity(NamedTuple):
         """A bound in shown units, as it was written."""
         if self.unit == "%":
             return f"{value * 100:g} %"
+        if self.unit.startswith("USD"):
+            return usd(value) + self.unit.removeprefix("USD")
         unit, scale = self._unit_for(value)
-        return f"{value * scale:g} {unit}"
+        return f"{value * scale:g} {unit}".rstrip()
 
     def _unit_for(self, value: float) -> tuple[str, float]:
         return ("ms", 1e3) if self.unit == "s" and abs(value) < 0.1 else (self.unit, self.scale)
@@ -75,18 +88,9 @@ def quantity(name: str) -> Quantity:
     Raises:
         KeyError: neither a latency percentile nor a known objective.
     """
-    if name == "goodput":
-        return Quantity(
-            "Goodput", "requests per second that meet every SLO term", "requests/s", 1.0, is_maximised(name)
-        )
-    if name == "usd_per_hour":
-        return Quantity("Cost", "price of everything that runs", "USD/hour", 1.0, is_maximised(name))
-    if name == "usd_per_million_tokens":
-        return Quantity("Cost per million tokens", "prompt and output tokens", "USD", 1.0, is_maximised(name))
-    if name == "mean_w":
-        return Quantity("Power", "of accelerators, hosts, links and media", "W", 1.0, is_maximised(name))
-    if name == "joules_per_token":
-        return Quantity("Energy per token", "prompt and output tokens", "J", 1.0, is_maximised(name))
+    if name in _OTHERS:
+        label, meaning, unit = _OTHERS[name]
+        return Quantity(label, meaning, unit, 1.0, is_maximised(name))
     if name == REJECTED:
         return Quantity("Rejected", "requests that the deployment turned away", "%", 100.0, False)
     metric, _, percentile = name.rpartition("_p")

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hisearch.report.quantities import UNDEFINED, percent, quantity
-from hisearch.score.terms import Check, RejectionCheck, TermCheck
+from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 
 
 class TermLine(NamedTuple):
-    """One check of an SLO. label: as in documents; term, meaning: in words; note: what to know of the value, or ""."""
+    """One check: of the SLO's, or of the study's limits.
+
+    label: as in documents. term, meaning: in words. note: what to know of the value, or "".
+    """
 
     label: str
     term: str
@@ -30,7 +33,19 @@ class TermLine(NamedTuple):
 
 def term_lines(checks: Iterable[Check]) -> tuple[TermLine, ...]:
     """A line per check, in order."""
-    return tuple(_rejection(check) if isinstance(check, RejectionCheck) else _latency(check) for check in checks)
+    return tuple(_term_line(check) for check in checks)
+
+
+def _term_line(check: Check) -> TermLine:
+    if isinstance(check, RejectionCheck):
+        return _rejection(check)
+    return _limit(check) if isinstance(check, LimitCheck) else _latency(check)
+
+
+def _limit(check: LimitCheck) -> TermLine:
+    shown = quantity(check.label)
+    bound = shown.show_bound(check.bound)
+    return _line(check, shown.show(check.value), f"at least {bound}" if check.at_least else bound)
 
 
 def _latency(check: TermCheck) -> TermLine:

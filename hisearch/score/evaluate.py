@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w
+from hisearch.score.metrics import metric_of
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.terms import (
     LOST,
@@ -18,6 +19,7 @@ from hisearch.score.terms import (
     SHED,
     TOO_LARGE,
     Check,
+    LimitCheck,
     RejectionCheck,
     TermCheck,
     notes,
@@ -25,6 +27,7 @@ from hisearch.score.terms import (
 from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.simulate.result import Outcome, RequestTable, Result
 from hisearch.specs.slo import SloSpec, SloTerm
+from hisearch.specs.study import LimitSpec
 
 #: Requests that were turned away though a worker could have served them, by why.
 TURNED_AWAY = {Outcome.SHED: SHED, Outcome.LOST: LOST}
@@ -39,7 +42,7 @@ PERCENTILES = (50, 90, 95, 99)
 class Score:
     """Figures of one simulation, see ``hisearch.score.metrics`` for the keys of ``metrics``.
 
-    slo: one check per SLO term, in the SLO's order, and last the one of the rejected requests.
+    slo: one check per SLO term, in the SLO's order, one per limit, and last the one of the rejected requests.
     feasible: every check holds.
     """
 
@@ -59,7 +62,13 @@ class Score:
 
 
 def evaluate(
-    result: Result, slo: SloSpec, *, usd_per_hour: float = math.nan, over_window: np.ndarray | None = None
+    result: Result,
+    slo: SloSpec,
+    *,
+    usd_per_hour: float = math.nan,
+    accelerators: int = 0,
+    over_window: np.ndarray | None = None,
+    limits: Mapping[str, LimitSpec] | None = None,
 ) -> Score:
     """Score a simulation.
 
@@ -72,8 +81,10 @@ def evaluate(
         result: a finished simulation.
         slo: the promise to hold it against.
         usd_per_hour: price of the deployment, to which that of electricity is added; the cost figures are NaN without.
+        accelerators: that the deployment is made of.
         over_window: mask of the requests that exceed the model's window, shape (N,) (see
             ``hisearch.traces.stats.requests_over_window``); without it rejections are not told apart by reason.
+        limits: bounds by objective, see ``hisearch.specs.study.StudySpec``.
     """
     requests = result.requests
     counts = np.bincount(requests.outcome, minlength=len(Outcome))
@@ -94,7 +105,13 @@ def evaluate(
     metrics |= _rates(result, good, arrived)
     metrics[REJECTED] = rejection.value
     metrics |= _costs(result, usd_per_hour, metrics["total_tokens_per_s"])
-    checks: tuple[Check, ...] = (*(_check(term, latencies[term.metric]) for term in slo.terms), rejection)
+    metrics["accelerators"] = float(accelerators)
+    terms = (_check(term, latencies[term.metric]) for term in slo.terms)
+    kept = (
+        LimitCheck(name, metrics[metric_of(name)], limit.bound, at_least=limit.at_most is None)
+        for name, limit in (limits or {}).items()
+    )
+    checks: tuple[Check, ...] = (*terms, *kept, rejection)
     return Score(metrics, checks, all(check.holds for check in checks))
 
 

@@ -15,6 +15,10 @@
 ``rejected_fraction``         rejected / arrived
 ``preemptions``               per finished request
 ``utilisation``               busy device time / (workers * makespan)
+``accelerators``              that the deployment is made of
+``capacity_load``             largest factor on the arrival rate that was simulated and met the SLO and the limits, 0
+                              where none did; of studies whose objective it is, as the next two
+``capacity_goodput_rps``, ``capacity_missed_load``  goodput there; smallest factor that was simulated and missed
 ``usd_per_hour``              accelerators, hosts' share, cache tiers, electricity
 ``energy_usd_per_hour``       electricity alone; 0 where the host states no price of it
 ``mean_w``                    watts of accelerators, hosts' share, links and media, over the makespan
@@ -27,3 +31,21 @@
                               by it
 ============================  =====================================================================================
 """
+
+from __future__ import annotations
+
+#: The key among the metrics that an objective of a study reads; of the others it is their name with ``_s``.
+_METRIC_OF = {
+    "goodput": "goodput_rps",
+    "capacity": "capacity_load",
+    "accelerators": "accelerators",
+    "usd_per_hour": "usd_per_hour",
+    "usd_per_million_tokens": "usd_per_million_tokens",
+    "mean_w": "mean_w",
+    "joules_per_token": "joules_per_token",
+}
+
+
+def metric_of(objective: str) -> str:
+    """Metric key of an objective: ``ttft_p99`` -> ``ttft_p99_s``, ``goodput`` -> ``goodput_rps``."""
+    return _METRIC_OF.get(objective, f"{objective}_s")

@@ -1,4 +1,4 @@
-"""What an SLO asks for, held against a simulation: a check per latency term, and one of the rejected requests."""
+"""What is asked of a deployment, held against a simulation: the SLO's latency terms, limits, rejected requests."""
 
 from __future__ import annotations
 
@@ -111,8 +111,53 @@ class RejectionCheck:
         return f"{self.requests:,} of {self.arrived:,} requests rejected: {why}"
 
 
+@dataclass(frozen=True)
+class LimitCheck:
+    """A figure beside a bound that is no promise to users: dollars, watts, accelerators, a percentile of ITL, goodput.
+
+    label: the objective's name. value: NaN where it is undefined; the limit then holds. at_least: the bound is a lower
+    one.
+    """
+
+    label: str
+    value: float
+    bound: float
+    at_least: bool = False
+
+    @property
+    def margin(self) -> float | None:
+        """Share of the bound that is left; negative where it is missed; None of an undefined figure."""
+        if math.isnan(self.value):
+            return None
+        share = self.value / self.bound
+        return share - 1.0 if self.at_least else 1.0 - share
+
+    @property
+    def violation(self) -> float:
+        """By how much of the bound it is missed; at most 0 where it holds."""
+        return 0.0 if self.margin is None else -self.margin
+
+    @property
+    def holds(self) -> bool:
+        """True where the figure keeps to the bound."""
+        return self.violation <= 0.0
+
+    @property
+    def note(self) -> str:
+        """What to know of the value, or ""."""
+        return "undefined; it holds" if math.isnan(self.value) else ""
+
+
 #: Anything that decides whether a simulation is feasible.
-Check = TermCheck | RejectionCheck
+Check = TermCheck | LimitCheck | RejectionCheck
+
+#: Limits that a deployment of more workers misses by more.
+_OF_SIZE = frozenset({"usd_per_hour", "usd_per_million_tokens", "accelerators", "mean_w", "joules_per_token"})
+
+
+def is_of_size(check: Check) -> bool:
+    """True of a limit on what a deployment costs or draws: more workers do not help."""
+    return isinstance(check, LimitCheck) and check.label in _OF_SIZE
 
 
 def worst_margin(checks: Iterable[Check]) -> float:
@@ -132,7 +177,9 @@ def check_from_json(data: Mapping[str, Any]) -> Check:
     Raises:
         TypeError: ``data`` is not what it returns for a check.
     """
-    return RejectionCheck(**data) if "reasons" in data else TermCheck(**data)
+    if "reasons" in data:
+        return RejectionCheck(**data)
+    return LimitCheck(**data) if "at_least" in data else TermCheck(**data)
 
 
 def check_to_dict(check: Check) -> dict[str, Any]:
@@ -140,6 +187,8 @@ def check_to_dict(check: Check) -> dict[str, Any]:
     own: dict[str, Any] = {"label": check.label}
     if isinstance(check, TermCheck):
         own |= {"value_s": check.value_s, "bound_s": check.bound_s}
+    elif isinstance(check, LimitCheck):
+        own |= {"value": check.value, "bound": check.bound, "at_least": check.at_least}
     else:
         own |= {"value": check.value, "bound": check.bound, "requests": check.requests}
         own |= {"arrived": check.arrived, "reasons": dict(check.reasons)}

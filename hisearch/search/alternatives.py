@@ -52,21 +52,21 @@ def size_alternatives(problem: Problem, sized: Sequence[Candidate], ledger: Ledg
         ledger: runs the simulations.
         until: simulations at which to stop.
     """
-    found = recommend(ledger.trials, problem.objectives)
+    found = recommend(ledger.considered, problem.objectives)
     if found is None:
         return
     best, racing = found.trial, []
     for kind, candidate, pool in _pools(found.trial, [c for c in sized if not c.doubt]):
         if problem.planner.can_build(pool):
             racing.append(_alternative(problem, best, kind, candidate, pool, sized))
-    while asking := [(one, count) for one in racing if (count := _asked(one, best, ledger.trials)) is not None]:
+    while asking := [(one, count) for one in racing if (count := _asked(one, best, ledger.considered)) is not None]:
         jobs = [_job(problem, best, one.pool, count) for one, count in asking]
         for (one, count), trial in zip(asking, ledger.run(jobs, until, UNTRIED_ALTERNATIVES), strict=True):
             if trial is None or trial.error:
                 one.sizing.stop()
             else:
                 healable = not trial.rejects_too_many
-                one.sizing.tell(count, trial.feasible, trial.worst_violation, healable=healable)
+                one.sizing.tell(count, trial.serves, trial.service_violation, healable=healable)
 
 
 def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisearch.score.terms import TermCheck
+from hisearch.score.terms import Check, LimitCheck, TermCheck
 from hisearch.search.gaussian import GaussianProcess, parameter_means
 from hisearch.search.pareto import INFINITE_OBJECTIVE
 from hisearch.search.trial import Trial, is_maximised
@@ -34,10 +34,10 @@ _FARTHEST = 12.0
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to be believed: an objective, or a term of the SLO by its label.
+    """A figure to be believed: an objective, or what a term of the SLO or a limit bounds, by its label.
 
-    reference: its unit. bound: largest value that meets the SLO, or infinite. maximised: more is better; the loss is
-    then the negated logarithm.
+    reference: its unit. bound: largest value that is allowed, or infinite; the negated smallest where more is better.
+    maximised: more is better; the loss is then the negated logarithm.
     """
 
     name: str
@@ -68,13 +68,17 @@ def _squashed(log: float) -> float:
 def figures(trials: Sequence[Trial], objectives: Sequence[str]) -> dict[str, Figure]:
     """The figures of comparable ``trials``, by name; those that are undefined in any of them are left out.
 
-    Terms come first: an objective that is also a term is one figure.
+    What is bounded comes first: an objective that is also a term is one figure.
     """
     found: dict[str, Figure] = {}
     for place, check in enumerate(trials[0].slo):
-        values = [trial.slo[place] for trial in trials]
-        if isinstance(check, TermCheck) and all(isinstance(v, TermCheck) and v.value_s is not None for v in values):
+        if check.label == PRICE or any(math.isnan(_bounded_value(trial.slo[place], math.nan)) for trial in trials):
+            continue
+        if isinstance(check, TermCheck):
             found[check.label] = Figure(check.label, check.bound_s, check.bound_s)
+        elif isinstance(check, LimitCheck):
+            sign = -1.0 if check.at_least else 1.0
+            found[check.label] = Figure(check.label, check.bound, sign * check.bound, check.at_least)
     for name in objectives:
         if name in found or name == PRICE:
             continue
@@ -88,9 +92,16 @@ def figures(trials: Sequence[Trial], objectives: Sequence[str]) -> dict[str, Fig
 def value_of(trial: Trial, figure: Figure) -> float:
     """A figure of a trial, as it was simulated."""
     for check in trial.slo:
-        if isinstance(check, TermCheck) and check.label == figure.name:
-            return math.inf if check.value_s is None else check.value_s
+        if check.label == figure.name:
+            return _bounded_value(check, math.inf)
     return trial.objective(figure.name)
+
+
+def _bounded_value(check: Check, undefined: float) -> float:
+    """What a check bounds; ``undefined`` where it has no value, or is no figure of time, money or energy."""
+    if isinstance(check, TermCheck) and check.value_s is not None:
+        return check.value_s
+    return check.value if isinstance(check, LimitCheck) and not math.isnan(check.value) else undefined
 
 
 class Beliefs:
@@ -103,6 +114,7 @@ class Beliefs:
         self._known: dict[str, dict[str, float]] = {}
         self._remembered: dict[str, dict[str, tuple[float, float]]] = {}
         self._errors: dict[str, list[float]] = {}
+        self._most_usd = math.inf
         self.figures: dict[str, Figure] = {}
 
     def remember(self, deployment: str, predicted: dict[str, tuple[float, float]]) -> None:
@@ -135,6 +147,9 @@ class Beliefs:
         kept = sorted(order[:_MOST_TRIALS])
         chosen, rows = [trials[i] for i in kept], inputs[kept]
         self.figures = figures(chosen, self._objectives)
+        self._most_usd = next(
+            (c.bound for c in chosen[0].slo if isinstance(c, LimitCheck) and c.label == PRICE), math.inf
+        )
         self._processes = {}
         for name, figure in self.figures.items():
             losses = np.array([figure.loss(value_of(trial, figure)) for trial in chosen])
@@ -170,7 +185,7 @@ class Beliefs:
             objectives, to be minimised, shape (m, s, k), and which of the draws meet the SLO, shape (m, s).
         """
         shape = (len(usd), next(iter(losses.values())).shape[1])
-        feasible = np.ones(shape, dtype=bool)
+        feasible = np.broadcast_to((usd <= self._most_usd)[:, None], shape).copy()
         values: dict[str, F8] = {PRICE: np.broadcast_to(usd[:, None], shape)}
         for name, figure in self.figures.items():
             values[name] = figure.minimised(losses[name])

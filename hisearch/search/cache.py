@@ -85,7 +85,7 @@ class CacheSearch:
 
 def search_cache(problem: Problem, ledger: Ledger, until: int) -> CacheSearch:
     """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed."""
-    found = bases(ledger.trials, problem.objectives, tiers=bool(problem.space.cache.tiers))
+    found = bases(ledger.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
     if not found or not has_choices(problem):
         return CacheSearch(ended=True)
     varied = tuple(trial.deployment for trial in found)

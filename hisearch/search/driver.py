@@ -34,8 +34,9 @@ from hisearch.search.polish import descend, polish
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend
 from hisearch.search.routing import search_routing, simulate_as_sized
-from hisearch.search.trial import Recommendation, Trial
+from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.study import CAPACITY
 from hisearch.specs.wording import counted
 
 #: Simulations that stage 2 may ask for per candidate: how many candidates a budget carries.
@@ -138,7 +139,8 @@ def search(
 
     recommendation = recommend(ledger.trials, problem.objectives)
     room = min(CAPACITY_SIMULATIONS, budget - ledger.simulations)
-    if recommendation is not None and room > 0 and not ledger.stopped and problem.demand.scales_with_load:
+    looked_for = CAPACITY in problem.objectives or not problem.demand.scales_with_load
+    if recommendation is not None and room > 0 and not ledger.stopped and not looked_for:
         ledger.progress.started("capacity", room)
         _look_for_headroom(recommendation.trial, ledger)
         ledger.progress.finished()
@@ -308,7 +310,7 @@ class _Course:
             return
         self._comparisons += 1
         ledger.progress.started(_titled("4 comparisons", self._comparisons), max(until - ledger.simulations, 0))
-        while (best := recommend(ledger.trials, problem.objectives)) is not None and best.trial.number != seen:
+        while (best := recommend(ledger.considered, problem.objectives)) is not None and best.trial.number != seen:
             seen = best.trial.number
             room = until - ledger.simulations
             size_alternatives(problem, self._execution.sized, ledger, until - room // 2)
@@ -334,7 +336,7 @@ def _most_comparisons(problem: Problem) -> int:
 
 def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
     """Simulate the cheapest feasible deployment on every other engine of the space, to compare like with like."""
-    best = recommend(ledger.trials, problem.objectives)
+    best = recommend(ledger.considered, problem.objectives)
     if best is None:
         return
     jobs = []
@@ -370,6 +372,10 @@ def _look_for_headroom(best: Trial, ledger: Ledger) -> None:
 
 def headroom(trials: Sequence[Trial], best: Trial) -> Capacity | None:
     """Largest load that a deployment was seen to carry, and the smallest that it was not; None where none was tried."""
+    if metric_of(CAPACITY) in best.metrics:
+        figures = best.metrics
+        missed = figures["capacity_missed_load"]
+        return Capacity(figures["capacity_load"], figures["capacity_goodput_rps"], missed, best.simulations)
     same = [t for t in trials if t.deployment == best.deployment and t.slice_fraction == 1.0 and not t.error]
     others = [trial for trial in same if trial.load != 1.0]
     if not others:

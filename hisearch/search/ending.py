@@ -39,8 +39,9 @@ _ORDER = (
 class Ending:
     """How a search ended.
 
-    stopped: what ended it before it had simulated all that it wanted to: "simulations", "seconds" or "interrupted"; ""
-    where nothing did. untried: what was left out, in words. budget: the study's. used: simulations that were made.
+    stopped: what ended it before it had simulated all that it wanted to: "simulations", "seconds",
+    "usd" or "interrupted"; "" where nothing did. untried: what was left out, in words. budget: the study's. used:
+    simulations that were made.
     left_out: what the search's own rules left out, whatever the budget, in words.
     """
 
@@ -53,7 +54,7 @@ class Ending:
     @property
     def key(self) -> str:
         """The budget's key that a longer search needs raised; "" where that is not what ended it."""
-        return f"spec.budget.{self.stopped}" if self.stopped in {"simulations", "seconds"} else ""
+        return f"spec.budget.{self.stopped}" if self.stopped in {"simulations", "seconds", "usd"} else ""
 
     def in_words(self) -> str:
         """``the budget of 20 simulations ended the search before it had tried larger loads``."""
@@ -71,6 +72,8 @@ class Ending:
             return "an interrupt ended the search"
         if self.stopped == "seconds":
             return f"the budget of {self.budget.seconds:g} s ended the search"
+        if self.stopped == "usd":
+            return f"the budget of ${self.budget.usd:g} of this machine's time ended the search"
         text = f"the budget of {counted(self.budget.simulations, 'simulation')}"
         left = self.budget.simulations - self.used
         return (

@@ -87,12 +87,12 @@ class Frontier:
         """Simulate batches until ``until`` simulations, or until nothing is, or has been, gained by any neighbour."""
         in_vain = 0
         while ledger.simulations < until and not ledger.stopped and in_vain < _PATIENCE:
-            chosen = self._next(ledger.trials, min(BATCH, until - ledger.simulations))
+            chosen = self._next(ledger.considered, min(BATCH, until - ledger.simulations))
             if not chosen:
                 return
             before = len(ledger.trials)
             ledger.run([Job(STAGE, deployment, parameters_of(deployment)) for deployment in chosen], until)
-            gained = any(trial.number >= before for trial in front(ledger.trials, self._problem.objectives))
+            gained = any(trial.number >= before for trial in front(ledger.considered, self._problem.objectives))
             in_vain = 0 if gained else in_vain + 1
 
     def _next(self, trials: Sequence[Trial], count: int) -> list[DeploymentSpec]:

@@ -48,6 +48,7 @@ class Evaluation:
     feasible: bool = False
     error: str = ""
     warnings: tuple[str, ...] = ()
+    simulations: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; floats survive a round trip exactly."""
@@ -67,6 +68,7 @@ class Evaluation:
             feasible=data["feasible"],
             error=data["error"],
             warnings=tuple(data["warnings"]),
+            simulations=data.get("simulations", 1),
         )
 
     def trial(self, number: int, job: Job) -> Trial:
@@ -83,6 +85,7 @@ class Evaluation:
             warnings=self.warnings,
             slice_fraction=job.slice_fraction,
             load=job.load,
+            simulations=self.simulations,
         )
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from hisearch.search.job import Evaluate, Evaluation, Job, evaluate_safely
 from hisearch.search.journal import Journal
@@ -36,6 +37,7 @@ class Ledger:
         journal: Journal | None = None,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
+        simulations_each: int = 1,
     ) -> None:
         """Start with an empty ledger; the budget's seconds count from here.
 
@@ -47,6 +49,7 @@ class Ledger:
             journal: where finished simulations are recorded and looked up.
             progress: who listens.
             clock: seconds, for the budget.
+            simulations_each: that a job takes, as long as none has ended.
 
         Raises:
             ValueError: ``workers`` is below 1.
@@ -66,13 +69,26 @@ class Ledger:
         self._started_at = clock()
         self._by_key: dict[str, Trial] = {}
         self._refused: dict[str, str] = {}
+        self._simulations = 0
+        self._simulations_each = simulations_each
         self._feasible = 0
         self._cheapest_usd = math.inf
 
     @property
     def simulations(self) -> int:
         """Simulations that counted so far, slices included."""
-        return len(self.trials)
+        return self._simulations
+
+    @property
+    def considered(self) -> Sequence[Trial]:
+        """The trials, as the search chooses from them what to simulate next.
+
+        Until one keeps to all the limits on a deployment's size, those that serve count as feasible: what is too dear
+        leads to what is not.
+        """
+        if self._feasible:
+            return self.trials
+        return [replace(t, feasible=True) if t.comparable and t.serves and not t.feasible else t for t in self.trials]
 
     @property
     def elapsed_s(self) -> float:
@@ -90,24 +106,31 @@ class Ledger:
         limit = self._budget.simulations if until is None else min(until, self._budget.simulations)
         keys = [job.digest(self._inputs) for job in jobs]
         fresh = {key: job for key, job in zip(keys, jobs, strict=True) if key not in self._by_key}
-        affordable = list(fresh.items())[: max(limit - self.simulations, 0)]
-        for start in range(0, len(affordable), BATCH):
+        pending = list(fresh.items())
+        while pending and (room := self._jobs_within(limit)) > 0:
             if self.stopped or self._out_of_time():
                 break
-            self._run_batch(affordable[start : start + BATCH])
-        if len(affordable) < len(fresh) and self.simulations >= self._budget.simulations and not self.stopped:
+            self._run_batch(pending[: min(BATCH, room)])
+            pending = pending[min(BATCH, room) :]
+        if pending and self.simulations >= self._budget.simulations and not self.stopped:
             self.stopped = "simulations"
         if what:
             self._refused.update((key, what) for key in fresh if key not in self._by_key)
         return [self._by_key.get(key) for key in keys]
+
+    def _jobs_within(self, limit: int) -> int:
+        """Jobs that ``limit`` simulations allow from here on, each taking as many as those before it on average."""
+        room = limit - self.simulations
+        of_one = math.ceil(self.simulations / len(self.trials)) if self.trials else self._simulations_each
+        return max(room // of_one, min(room, 1))
 
     def untried(self) -> set[str]:
         """What of the search's wishes the budget left out, in the words of ``run``."""
         return {what for key, what in self._refused.items() if key not in self._by_key}
 
     def _out_of_time(self) -> bool:
-        if self.elapsed_s >= self._budget.seconds:
-            self.stopped = "seconds"
+        if self.elapsed_s >= self._budget.wall_s:
+            self.stopped = self._budget.wall_key
         return bool(self.stopped)
 
     def _run_batch(self, batch: Sequence[tuple[str, Job]]) -> None:
@@ -123,6 +146,7 @@ class Ledger:
             key, job = batch[index]
             trial = outcomes[index].trial(len(self.trials), job)
             self.trials.append(trial)
+            self._simulations += trial.simulations
             self._by_key[key] = trial
 
     def _evaluations(self, batch: Sequence[tuple[str, Job]]) -> Iterator[tuple[int, Evaluation]]:

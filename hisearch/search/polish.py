@@ -39,9 +39,9 @@ _SAME_PRICE = 1e-6
 def polish(problem: Problem, ledger: Ledger, until: int) -> None:
     """Move the recommendation to the best of its neighbours until none is better, or ``until`` simulations are made."""
     done: set[int] = set()
-    while (found := recommend(ledger.trials, problem.objectives)) is not None:
+    while (found := recommend(trials := ledger.considered, problem.objectives)) is not None:
         best = found.trial
-        centres = (best, widest(best, ledger.trials), _narrow_miss(best, ledger.trials))
+        centres = (best, widest(best, trials), _narrow_miss(best, trials))
         centre = next((trial for trial in centres if trial is not None and trial.number not in done), None)
         if centre is None:
             return
@@ -76,7 +76,7 @@ def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
 def descend(problem: Problem, ledger: Ledger, until: int) -> None:
     """Take replicas off the recommended deployment until it misses the SLO."""
     done: set[int] = set()
-    while (found := recommend(ledger.trials, problem.objectives)) is not None and found.trial.number not in done:
+    while (found := recommend(ledger.considered, problem.objectives)) is not None and found.trial.number not in done:
         best, pool = found.trial, found.trial.deployment.pool
         if pool.replicas == 1:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +14,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.study import BudgetSpec, SearchSpaceSpec
+from hisearch.specs.study import BudgetSpec, LimitSpec, SearchSpaceSpec
 
 
 class Planner(Protocol):
@@ -45,7 +46,7 @@ class Problem:
     """The question.
 
     model, profile: names that the deployments carry. objectives: 2 to 4 names of ``hisearch.specs.study.Objective``.
-    scopes: of the space's media, by name.
+    scopes: of the space's media, by name. limits: bounds by objective.
     """
 
     model: str
@@ -57,6 +58,7 @@ class Problem:
     demand: Demand
     planner: Planner
     scopes: Mapping[str, ScopeName] = field(default_factory=dict)
+    limits: Mapping[str, LimitSpec] = field(default_factory=dict)
 
     def tier_choices(self, engine: EngineName) -> TierChoices:
         """What may be chosen of an engine's cache tiers."""
@@ -68,6 +70,7 @@ class Problem:
         return self.space.profile
 
     def max_replicas(self, pool: PoolSpec) -> int:
-        """Most replicas of a pool that the space allows; 0 where a single worker is too many."""
-        execution = self.space.execution
-        return min(execution.max_replicas, execution.max_accelerators // pool.parallelism.ranks)
+        """Most replicas of a pool that the space and a limit on accelerators allow; 0 where one worker is too many."""
+        execution, limit = self.space.execution, self.limits.get("accelerators")
+        most = execution.max_accelerators if limit is None else min(execution.max_accelerators, math.floor(limit.bound))
+        return min(execution.max_replicas, most // pool.parallelism.ranks)

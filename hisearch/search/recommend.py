@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hisearch.score.terms import Check, RejectionCheck, TermCheck
+from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.deployments import describe
 from hisearch.search.pareto import front, miss_order
 from hisearch.search.trial import Recommendation, Trial
@@ -94,10 +94,13 @@ def term_in_words(check: Check) -> str:
     if isinstance(check, RejectionCheck):
         verdict = "met" if check.holds else f"missed, {check.note}"
         return f"{check.label} {check.value:.2%} of at most {check.bound * 100:g}%: {verdict}"
-    if check.margin is None or check.value_s is None:
+    if check.margin is None:
         return f"{check.label} {check.note}"
     verdict = f"{check.margin:.0%} left" if check.holds else f"missed by {-check.margin:.0%}"
-    return f"{check.label} {_seconds(check.value_s)} of at most {_seconds(check.bound_s)}: {verdict}"
+    if isinstance(check, LimitCheck):
+        asked = "at least" if check.at_least else "at most"
+        return f"{check.label} {check.value:.4g} of {asked} {check.bound:g}: {verdict}"
+    return f"{check.label} {_seconds(check.value_s or 0.0)} of at most {_seconds(check.bound_s)}: {verdict}"
 
 
 def _seconds(value_s: float) -> str:

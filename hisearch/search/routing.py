@@ -123,7 +123,7 @@ def _size(problem: Problem, contenders: Sequence[Contender], fraction: float, le
                 sizing.stop()
                 continue
             contender.tried.append(trial)
-            sizing.tell(replicas, trial.feasible, trial.worst_violation, healable=not trial.rejects_too_many)
+            sizing.tell(replicas, trial.serves, trial.service_violation, healable=not trial.rejects_too_many)
     for contender, sizing in zip(contenders, sizings, strict=True):
         contender.fewest = sizing.fewest
         if contender.tried:

@@ -7,13 +7,14 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from hisearch.hardware.prices import deployment_cost
+from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.score.evaluate import evaluate
+from hisearch.score.capacity import capacity
+from hisearch.score.evaluate import Score, evaluate
 from hisearch.search.job import Evaluation, Job
 from hisearch.simulate.plan import (
     AgentsRefused,
@@ -31,6 +32,7 @@ from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
+from hisearch.specs.study import LimitSpec
 from hisearch.specs.tier_checks import capacity_problems
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
@@ -42,13 +44,19 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 
+#: Where capacity is an objective, loads are looked at from 1/MOST_LOAD to this.
+MOST_LOAD = 8.0
+
+#: Simulations that a deployment takes where its capacity is an objective, about: to double or halve twice, then bisect.
+SIMULATIONS_OF_CAPACITY = 7
+
 
 @dataclass(frozen=True)
 class World:
     """All that decides a simulation's outcome beside the job itself.
 
     accelerators, hosts, media, devices: catalogue entries by name. load: the study's factor on the arrival rate. seed:
-    of every simulation (common random numbers).
+    of every simulation (common random numbers). limits: bounds by objective. capacity: it is an objective.
     """
 
     model: ModelSpec
@@ -62,6 +70,8 @@ class World:
     load: float = 1.0
     seed: int = 0
     devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
+    limits: Mapping[str, LimitSpec] = field(default_factory=dict)
+    capacity: bool = False
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal of another digest does not apply."""
@@ -80,6 +90,8 @@ class World:
             "trace": self.trace.digest,
             "load": self.load,
             "seed": self.seed,
+            "limits": {name: limit.model_dump(mode="json") for name, limit in self.limits.items()},
+            "capacity": self.capacity,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -126,8 +138,11 @@ class Simulation:
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment."""
+        return self._cost(deployment).total
+
+    def _cost(self, deployment: DeploymentSpec) -> CostBreakdown:
         world = self._world
-        return deployment_cost(deployment, world.accelerators, world.hosts, world.media, world.devices).total
+        return deployment_cost(deployment, world.accelerators, world.hosts, world.media, world.devices)
 
     def plan(self, pool: PoolSpec) -> WorkerPlan:
         """The pool's worker, compiled at first use; replicas share it."""
@@ -135,11 +150,28 @@ class Simulation:
         return self._plans.get(worker.model_dump_json(), lambda: self._compile(worker))
 
     def evaluate(self, job: Job) -> Evaluation:
-        """Simulate a job and score it.
+        """Simulate a job and score it; with its capacity where the study asks for that.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.
         """
+        found = self._evaluate_once(job)
+        if not self._world.capacity or job.slice_fraction != 1.0 or job.load != 1.0:
+            return found
+
+        def score_at(load: float) -> Score:
+            other = found if load == 1.0 else self._evaluate_once(replace(job, load=load))
+            return Score(other.metrics, other.slo, other.feasible)
+
+        most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD)
+        metrics = found.metrics | {
+            "capacity_load": most.load,
+            "capacity_goodput_rps": most.goodput_rps,
+            "capacity_missed_load": most.infeasible_load,
+        }
+        return replace(found, metrics=metrics, simulations=most.simulations)
+
+    def _evaluate_once(self, job: Job) -> Evaluation:
         from hisearch.simulate.engine import simulate
 
         pool = job.deployment.pool
@@ -153,11 +185,14 @@ class Simulation:
             load=self._world.load * job.load,
             give_up=self._give_up(job, trace),
         )
+        cost = self._cost(job.deployment)
         score = evaluate(
             result,
             self._world.slo,
-            usd_per_hour=self.usd_per_hour(job.deployment),
+            usd_per_hour=cost.total,
+            accelerators=cost.accelerators,
             over_window=requests_over_window(trace, plan.max_request_tokens),
+            limits=self._world.limits,
         )
         return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
 

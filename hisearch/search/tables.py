@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
 
 #: Columns that a table of no trials has as well.
-_ALWAYS = ["number", "stage", "slice_fraction", "load", "feasible", "error", "description", "warnings", "deployment"]
+_ALWAYS = [
+    "number",
+    "stage",
+    "slice_fraction",
+    "load",
+    "simulations",
+    "feasible",
+    "error",
+    "description",
+    "warnings",
+    "deployment",
+]
 
 
 def trials_frame(trials: Sequence[Trial]) -> pd.DataFrame:
@@ -37,6 +48,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "stage": trial.stage,
         "slice_fraction": trial.slice_fraction,
         "load": trial.load,
+        "simulations": trial.simulations,
         "feasible": trial.feasible,
         "error": trial.error,
         "description": describe(trial.deployment),

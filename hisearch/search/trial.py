@@ -6,26 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisearch.score.terms import Check, RejectionCheck, TermCheck
+from hisearch.score.metrics import metric_of
+from hisearch.score.terms import Check, RejectionCheck, TermCheck, is_of_size
 from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import MAXIMISED
 
 __all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
-
-#: The key in ``Trial.metrics`` that an objective of a study reads.
-_METRIC_OF = {
-    "goodput": "goodput_rps",
-    "usd_per_hour": "usd_per_hour",
-    "usd_per_million_tokens": "usd_per_million_tokens",
-    "mean_w": "mean_w",
-    "joules_per_token": "joules_per_token",
-}
-
-
-def metric_of(objective: str) -> str:
-    """Metric key of an objective: ``ttft_p99`` -> ``ttft_p99_s``, ``goodput`` -> ``goodput_rps``."""
-    return _METRIC_OF.get(objective, f"{objective}_s")
 
 
 def is_maximised(objective: str) -> bool:
@@ -40,10 +27,12 @@ class Trial:
     number: position in the study, from 0. stage: 1, 2 or 3, or 4 for the comparisons after them. parameters: the
     searched dimensions, flat.
     metrics: seconds, requests per second, dollars (see ``hisearch.score.metrics``), empty where the trial failed.
-    slo: a check per latency term and one of the rejected requests. feasible: every one of them holds.
+    slo: a check per latency term, one per limit of the study and one of the rejected requests. feasible: every one of
+    them holds.
     error: why it failed, or "".
     slice_fraction: share of the trace's requests, from its beginning, that was replayed; figures of slices are for
-    ranking only and never reach the front. load: factor on the study's own load.
+    ranking only and never reach the front. load: factor on the study's own load. simulations: it took so many, more
+    than one where its capacity was looked for.
     """
 
     number: int
@@ -57,6 +46,7 @@ class Trial:
     warnings: tuple[str, ...] = ()
     slice_fraction: float = 1.0
     load: float = 1.0
+    simulations: int = 1
 
     @property
     def comparable(self) -> bool:
@@ -72,6 +62,16 @@ class Trial:
     def worst_violation(self) -> float:
         """Largest violation over all checks, at most 0 where all hold; infinite where the trial failed."""
         return max((check.violation for check in self.slo), default=math.inf)
+
+    @property
+    def serves(self) -> bool:
+        """True where all holds but for limits on the deployment's size, which more workers only miss by more."""
+        return not self.error and all(check.holds for check in self.slo if not is_of_size(check))
+
+    @property
+    def service_violation(self) -> float:
+        """Largest violation over the checks of ``serves``; infinite where the trial failed."""
+        return max((check.violation for check in self.slo if not is_of_size(check)), default=math.inf)
 
     @property
     def rejects_too_many(self) -> bool:

@@ -21,14 +21,17 @@ from hisearch.specs.slo import SloSpec
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
 
-#: Objectives. Latencies and cost are minimised, goodput is maximised.
+#: Objectives. Goodput and capacity are maximised, all else is minimised.
 Objective = Literal[
     "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99",
-    "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99", "goodput", "usd_per_hour", "usd_per_million_tokens",
-    "mean_w", "joules_per_token",
+    "itl_p50", "itl_p90", "itl_p95", "itl_p99", "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99",
+    "goodput", "capacity", "usd_per_hour", "usd_per_million_tokens", "accelerators", "mean_w", "joules_per_token",
 ]  # fmt: skip
 
-MAXIMISED: frozenset[str] = frozenset({"goodput"})
+MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity"})
+
+#: The objective that takes simulations at other loads.
+CAPACITY = "capacity"
 
 
 class ExecutionSpace(Strict):
@@ -268,6 +271,51 @@ class BudgetSpec(Strict):
     seconds: Positive = Field(
         600.0, description="Wall time, looked at between batches; results then depend on the machine."
     )
+    usd: Positive | None = Field(
+        None, description="Wall time at the price of this machine; needs machine_usd_per_hour."
+    )
+    machine_usd_per_hour: Positive | None = Field(None, description="Price of the machine that searches.")
+
+    @model_validator(mode="after")
+    def _check(self) -> BudgetSpec:
+        if (self.usd is None) != (self.machine_usd_per_hour is None):
+            missing = "machine_usd_per_hour" if self.machine_usd_per_hour is None else "usd"
+            raise KeyedError((missing,), "usd and machine_usd_per_hour go together")
+        return self
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that may pass: the budget of seconds, or what the dollars buy, whichever is less."""
+        return min(self.seconds, self._bought_s)
+
+    @property
+    def wall_key(self) -> str:
+        """The key that sets ``wall_s``."""
+        return "usd" if self._bought_s < self.seconds else "seconds"
+
+    @property
+    def _bought_s(self) -> float:
+        if self.usd is None or self.machine_usd_per_hour is None:
+            return math.inf
+        return self.usd / self.machine_usd_per_hour * 3600.0
+
+
+class LimitSpec(Strict):
+    """What a deployment must keep to beside the SLO: one bound."""
+
+    at_most: Positive | None = Field(None, description="Upper bound, of figures that are better when lower.")
+    at_least: Positive | None = Field(None, description="Lower bound, of figures that are better when higher.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LimitSpec:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("needs one of at_most and at_least")
+        return self
+
+    @property
+    def bound(self) -> float:
+        """The one that is given."""
+        return self.at_most if self.at_most is not None else self.at_least or 0.0
 
 
 class StudySpec(Strict):
@@ -283,7 +331,13 @@ class StudySpec(Strict):
         default=["ttft_p99", "goodput", "usd_per_hour"],
         min_length=2,
         max_length=4,
-        description="Axes of the Pareto front; goodput is maximised, all else minimised.",
+        description="Axes of the Pareto front; goodput and capacity are maximised, all else minimised. capacity, the "
+        "largest factor on the arrival rate at which the SLO holds, takes about seven simulations a deployment.",
+    )
+    limits: dict[Objective, LimitSpec] = Field(
+        default_factory=dict,
+        description="Bounds on figures of a deployment that are no promise to its users, in the objectives' own units "
+        "(seconds, dollars, watts, joules): {usd_per_hour: {at_most: 40}, mean_w: {at_most: 6000}}.",
     )
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
     seed: Seed = Field(0, description="Of everything random.")
@@ -297,4 +351,16 @@ class StudySpec(Strict):
     def _check(self) -> StudySpec:
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError("an objective is given twice")
+        for name, limit in self.limits.items():
+            if name == CAPACITY:
+                message = "is an objective, no limit: to ask for 1.3 times the load write workload: {load: 1.3}"
+                raise KeyedError(("limits", name), message)
+            wanted, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
+            if given is None:
+                raise KeyedError(("limits", name), f"needs {wanted}")
         return self
+
+    @property
+    def limits_by_name(self) -> dict[str, LimitSpec]:
+        """The limits, their names as plain strings."""
+        return dict(self.limits.items())

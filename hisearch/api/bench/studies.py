@@ -35,14 +35,14 @@ def time_study(name: str) -> dict[str, Any]:
         started = time.perf_counter()
         result = study.run(WORKERS, Path(folder) / "run")
         wall_s = time.perf_counter() - started
-    if result.stopped == "seconds":
+    if result.stopped in {"seconds", "usd"}:
         raise ValueError(
-            f"study {STUDIES[name]} ran out of its budget of seconds after {len(result.trials):,} simulations"
+            f"study {STUDIES[name]} ran out of its budget of seconds after {result.outcome.ending.used:,} simulations"
         )
     return {
         "requests": round(sum(trial.slice_fraction for trial in result.trials) * requests),
         "steps": None,
         "wall_s": [wall_s],
-        "simulations": len(result.trials),
+        "simulations": result.outcome.ending.used,
         "front_points": len(result.front),
     }

@@ -1,0 +1,251 @@
+"""Objectives beyond latency and price, limits beside the SLO, and budgets in dollars."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hisearch.api.study import load_study
+from hisearch.score.capacity import capacity
+from hisearch.score.evaluate import Score
+from hisearch.score.terms import LimitCheck
+from hisearch.search.beliefs import figures, value_of
+from hisearch.search.driver import SearchOutcome, headroom, search
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.problem import Problem
+from hisearch.search.simulation import MOST_LOAD, Simulation
+from hisearch.specs.errors import SpecError
+from hisearch.specs.study import BudgetSpec, LimitSpec
+from tests.search.fakes import FakeEvaluator, make_deployment, make_problem
+
+ROOT = Path(__file__).parents[2]
+
+
+class LimitedEvaluator(FakeEvaluator):
+    """The fake world under limits; ``loads``: simulations that a job is said to have taken."""
+
+    def __init__(self, limits: dict[str, LimitSpec], simulations: int = 1) -> None:
+        super().__init__()
+        self._limits, self._simulations = limits, simulations
+
+    def __call__(self, job: Job) -> Evaluation:
+        found = super().__call__(job)
+        names = {"goodput": "goodput_rps"}
+        kept = tuple(
+            LimitCheck(name, found.metrics[names.get(name, name)], limit.bound, at_least=limit.at_most is None)
+            for name, limit in self._limits.items()
+        )
+        slo = (*found.slo[:-1], *kept, found.slo[-1])
+        feasible = all(check.holds for check in slo)
+        return dataclasses.replace(found, slo=slo, feasible=feasible, simulations=self._simulations)
+
+
+def searched(problem: Problem, evaluate: FakeEvaluator) -> SearchOutcome:
+    ledger = Ledger(evaluate, problem.budget, workers=1)
+    return search(problem, ledger)
+
+
+def test_a_limit_on_dollars_that_leaves_room_changes_no_recommendation() -> None:
+    problem = make_problem()
+    free = searched(problem, FakeEvaluator())
+    assert free.recommendation is not None
+    price = free.recommendation.trial.metrics["usd_per_hour"]
+    limits = {"usd_per_hour": LimitSpec(at_most=price + 1e-9)}
+    kept = searched(dataclasses.replace(problem, limits=limits), LimitedEvaluator(limits))
+    assert kept.recommendation is not None
+    assert kept.recommendation.trial.metrics["usd_per_hour"] == price
+    assert all(trial.metrics["usd_per_hour"] <= price + 1e-9 for trial in kept.front)
+
+
+def test_a_limit_below_the_cheapest_leaves_nothing_and_says_which() -> None:
+    problem = make_problem()
+    free = searched(problem, FakeEvaluator())
+    assert free.recommendation is not None
+    limits = {"usd_per_hour": LimitSpec(at_most=0.5 * free.recommendation.trial.metrics["usd_per_hour"])}
+    none = searched(dataclasses.replace(problem, limits=limits), LimitedEvaluator(limits))
+    assert none.recommendation is None
+    assert none.nearest_miss is not None
+    assert any(isinstance(check, LimitCheck) for check in none.nearest_miss.slo if not check.holds)
+
+
+def test_sizing_is_not_misled_by_a_limit_that_more_workers_miss_by_more() -> None:
+    """Whether the SLO holds decides how many workers are tried: no more where all is too dear."""
+    problem = make_problem()
+    free = searched(problem, FakeEvaluator())
+    limits = {"usd_per_hour": LimitSpec(at_most=1.0)}
+    none = searched(dataclasses.replace(problem, limits=limits), LimitedEvaluator(limits))
+    assert none.ending.used <= problem.budget.simulations
+    replicas = {trial.deployment.pool.replicas for trial in none.trials}
+    assert max(replicas) <= max(trial.deployment.pool.replicas for trial in free.trials)
+
+
+def test_a_limit_on_accelerators_is_kept_before_anything_is_simulated() -> None:
+    limits = {"accelerators": LimitSpec(at_most=6)}
+    problem = dataclasses.replace(make_problem(), limits=limits)
+    outcome = searched(problem, FakeEvaluator())
+    assert outcome.trials
+    assert max(trial.deployment.pool.accelerators for trial in outcome.trials) <= 6
+
+
+def test_simulations_that_a_trial_took_count_against_the_budget() -> None:
+    problem = make_problem(simulations=100)
+    outcome = searched(problem, LimitedEvaluator({}, simulations=6))
+    assert outcome.ending.used == 6 * len(outcome.trials)
+    assert 90 <= outcome.ending.used <= 105
+
+
+def test_one_trial_that_takes_several_simulations_may_pass_the_budget_by_itself_only() -> None:
+    ledger = Ledger(LimitedEvaluator({}, simulations=6), BudgetSpec(simulations=20), workers=1, simulations_each=6)
+    ledger.run([Job(2, make_deployment(replicas=n)) for n in range(1, 9)])
+    assert ledger.simulations - ledger.trials[-1].simulations < 20
+    assert ledger.stopped == "simulations"
+
+
+def test_simulations_survive_the_journal() -> None:
+    found = Evaluation({"usd_per_hour": 1.0}, (LimitCheck("usd_per_hour", 1.0, 2.0),), feasible=True, simulations=7)
+    assert Evaluation.from_json(json.loads(json.dumps(found.to_json()))) == found
+    old = found.to_json()
+    del old["simulations"]
+    assert Evaluation.from_json(old).simulations == 1
+
+
+@pytest.mark.parametrize(("value", "at_least", "margin"), [(30, False, 0.25), (50, False, -0.25), (30, True, -0.25)])
+def test_a_limit_knows_its_margin(value: float, *, at_least: bool, margin: float) -> None:
+    check = LimitCheck("goodput" if at_least else "usd_per_hour", value, 40.0, at_least)
+    assert check.margin == pytest.approx(margin)
+    assert check.holds == (margin >= 0)
+    assert check.violation == pytest.approx(-margin)
+
+
+def test_an_undefined_figure_keeps_to_its_limit_and_says_so() -> None:
+    check = LimitCheck("itl_p99", math.nan, 1.0)
+    assert check.holds
+    assert "undefined" in check.note
+
+
+def test_beliefs_hold_a_lower_limit_as_a_bound_on_what_is_minimised() -> None:
+    limits = {"goodput": LimitSpec(at_least=5.0), "usd_per_hour": LimitSpec(at_most=40.0)}
+    evaluate = LimitedEvaluator(limits)
+    jobs = [Job(2, make_deployment(replicas=n)) for n in (4, 6, 8)]
+    trials = [evaluate(job).trial(n, job) for n, job in enumerate(jobs)]
+    found = figures(trials, ("ttft_p99", "goodput", "usd_per_hour"))
+    assert found["goodput"].bound == -5.0
+    assert found["goodput"].maximised
+    assert "usd_per_hour" not in found  # it is known, not believed
+    for trial in trials:
+        minimised = found["goodput"].minimised(np.array([found["goodput"].loss(value_of(trial, found["goodput"]))]))
+        assert minimised[0] == pytest.approx(-trial.metrics["goodput_rps"])
+
+
+def study_file(folder: Path, **spec: object) -> Path:
+    text = f"""\
+apiVersion: hisearch/v1
+kind: Study
+metadata: {{name: small}}
+spec:
+  model: llama-3.1-8b
+  workload: {{trace: chat-multiturn, limit: 300}}
+  slo: interactive-chat
+  space:
+    execution:
+      accelerators: [l40s]
+      engines: [vllm]
+      tensor_parallel: [1]
+      chunk_tokens: [2048]
+      max_running_requests: [64]
+    routing: {{policies: [round_robin]}}
+    cache: {{tiers: []}}
+  objectives: {json.dumps(spec.get("objectives", ["ttft_p99", "usd_per_hour"]))}
+  limits: {json.dumps(spec.get("limits", {}))}
+  budget: {json.dumps(spec.get("budget", {"simulations": 30}))}
+"""
+    path = folder / "small.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "expected"),
+    [
+        ({"usd_per_hour": {"at_least": 4}}, "spec.limits.usd_per_hour", "needs at_most"),
+        ({"goodput": {"at_most": 4}}, "spec.limits.goodput", "needs at_least"),
+        ({"goodput": {}}, "spec.limits.goodput", "needs one of at_most and at_least"),
+        ({"accelerators": {"at_most": 4, "at_least": 2}}, "spec.limits.accelerators", "needs one of"),
+        ({"capacity": {"at_least": 1.3}}, "spec.limits.capacity", "workload: {load: 1.3}"),
+        ({"mean_w": {"at_most": 0}}, "spec.limits.mean_w.at_most", "greater than 0"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_by_key(
+    tmp_path: Path, limits: dict[str, object], key: str, expected: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        load_study(study_file(tmp_path, limits=limits))
+    assert key in str(refused.value)
+    assert expected in str(refused.value)
+
+
+def test_dollars_without_a_price_of_the_machine_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="machine_usd_per_hour"):
+        load_study(study_file(tmp_path, budget={"usd": 1.0}))
+
+
+def test_dollars_buy_seconds_of_this_machine() -> None:
+    budget = BudgetSpec(seconds=600, usd=0.05, machine_usd_per_hour=0.6)
+    assert (budget.wall_s, budget.wall_key) == (pytest.approx(300.0), "usd")
+    assert BudgetSpec(seconds=200, usd=0.05, machine_usd_per_hour=0.6).wall_key == "seconds"
+    now = iter(range(0, 100_000, 301))
+    ledger = Ledger(FakeEvaluator(), budget, workers=1, clock=lambda: float(next(now)))
+    ledger.run([Job(2, make_deployment(replicas=n)) for n in range(1, 5)])
+    assert ledger.stopped == "usd"
+
+
+def test_capacity_of_a_trial_is_what_a_search_for_it_finds(tmp_path: Path) -> None:
+    study = load_study(study_file(tmp_path, objectives=["capacity", "usd_per_hour"]))
+    result = study.run(workers=1, run_dir=tmp_path / "run")
+    assert result.recommendation is not None
+    best = result.recommendation.trial
+    plain = Simulation(dataclasses.replace(study.world(), capacity=False))
+
+    def score_at(load: float) -> Score:
+        found = plain.evaluate(Job(2, best.deployment, load=load))
+        return Score(found.metrics, found.slo, found.feasible)
+
+    slow = capacity(score_at, max_load=MOST_LOAD, min_load=1 / MOST_LOAD)
+    assert best.metrics["capacity_load"] == slow.load >= 1.0
+    assert best.metrics["capacity_missed_load"] == slow.infeasible_load
+    assert best.simulations == slow.simulations > 1
+    assert result.outcome.ending.used == sum(trial.simulations for trial in result.trials)
+    found = headroom(result.trials, best)
+    assert found is not None
+    assert (found.load, found.infeasible_load) == (slow.load, slow.infeasible_load)
+    # More workers carry more: the front is not a single point.
+    by_price = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
+    loads = [trial.metrics["capacity_load"] for trial in by_price]
+    assert loads == sorted(loads)
+
+
+def test_capacity_is_refused_where_there_is_no_load_to_scale(tmp_path: Path) -> None:
+    path = study_file(tmp_path, objectives=["capacity", "usd_per_hour"])
+    path.write_text(path.read_text().replace("trace: chat-multiturn", "trace: sharegpt-closed-loop"))
+    study = load_study(path)
+    with pytest.raises(SpecError, match=r"objectives.*no load to scale"):
+        study.run(workers=1, run_dir=tmp_path / "run")
+
+
+def test_limits_reach_the_simulator_and_the_run_folder(tmp_path: Path) -> None:
+    limits = {"itl_p99": {"at_most": 5.0}, "mean_w": {"at_most": 1e6}, "accelerators": {"at_most": 40}}
+    result = load_study(study_file(tmp_path, limits=limits, objectives=["accelerators", "itl_p99"])).run(
+        workers=1, run_dir=tmp_path / "run"
+    )
+    assert result.recommendation is not None
+    best = result.recommendation.trial
+    assert [check.label for check in best.slo if isinstance(check, LimitCheck)] == list(limits)
+    assert best.metrics["accelerators"] == best.deployment.pool.replicas <= 40
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "itl_p99" in page
