@@ -148,11 +148,11 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
 
 
 def _load(ref: str | Path, catalogue: Catalogue, slo: SloSpec) -> Replay:
-    from hisearch.api.deployment import cost_of_resolved, plan_deployment
+    from hisearch.api.deployment import plan_deployment, pool_costs
     from hisearch.specs.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)
-    return Replay(resolved.deployment, plan_deployment(resolved), cost_of_resolved(resolved), slo)
+    return Replay(resolved.deployment, plan_deployment(resolved), pool_costs(resolved), slo)
 
 
 def _highlighted(result: StudyResult) -> Trial:

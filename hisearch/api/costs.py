@@ -10,19 +10,27 @@ from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.report.data import CostRow
 from hisearch.search.trial import Trial
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
+from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
 
 
-def cost_of(result: StudyResult, trial: Trial) -> CostBreakdown:
-    """Dollars per hour of a trial's deployment, at the study's prices."""
+def pool_costs_of(result: StudyResult, trial: Trial) -> list[CostBreakdown]:
+    """Dollars per hour of each pool of a trial's deployment."""
+    spec = trial.deployment
+    return [cost_of(result, spec.model_copy(update={"pools": [pool]})) for pool in spec.pools]
+
+
+def cost_of(result: StudyResult, deployment: DeploymentSpec) -> CostBreakdown:
+    """Dollars per hour of a deployment, at the study's prices."""
     resolved = result.resolved
     return deployment_cost(
-        trial.deployment,
+        deployment,
         {name: document.spec for name, document in resolved.accelerators.items()},
         {name: document.spec for name, document in resolved.hosts.items()},
         {name: document.spec for name, document in resolved.media.items()},
+        resolved.hardware.device_specs,
     )
 
 
@@ -30,7 +38,7 @@ def replay_of(result: StudyResult, trial: Trial) -> Replay:
     """A trial's deployment, ready to be simulated again."""
     plan = result.simulation.plan(trial.deployment.pool)
     fleet = FleetPlan((PoolPlan(plan, trial.deployment.pool.replicas),), trial.deployment.router)
-    return Replay(trial.deployment, fleet, cost_of(result, trial), result.resolved.slo.spec)
+    return Replay(trial.deployment, fleet, pool_costs_of(result, trial), result.resolved.slo.spec)
 
 
 def cost_rows(result: StudyResult) -> tuple[CostRow, ...]:
@@ -39,11 +47,13 @@ def cost_rows(result: StudyResult) -> tuple[CostRow, ...]:
         trials = [result.recommendation.trial, *(trial for trial, _ in result.recommendation.runner_ups)]
     else:
         trials = [result.nearest_miss] if result.nearest_miss is not None else []
-    return tuple(_row(trial, cost_of(result, trial)) for trial in trials)
+    return tuple(_row(trial, cost_of(result, trial.deployment)) for trial in trials)
 
 
 def _row(trial: Trial, cost: CostBreakdown) -> CostRow:
     parts = {"Accelerators": cost.accelerator_usd_per_hour, "Hosts": cost.host_usd_per_hour}
+    if cost.device_usd_per_hour:
+        parts["Devices"] = cost.device_usd_per_hour
     for tier in cost.tiers:
         parts[tier.medium] = parts.get(tier.medium, 0.0) + tier.usd_per_hour
     return CostRow(trial.number, tuple(parts.items()), mean_power_w(trial.metrics))

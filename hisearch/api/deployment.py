@@ -14,7 +14,7 @@ import numpy as np
 
 from hisearch.api.tiers import tier_rows
 from hisearch.api.workload import load_trace
-from hisearch.hardware.prices import CostBreakdown, deployment_cost, sum_of_costs
+from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
 from hisearch.score.energy import energy_use, mean_w
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
@@ -32,7 +32,7 @@ from hisearch.simulate.plan import (
 )
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.parallelism import nodes_used
+from hisearch.specs.parallelism import nodes_per_worker, workers_per_node
 from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
@@ -139,13 +139,14 @@ class SimulatedDeployment:
         owner = requests.prefill_worker[routed]
         hits = np.bincount(owner, weights=requests.hit_tokens[routed], minlength=count)
         per_s = 1.0 / span_s if span_s > 0 else 0.0
+        present_s = self.result.present_s
         return [
             {
                 "worker": worker,
                 "pool": pool_of[worker].name,
                 "requests": int(workers.requests[worker]),
                 "steps": int(workers.steps[worker]),
-                "utilisation": float(workers.busy_s[worker] * per_s),
+                "utilisation": float(workers.busy_s[worker] / present_s[worker]) if present_s[worker] else 0.0,
                 "prefill_tokens": int(workers.prefill_tokens[worker]),
                 "decode_tokens": int(workers.decode_tokens[worker]),
                 "hit_tokens": int(hits[worker]),
@@ -154,7 +155,7 @@ class SimulatedDeployment:
                 "preemptions": int(workers.preemptions[worker]),
                 "peak_kv_tokens": int(workers.peak_kv_tokens[worker]),
                 "kv_capacity_tokens": pool_of[worker].kv_capacity_tokens,
-                "mean_w": float(pool_of[worker].idle_w + workers.energy_j[worker] * per_s),
+                "mean_w": float((pool_of[worker].idle_w * present_s[worker] + workers.energy_j[worker]) * per_s),
                 "begun_s": _or_none(workers.begun_s[worker]),
                 "gone_s": _or_none(workers.gone_s[worker]),
                 **hand_overs.get(worker, {}),
@@ -176,11 +177,11 @@ class SimulatedDeployment:
 
     def pools(self) -> list[dict[str, Any]]:
         """One row per pool; see docs/cli.md for the keys."""
-        workers = self.workers()
+        workers, busy_s, span_s = self.workers(), self.result.workers.busy_s, self.result.makespan_s
         rows = []
         for pool, mean in zip(self.result.pools, self.result.mean_workers, strict=True):
             mine = workers[pool.first_worker : pool.first_worker + pool.workers]
-            there = max(mean, 1e-9)
+            used_s = float(busy_s[pool.first_worker : pool.first_worker + pool.workers].sum())
             rows.append(
                 {
                     "pool": pool.name,
@@ -188,13 +189,13 @@ class SimulatedDeployment:
                     "workers": sum(row["begun_s"] is not None for row in mine),
                     "mean_workers": mean,
                     "requests": sum(row["requests"] for row in mine),
-                    "utilisation": sum(row["utilisation"] for row in mine) / there,
+                    "utilisation": used_s / (mean * span_s) if mean * span_s > 0 else 0.0,
                     "prefill_tokens": sum(row["prefill_tokens"] for row in mine),
                     "decode_tokens": sum(row["decode_tokens"] for row in mine),
                     "hit_tokens": sum(row["hit_tokens"] for row in mine),
                     "preemptions": sum(row["preemptions"] for row in mine),
                     "kv_capacity_tokens": pool.kv_capacity_tokens,
-                    "mean_w": pool.idle_w * mean + sum(row["mean_w"] - pool.idle_w for row in mine),
+                    "mean_w": sum(row["mean_w"] for row in mine),
                     "network_utilisation": max((row.get("network_utilisation", 0.0) for row in mine), default=0.0),
                 }
             )
@@ -202,11 +203,8 @@ class SimulatedDeployment:
 
     def energy(self) -> dict[str, Any]:
         """Joules over the makespan by what drew them, and watts of the pool and of a node; see docs/power.md."""
-        use, pool = energy_use(self.result), self.resolved.deployment.pool
-        name = pool.host or self.resolved.accelerators[pool.accelerator].spec.host
-        host = self.resolved.hosts[name].spec if name is not None else None
-        nodes = nodes_used(pool.parallelism, pool.replicas, host)
-        watts = mean_w(self.result)
+        use, watts = energy_use(self.result), mean_w(self.result)
+        nodes = self._nodes()
         return {
             **asdict(use),
             "total_j": use.total_j,
@@ -214,6 +212,17 @@ class SimulatedDeployment:
             "nodes": nodes,
             "mean_w_per_node": watts / nodes,
         }
+
+    def _nodes(self) -> int:
+        """Hosts that the workers take who are there on average; pools on hosts of one kind share them."""
+        used: dict[str | None, float] = {}
+        for pool, workers in zip(self.resolved.deployment.pools, self.result.mean_workers, strict=True):
+            name = pool.host or self.resolved.accelerators[pool.accelerator].spec.host
+            host = self.resolved.hosts[name].spec if name is not None else None
+            per_worker = nodes_per_worker(pool.parallelism, host) / workers_per_node(pool.parallelism, host)
+            used[name] = used.get(name, 0.0) + workers * per_worker
+        # Less than a rounding error is no host.
+        return sum(math.ceil(count - 1e-9) for count in used.values())
 
     def to_dict(self) -> dict[str, Any]:
         """All but the single requests, as plain values; see docs/cli.md."""
@@ -310,17 +319,11 @@ def simulate_deployment(
         load=load,
         log=log,
     )
-    shares = [mean / pool.replicas for pool, mean in zip(resolved.deployment.pools, result.mean_workers, strict=True)]
-    cost = sum_of_costs(_pool_costs(resolved), shares)
+    cost = mean_cost(pool_costs(resolved), resolved.deployment, result.mean_workers)
     return SimulatedDeployment(resolved, compiled, promise, fleet, result, cost, load, seed, horizon_s)
 
 
-def cost_of_resolved(resolved: ResolvedDeployment) -> CostBreakdown:
-    """What a deployment costs with the replicas that it has at first, at the prices of what it names."""
-    return sum_of_costs(_pool_costs(resolved), [1.0] * len(resolved.deployment.pools))
-
-
-def _pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
+def pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
     """What each pool costs with the replicas that it has at first."""
     return [
         deployment_cost(
@@ -342,7 +345,7 @@ def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
         spec,
         [plan_pool(resolved, index) for index in range(len(spec.pools))],
         model=resolved.model.spec,
-        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(_pool_costs(resolved), spec.pools, strict=True)],
+        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(pool_costs(resolved), spec.pools, strict=True)],
         fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
     )
 

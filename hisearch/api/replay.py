@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hisearch.hardware.prices import CostBreakdown
+from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
@@ -23,12 +24,20 @@ _AT_ONCE = TransferLaw()
 
 @dataclass(frozen=True)
 class Replay:
-    """A deployment with all that its simulation and its score need beside a trace."""
+    """A deployment with all that its simulation and its score need beside a trace.
+
+    costs: what each pool costs with the replicas that it has at first.
+    """
 
     deployment: DeploymentSpec
     fleet: FleetPlan
-    cost: CostBreakdown
+    costs: Sequence[CostBreakdown]
     slo: SloSpec
+
+    @property
+    def cost(self) -> CostBreakdown:
+        """What it costs with the replicas that it has at first."""
+        return mean_cost(self.costs, self.deployment, [pool.replicas for pool in self.deployment.pools])
 
     @property
     def plan(self) -> WorkerPlan:
@@ -58,11 +67,12 @@ class Replay:
         from hisearch.score.evaluate import evaluate
         from hisearch.traces.stats import requests_over_window
 
+        cost = mean_cost(self.costs, self.deployment, result.mean_workers)
         return evaluate(
             result,
             self.slo,
-            usd_per_hour=self.cost.total,
-            accelerators=self.cost.accelerators,
+            usd_per_hour=cost.total,
+            accelerators=cost.accelerators,
             over_window=requests_over_window(trace, self.plan.max_request_tokens),
         )
 

@@ -77,11 +77,10 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         "utilisation": percent(metrics["utilisation"]),
         "simulated time": f"{significant(metrics['makespan_s'])} s",
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
-        f"hours) for {counted(cost.accelerators, 'accelerator')}",
+        f"hours) for {_accelerators(cost.accelerators)}",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
         "energy": f"{significant(metrics['joules_per_token'])} J per token",
-        "KV memory": f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker"
-        + (f", {simulated.plan.host_capacity_tokens:,} in its host tier" * bool(simulated.plan.host_capacity_tokens)),
+        "KV memory": _kv_memory(simulated),
     }
     if simulated.result.objects:
         figures["agents' objects"] = _objects(simulated.result.objects)
@@ -89,6 +88,23 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         reached = "was reached" if simulated.result.horizon_reached else "was not reached"
         figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"
     return figures
+
+
+def _accelerators(bought: float) -> str:
+    """How many are paid for."""
+    if bought == int(bought):
+        return counted(int(bought), "accelerator")
+    return f"{significant(bought)} accelerators on average"
+
+
+def _kv_memory(simulated: SimulatedDeployment) -> str:
+    """Room for KV in a worker, of each pool where they are not all alike."""
+    pools = simulated.result.pools
+    if len({pool.kv_capacity_tokens for pool in pools}) > 1:
+        return "per worker: " + ", ".join(f"{pool.name} {counted(pool.kv_capacity_tokens, 'token')}" for pool in pools)
+    host_tokens = simulated.plan.host_capacity_tokens
+    host = f", {host_tokens:,} in its host tier" if host_tokens else ""
+    return f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker{host}"
 
 
 def _show_tiers(simulated: SimulatedDeployment) -> None:

@@ -41,11 +41,11 @@ class TierCost:
 
 @dataclass(frozen=True)
 class CostBreakdown:
-    """Dollars per hour by what they buy, and the number of accelerators bought."""
+    """Dollars per hour by what they buy, and the number of accelerators bought: a mean where it changes."""
 
     accelerator_usd_per_hour: float
     host_usd_per_hour: float
-    accelerators: int
+    accelerators: float
     tiers: tuple[TierCost, ...] = ()
     device_usd_per_hour: float = 0.0
 
@@ -56,17 +56,28 @@ class CostBreakdown:
         return sum(parts) + sum(tier.usd_per_hour for tier in self.tiers)
 
 
-def sum_of_costs(parts: Sequence[CostBreakdown], shares: Sequence[float]) -> CostBreakdown:
-    """Pools of which on average a share of the workers is there, together; accelerators are those that all have."""
+def mean_cost(
+    parts: Sequence[CostBreakdown], deployment: DeploymentSpec, mean_workers: Sequence[float]
+) -> CostBreakdown:
+    """The pools together, each with the workers that it has on average.
+
+    Args:
+        parts: what each pool costs with the replicas that it has at first.
+        deployment: what ``parts`` are the pools of.
+        mean_workers: of each pool.
+    """
+    shares = [workers / pool.replicas for workers, pool in zip(mean_workers, deployment.pools, strict=True)]
+    bought = sum(part.accelerators * share for part, share in zip(parts, shares, strict=True))
     return CostBreakdown(
         sum(part.accelerator_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
         sum(part.host_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
-        sum(part.accelerators for part in parts),
+        int(bought) if bought == int(bought) else bought,
         tuple(
             replace(tier, usd_per_hour=tier.usd_per_hour * share)
             for part, share in zip(parts, shares, strict=True)
             for tier in part.tiers
         ),
+        sum(part.device_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
     )
 
 

@@ -13,9 +13,10 @@ JOULES_PER_KWH = 3.6e6
 class EnergyUse:
     """Joules of all workers over the makespan.
 
-    idle_j: accelerators' idle power all the while, less what standby saves. active_j: their work, above idle.
-    host_j: base load of the workers' shares of their hosts. cpu_j: what CPUs draw beyond it while workers step.
-    links_j: collectives, and KV moved over hosts' links and networks. tiers_j: KV written to and read from media.
+    idle_j: accelerators' idle power while their workers are there, less what standby saves. active_j: their work, above
+    idle. host_j: base load of the workers' shares of their hosts, likewise. cpu_j: what CPUs draw beyond it while
+    workers step. links_j: collectives, and KV moved over hosts' links and networks. tiers_j: KV written to and read
+    from media.
     """
 
     idle_j: float
@@ -37,7 +38,7 @@ def energy_use(result: Result) -> EnergyUse:
     ``result.workers.energy_j`` are each worker's joules above idle, ``result.workers.standby_s`` what its accelerators
     spent in standby.
     """
-    uses = [_pool_energy(result, pool) for pool in pools_of(result)]
+    uses = _pool_energies(result)
     links_j, tiers_j = _movement_j(result)
     idle_j, active_j, host_j, cpu_j, peer_j = (float(sum(column)) for column in zip(*uses, strict=True))
     return EnergyUse(idle_j, active_j, host_j, cpu_j, peer_j + links_j, tiers_j)
@@ -49,16 +50,28 @@ def pools_of(result: Result) -> tuple[PoolUse, ...]:
     return result.pools or (PoolUse("main", "unified", 0, workers, result.kv_capacity_tokens, result.idle_w),)
 
 
-def _pool_energy(result: Result, pool: PoolUse) -> tuple[float, ...]:
-    """Joules of a pool: idle, active, host, CPUs, collectives."""
-    workers, power, span_s = result.workers, pool.power, result.makespan_s
+def paid_workers(result: Result) -> float:
+    """Workers of all pools that are there on average over the makespan."""
+    return sum(result.mean_workers) if result.pools else float(len(result.workers.busy_s))
+
+
+def _pool_energies(result: Result) -> list[tuple[float, ...]]:
+    """Of each pool, as of ``_pool_energy``."""
+    pools = pools_of(result)
+    present = result.mean_workers or tuple(float(pool.workers) for pool in pools)
+    return [_pool_energy(result, pool, mean * result.makespan_s) for pool, mean in zip(pools, present, strict=True)]
+
+
+def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float, ...]:
+    """Joules of a pool, whose workers were there for so long together: idle, active, host, CPUs, collectives."""
+    workers, power = result.workers, pool.power
     mine = slice(pool.first_worker, pool.first_worker + pool.workers)
     tokens = float((workers.prefill_tokens[mine] + workers.decode_tokens[mine]).sum())
     saved = float(workers.standby_s[mine].sum()) * power.standby_saving_w * power.accelerators
     return (
-        pool.idle_w * pool.workers * span_s - saved,
+        pool.idle_w * present_s - saved,
         float(workers.energy_j[mine].sum()),
-        power.host_w * pool.workers * span_s,
+        power.host_w * present_s,
         power.cpu_w * float(workers.busy_s[mine].sum()),
         power.peer_j_per_token * tokens,
     )
@@ -95,7 +108,7 @@ def energy_usd_per_hour(result: Result) -> float:
     if result.makespan_s <= 0:
         return 0.0
     pools = pools_of(result)
-    joules = [sum(_pool_energy(result, pool)) for pool in pools]
+    joules = [sum(parts) for parts in _pool_energies(result)]
     joules[0] += sum(_movement_j(result))
     usd = sum(
         use * pool.power.pue * pool.power.usd_per_kwh / JOULES_PER_KWH for use, pool in zip(joules, pools, strict=True)

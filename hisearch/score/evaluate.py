@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w
+from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w, paid_workers
 from hisearch.score.metrics import metric_of
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.terms import (
@@ -66,7 +66,7 @@ def evaluate(
     slo: SloSpec,
     *,
     usd_per_hour: float = math.nan,
-    accelerators: int = 0,
+    accelerators: float = 0,
     over_window: np.ndarray | None = None,
     limits: Mapping[str, LimitSpec] | None = None,
 ) -> Score:
@@ -81,7 +81,7 @@ def evaluate(
         result: a finished simulation.
         slo: the promise to hold it against.
         usd_per_hour: price of the deployment, to which that of electricity is added; the cost figures are NaN without.
-        accelerators: that the deployment is made of.
+        accelerators: that the deployment is made of, on average where workers come and go.
         over_window: mask of the requests that exceed the model's window, shape (N,) (see
             ``hisearch.traces.stats.requests_over_window``); without it rejections are not told apart by reason.
         limits: bounds by objective, see ``hisearch.specs.study.StudySpec``.
@@ -220,7 +220,7 @@ def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
         "host_hit_rate": host_hits / result.prompt_tokens if result.prompt_tokens else 0.0,
         "storage_hit_rate": sum(storage_hits) / result.prompt_tokens if result.prompt_tokens else 0.0,
         "preemptions": float(requests.preemptions.sum()) / count if count else 0.0,
-        "utilisation": float(workers.busy_s.sum()) * per_s / max(len(workers.busy_s), 1),
+        "utilisation": float(workers.busy_s.sum()) * per_s / max(paid_workers(result), 1e-9),
         "makespan_s": span_s,
     }
 

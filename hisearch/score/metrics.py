@@ -14,7 +14,7 @@
                               / prompt tokens of admitted requests
 ``rejected_fraction``         rejected / arrived
 ``preemptions``               per finished request
-``utilisation``               busy device time / (workers * makespan)
+``utilisation``               busy device time / (workers there on average * makespan)
 ``accelerators``              that the deployment is made of
 ``capacity_load``             largest factor on the arrival rate that was simulated and met the SLO and the limits, 0
                               where none did; of studies whose objective it is, as the next two

@@ -13,6 +13,7 @@ from hisearch.kernels import layout as la
 from hisearch.simulate import agent_arrays, fleet_arrays, offload_arrays, pool_arrays, tier_arrays, tier_use
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.pool_logs import merged_logs
 from hisearch.simulate.result import (
     HandOverUse,
     PoolUse,
@@ -394,15 +395,18 @@ def _with_handed(
 
 def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim], end_s: float) -> WorkerTable:
     """The workers of all pools, in the order of the fleet's members."""
-    tables = [_pool_workers(plan.pools[p].plan, sims[p], end_s) for p, _ in fleet_arrays.in_order(plan)]
+    members, tables, firsts = fleet.members, [], fleet_arrays.first_members(plan)
+    for p, pool in fleet_arrays.in_order(plan):
+        mine = members[firsts[p] : firsts[p] + pool.slots]
+        tables.append(_pool_workers(pool.plan, sims[p], mine, end_s))
     return WorkerTable(
-        begun_s=fleet.members["begun_s"].copy(),
-        gone_s=fleet.members["gone_s"].copy(),
+        begun_s=members["begun_s"].copy(),
+        gone_s=members["gone_s"].copy(),
         **{name: np.concatenate([table[name] for table in tables]) for name in tables[0]},
     )
 
 
-def _pool_workers(plan: WorkerPlan, sim: la.Sim, end_s: float) -> dict[str, np.ndarray]:
+def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: float) -> dict[str, np.ndarray]:
     """A pool's workers, each the sum of its lanes; their mean of the time that devices are busy."""
     lanes, workers = plan.lanes, sim.workers
     columns = {
@@ -411,14 +415,16 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, end_s: float) -> dict[str, np.n
             "steps", "requests", "preemptions", "energy_j", "prefill_tokens", "decode_tokens", "host_hit_tokens",
         )
     }  # fmt: skip
-    asleep_s = workers["standby_s"] + np.maximum(end_s - workers["awake_until_s"] - plan.power.standby_after_s, 0.0)
+    # The first lane keeps it for all. A worker that has gone no longer sleeps, and one that never was did not.
+    until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
+    after_last_s = until_s - workers["awake_until_s"][::lanes] - plan.power.standby_after_s
+    asleep_s = workers["standby_s"][::lanes] + np.maximum(after_last_s, 0.0)
     evicted = sim.trees["evicted_tokens"][: len(workers)]
     return columns | {
         "busy_s": workers["busy_s"].reshape(-1, lanes).sum(axis=1) / lanes,
         "peak_kv_tokens": workers["peak_pages"].reshape(-1, lanes).max(axis=1) * sim.config.page_tokens,
         "evicted_tokens": evicted.reshape(-1, lanes).sum(axis=1),
-        # The first lane keeps it for all.
-        "standby_s": asleep_s[::lanes].copy(),
+        "standby_s": np.where(np.isnan(members["begun_s"]), 0.0, asleep_s),
     }
 
 
@@ -436,23 +442,9 @@ def _log(sim: la.Sim) -> StepLog:
 
 
 def _logs(pools: Sequence[PoolUse], sims: Sequence[la.Sim]) -> StepLog:
-    """The logs of all pools as one, workers by their number in the fleet, steps by when they were formed."""
+    """The logs of all pools as one, workers by their number in the fleet."""
     logs = [_log(sim) for sim in sims]
-    for sim, log in zip(sims, logs, strict=True):
+    for pool, sim, log in zip(pools, sims, logs, strict=True):
         log.steps["worker"] //= sim.config.lanes
-    if len(logs) == 1:
-        return logs[0]
-    entries = lost = 0
-    for pool, log in zip(pools, logs, strict=True):
         log.steps["worker"] += pool.first_worker
-        log.steps["first_entry"] += entries
-        log.steps["first_lost"] += lost
-        entries += len(log.entries)
-        lost += len(log.lost)
-    steps = np.concatenate([log.steps for log in logs])
-    return StepLog(
-        steps[np.argsort(steps["scheduled_s"], kind="stable")],
-        np.concatenate([log.entries for log in logs]),
-        np.concatenate([log.lost for log in logs]),
-        np.concatenate([log.fetches for log in logs]),
-    )
+    return merged_logs(logs)

@@ -349,6 +349,19 @@ class Result:
         return tuple(means)
 
     @property
+    def present_s(self) -> F8:
+        """(workers,) seconds of the makespan for which each worker was there and is paid for."""
+        whole = np.full(len(self.workers.begun_s), self.makespan_s)
+        if not np.isfinite(self.requests.arrival_s).any():
+            return whole
+        start_s = float(np.nanmin(self.requests.arrival_s))
+        end_s = start_s + self.makespan_s
+        begun, gone = self.workers.begun_s, self.workers.gone_s
+        spans = np.fmin(np.where(np.isnan(gone), end_s, gone), end_s) - np.fmax(begun, start_s)
+        there = np.where((begun <= start_s) & np.isnan(gone), whole, np.maximum(spans, 0.0))
+        return np.where(np.isnan(begun), 0.0, there)
+
+    @property
     def prompt_tokens(self) -> int:
         """Prompt tokens of all admitted requests."""
         admitted = np.isfinite(self.requests.scheduled_s)

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w, worker_power_w
-from hisearch.hardware.prices import deployment_cost
+from hisearch.hardware.prices import deployment_cost, mean_cost
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.devices import DeviceSpec
@@ -143,3 +143,21 @@ def test_ffn_accelerators_are_bought_for_each_group_begun():
     cost = deployment_cost(deployment(replicas=3, devices=apart), {"h100": accelerator()}, {}, {})
     assert cost.accelerators == 3 * 2 + 2 * 5
     assert cost.total == pytest.approx(16 * 2.5)
+
+
+def test_mean_cost_is_of_the_workers_that_are_there():
+    """Three replicas with devices and a tier, of which 4.5 are there on average, beside three that stay."""
+    devices = {"beside": {"far": {"device": "cxl", "count": 2}}}
+    grows = deployment(name="grows", devices=devices, tiers=[{"medium": "ddr5", "gib": 10.0}])
+    stays = deployment(name="stays")
+    bought = DeploymentSpec(model="m", pools=[*grows.pools, *stays.pools])
+    known = {"h100": accelerator("hgx")}, {"hgx": host(0.0)}, {"ddr5": DDR5}, {"cxl": device(0.5)}
+    parts = [deployment_cost(each, *known) for each in (grows, stays)]
+    at_first, grown = (mean_cost(parts, bought, workers) for workers in ([3.0, 3.0], [4.5, 3.0]))
+    whole = deployment_cost(bought, *known)
+    assert at_first == whole
+    assert at_first.total == pytest.approx(sum(part.total for part in parts))
+    assert grown.total == pytest.approx(1.5 * parts[0].total + parts[1].total)
+    assert grown.device_usd_per_hour == pytest.approx(1.5 * 2 * 3 * 2 * 0.5)
+    assert grown.accelerators == pytest.approx(9.0 + 6.0)
+    assert isinstance(at_first.accelerators, int)

@@ -224,7 +224,7 @@ def test_sizes_of_a_tier_that_the_engine_refuses_are_not_looked_at(study_file: P
         }
     )
     fleet = FleetPlan((PoolPlan(simulation.plan(deployment.pool)),), deployment.router)
-    replay = Replay(deployment, fleet, CostBreakdown(1.0, 0.0, 1), study.resolved.slo.spec)
+    replay = Replay(deployment, fleet, [CostBreakdown(1.0, 0.0, 1)], study.resolved.slo.spec)
     subject = Subject(Trial(0, 3, deployment, {}), simulation, replay)
     assert subject.resized(0, 0.5) is None
     larger = subject.resized(0, 1.5)
