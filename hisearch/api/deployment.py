@@ -179,7 +179,7 @@ class SimulatedDeployment:
         """One row per pool; see docs/cli.md for the keys."""
         workers, busy_s, span_s = self.workers(), self.result.workers.busy_s, self.result.makespan_s
         rows = []
-        for pool, mean in zip(self.result.pools, self.result.mean_workers, strict=True):
+        for pool, plan, mean in zip(self.result.pools, self.fleet.pools, self.result.mean_workers, strict=True):
             mine = workers[pool.first_worker : pool.first_worker + pool.workers]
             used_s = float(busy_s[pool.first_worker : pool.first_worker + pool.workers].sum())
             rows.append(
@@ -196,6 +196,7 @@ class SimulatedDeployment:
                     "preemptions": sum(row["preemptions"] for row in mine),
                     "kv_capacity_tokens": pool.kv_capacity_tokens,
                     "mean_w": sum(row["mean_w"] for row in mine),
+                    "profile": plan.plan.costs.profile,
                     "network_utilisation": max((row.get("network_utilisation", 0.0) for row in mine), default=0.0),
                 }
             )

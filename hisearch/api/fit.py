@@ -34,6 +34,7 @@ class Fit:
     kv_capacity_tokens: of such a worker; 0 where it does not fit.
     gib_short: GiB missing on each rank where none fits, of the nearest; infinite where the model cannot be split so or
     the host has too few slots.
+    pool: name of a deployment's pool whose worker it is; "" of a study's.
     problem: why none fits, or "".
     note: what a worker that fits needs besides, or "".
     """
@@ -53,6 +54,7 @@ class Fit:
     gib_short: float = 0.0
     problem: str = ""
     note: str = ""
+    pool: str = ""
 
     @property
     def parallelism(self) -> Parallelism:
@@ -97,9 +99,10 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
     return fits
 
 
-def deployment_fit(resolved: ResolvedDeployment) -> Fit:
-    """The deployment's worker."""
-    return fit_of(resolved.deployment.pool, resolved.model.spec, resolved.hardware, resolved.profile.spec)
+def deployment_fits(resolved: ResolvedDeployment) -> list[Fit]:
+    """A worker of each of the deployment's pools."""
+    model, hardware, profile = resolved.model.spec, resolved.hardware, resolved.profile.spec
+    return [replace(fit_of(pool, model, hardware, profile), pool=pool.name) for pool in resolved.deployment.pools]
 
 
 def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: LatencyProfileSpec) -> Fit:

@@ -54,9 +54,7 @@ def doctor(
         found, unreadable = _judge_trace(checkup, overrides)
         warnings += found
         problems += unreadable
-    if fits and not any(fit.ok for fit in fits):
-        nearest = min(fits, key=lambda fit: fit.gib_short)
-        problems.append(f"{checkup.name}: no worker fits; nearest: {nearest.problem}")
+    problems += _misfits(checkup, fits)
     if as_json:
         output.print_json(_to_dict(checkup, fits, problems, warnings))
     else:
@@ -134,14 +132,24 @@ def _path_of(ref: str) -> str:
 
 def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
-    from hisearch.api.fit import deployment_fit, study_fits
+    from hisearch.api.fit import deployment_fits, study_fits
     from hisearch.specs.resolve import load_deployment, load_study
 
     if not checkup.ok or checkup.kind not in {"Study", "Deployment"}:
         return []
     if checkup.kind == "Study":
         return study_fits(load_study(checkup.path, settings))
-    return [deployment_fit(load_deployment(checkup.path, settings))]
+    return deployment_fits(load_deployment(checkup.path, settings))
+
+
+def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:
+    """Pools of a deployment whose worker does not fit; of a study, that none of its workers does."""
+    if len(fits) > 1 and checkup.kind == "Deployment":
+        return [f"{checkup.name}: pool {fit.pool}: {fit.problem}" for fit in fits if not fit.ok]
+    if not fits or any(fit.ok for fit in fits):
+        return []
+    nearest = min(fits, key=lambda fit: fit.gib_short)
+    return [f"{checkup.name}: no worker fits; nearest: {nearest.problem}"]
 
 
 def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
@@ -184,8 +192,10 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
         output.say(f"warning: {warning}")
     if fits:
         output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
+        named = checkup.kind == "Deployment" and len(fits) > 1
         rows = [
             (
+                *([fit.pool] * named),
                 *(
                     fit.accelerator,
                     fit.engine,
@@ -198,7 +208,7 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
             for fit in fits
         ]
         columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "room for KV")
-        output.table(columns, rows, numbers=(2, 5, 6))
+        output.table((*(["pool"] * named), *columns), rows, numbers=[named + at for at in (2, 5, 6)])
         output.say(_assumed(checkup.kind, fits))
 
 

@@ -12,6 +12,7 @@ from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
 from hisearch.score.terms import notes
 from hisearch.search.deployments import describe
+from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
 from hisearch.specs.wording import counted
 
@@ -44,9 +45,14 @@ def show(simulated: SimulatedDeployment) -> None:
         _show_pools(simulated)
     output.heading("Workers")
     _show_workers(simulated)
-    costs = simulated.plan.costs
     output.say()
-    output.say(f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}.")
+    for rests_on in dict.fromkeys(_step_times(pool.plan) for pool in simulated.fleet.pools):
+        output.say(rests_on)
+
+
+def _step_times(plan: WorkerPlan) -> str:
+    costs = plan.costs
+    return f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}."
 
 
 def _objects(uses: Sequence[ObjectUse]) -> str:

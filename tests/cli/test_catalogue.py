@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.fit import deployment_fit, study_fits
+from hisearch.api.fit import deployment_fits, study_fits
 from hisearch.cli.doctor import installation
 from hisearch.specs.kinds import KINDS
 from hisearch.specs.resolve import load_deployment, load_study
@@ -98,7 +98,8 @@ def test_a_worker_does_not_exceed_its_host(here: Path) -> None:
     resolved = load_deployment(
         here / "pair.yaml", ("spec.pools.0.host=workstation-a6000-4", "spec.pools.0.tensor_parallel=8")
     )
-    assert "exceeds the 4 accelerator slots" in deployment_fit(resolved).problem
+    (fit,) = deployment_fits(resolved)
+    assert "exceeds the 4 accelerator slots" in fit.problem
 
 
 def test_only_kv_formats_that_the_engine_has_are_looked_at(here: Path) -> None:
@@ -150,3 +151,20 @@ def test_what_is_there_is_not_called_missing(
     ran = hisearch(*arguments)
     assert (ran.code, ran.out) == (1, "")
     assert expected in ran.err
+
+
+def test_doctor_looks_at_every_pool(hisearch: Hisearch, tmp_path: Path) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_text(
+        "apiVersion: hisearch/v1\nkind: Deployment\nmetadata: {name: mixed}\nspec:\n  model: llama-3.1-70b\n  pools:\n"
+        "    - {name: large, accelerator: h100-sxm, tensor_parallel: 4, engine: {name: vllm}}\n"
+        "    - {name: small, accelerator: l40s, engine: {name: vllm}}\n",
+        encoding="utf-8",
+    )
+    ran = hisearch("doctor", path, "--json")
+    assert ran.code == 1
+    assert [(fit["pool"], fit["ok"]) for fit in ran.json["fits"]] == [("large", True), ("small", False)]
+    (problem,) = ran.json["problems"]
+    assert problem.startswith("mixed: pool small: ")
+    assert "does not fit" in problem
+    assert "Workers that fit into memory and host: 1 of 2" in hisearch("doctor", path).out

@@ -108,3 +108,44 @@ def test_unlike_profiles_are_noted(hisearch: Hisearch, here: Path) -> None:
     ran = hisearch("compare", "pair.yaml", "roof.yaml", "--trace", "visits.yaml", "--seeds", "1", "--json", "-q")
     assert ran.code == 0
     assert "come from different profiles" in ran.json["notes"][0]
+
+
+def test_workers_that_come_and_go_are_priced_as_simulate_prices_them(hisearch: Hisearch, here: Path) -> None:
+    """A pool that grows beside another one: dollars, joules and mean times of requests are those of ``simulate``."""
+    text = DEPLOYMENT.replace("replicas: 2", "name: steady\n      replicas: 1")
+    grows = (
+        "    - name: burst\n      accelerator: l40s\n      replicas: 1\n      engine: {name: vllm}\n"
+        "      autoscale: {target: 1, max_replicas: 4, startup_s: 0.5, period_s: 0.5, calm_s: 1}\n  router:"
+    )
+    (here / "grows.yaml").write_text(text.replace("  router:", grows), encoding="utf-8")
+    ran = hisearch("compare", "pair.yaml", "grows.yaml", "--trace", "visits.yaml", "--seeds", "1", "--json", "-q")
+    assert ran.code == 0, ran.err
+    alone = simulate_deployment("grows.yaml", "visits.yaml", seed=0)
+    mean = sum(alone.result.mean_workers)
+    assert mean > 2.1
+    figures = {figure["name"]: figure["b"] for figure in ran.json["figures"]}
+    assert figures["usd_per_hour"] == pytest.approx(alone.cost.total)
+    assert figures["joules_per_token"] == pytest.approx(alone.metrics["joules_per_token"])
+    assert sum(row["b_s"] for row in ran.json["times"]) == pytest.approx(alone.metrics["e2e_mean_s"])
+
+
+def test_figures_of_a_growing_pool_are_of_the_workers_that_are_there(here: Path) -> None:
+    text = DEPLOYMENT.replace(
+        "replicas: 2", "replicas: 1\n      autoscale: {target: 1, max_replicas: 6, startup_s: 0.5, period_s: 0.5}"
+    )
+    (here / "grows.yaml").write_text(text, encoding="utf-8")
+    alone = simulate_deployment("grows.yaml", "visits.yaml", seed=0)
+    found, result = alone.to_dict(), alone.result
+    (mean,) = result.mean_workers
+    assert 1.0 < mean < 6.0
+    assert result.present_s.sum() == pytest.approx(mean * result.makespan_s)
+    (pool,) = found["pools"]
+    assert found["metrics"]["utilisation"] == pytest.approx(pool["utilisation"])
+    assert max(row["utilisation"] for row in found["workers"]) <= 1.0 + 1e-9
+    assert found["cost"]["accelerators"] == pytest.approx(mean)
+    idle_w = result.pools[0].idle_w
+    assert found["energy"]["idle_j"] == pytest.approx(idle_w * mean * result.makespan_s)
+    assert found["energy"]["host_j"] == pytest.approx(result.pools[0].power.host_w * mean * result.makespan_s)
+    assert pool["mean_w"] == pytest.approx(sum(row["mean_w"] for row in found["workers"]))
+    accelerators_j = found["energy"]["idle_j"] + found["energy"]["active_j"]
+    assert pool["mean_w"] * result.makespan_s == pytest.approx(accelerators_j)

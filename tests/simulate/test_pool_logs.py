@@ -67,7 +67,11 @@ def test_every_step_keeps_what_is_its_own(drawn: list[tuple[StepLog, int]]) -> N
 def test_a_fleet_s_log_accounts_for_every_token_and_second(name: str) -> None:
     tried = system(name, capacity_tokens=600)
     fleet = FleetPlan(tuple(PoolPlan(tried.plan, count, pool) for pool, count in (("a", 1), ("b", 2), ("c", 1))))
-    result = simulate_fleet(fleet, compiled(random_trace(3, TraceShape(requests=120, rate_rps=500.0, prompt_tokens=60, output_tokens=60))), log=True)
+    result = simulate_fleet(
+        fleet,
+        compiled(random_trace(3, TraceShape(requests=120, rate_rps=500.0, prompt_tokens=60, output_tokens=60))),
+        log=True,
+    )
     assert result.log is not None
     assert len(result.log.lost)
     table = result.requests
