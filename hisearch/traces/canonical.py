@@ -31,6 +31,7 @@ _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
     "priority", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
 })  # fmt: skip
+_HEADER = ("format", "version", "block_tokens", "open_loop")
 _CONTENT = ("shares_with", "block_ids", "token_ids")
 
 
@@ -180,6 +181,9 @@ def read_canonical(source: Source) -> Trace:
             raise RowError("format", f"expected {FORMAT!r} in the file's header")
         if header.count("version") != VERSION:
             raise RowError("version", f"expected {VERSION}")
+        unknown = [name for name in header.names() if name not in _HEADER]
+        if unknown:
+            raise RowError(unknown[0], f"unknown key of the header; known: {', '.join(_HEADER)}")
         block_tokens = header.count("block_tokens") if "block_tokens" in header else 0
         open_loop = header.raw("open_loop") if "open_loop" in header else False
         if not isinstance(open_loop, bool):

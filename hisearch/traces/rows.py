@@ -205,12 +205,18 @@ def json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
             try:
                 value = json.loads(content)
             except json.JSONDecodeError as error:
-                bad.refuse(line, RowError("", f"expected a JSON object: {error.msg} at column {error.colno}"))
+                bad.refuse(line, RowError("", f"expected a JSON object: {json_fault(error)}"))
                 continue
             if not isinstance(value, dict):
                 bad.refuse(line, RowError("", f"expected a JSON object, got {_short(value)}"))
                 continue
             yield line, Fields(value)
+
+
+def csv_names(path: Path) -> list[str]:
+    """Names in the header line of a CSV file."""
+    with open_text(path) as text:
+        return [name.strip() for name in next(csv.reader(text), [])]
 
 
 def csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
@@ -219,6 +225,7 @@ def csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
         reader = csv.reader(text)
         try:
             names = [name.strip() for name in next(reader, [])]
+            _refuse_twins(path, names)
             for values in reader:
                 if not values:
                     continue
@@ -228,6 +235,18 @@ def csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
                 yield reader.line_num, Fields(dict(zip(names, values, strict=True)))
         except csv.Error as error:
             raise TraceError.at(f"not a CSV file: {error}", path=path, line=reader.line_num) from error
+
+
+def _refuse_twins(path: Path, names: list[str]) -> None:
+    """Refuse a header that names a column twice: which of the two is meant cannot be told."""
+    twin = next((name for at, name in enumerate(names) if name and name in names[:at]), None)
+    if twin is not None:
+        raise TraceError.at("the header names this column twice", path=path, line=1, key=twin)
+
+
+def json_fault(error: json.JSONDecodeError) -> str:
+    """What is wrong with a line of JSON, and where in it."""
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 class Order:

@@ -100,6 +100,7 @@ def test_refused_rows(write, row, message):
     [
         ({"version": 2}, "version: expected 1"),
         ({"open_loop": "yes"}, "open_loop: expected true or false"),
+        ({"block_token": 16}, "block_token: unknown key of the header; known: format, version, block_tokens"),
         ({"format": "other"}, "format: expected 'hisearch-trace' in the file's header"),
     ],
 )

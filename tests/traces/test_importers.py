@@ -347,3 +347,33 @@ def test_options_that_do_not_fit_the_format(write, options, message):
 def test_declared_limit(write):
     trace = read(write("t.jsonl", MOONCAKE), max_output_tokens=8)
     assert trace.max_output_tokens.tolist() == [8, 8, 9]
+
+
+def test_csv_with_our_own_names_needs_no_mapping(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens,session,note\n0,10,3,a,x\n1.5,20,4,a,y\n", encoding="utf-8")
+    assert detect_format(path) == "csv"
+    trace = read(path)
+    assert trace.arrival_s.tolist() == [0.0, 1.5]
+    assert trace.previous.tolist() == [-1, 0]
+    # Where something is mapped, what is not mapped is not taken by its name, but for the needed ones.
+    assert read(path, columns={"tenant": "note"}).previous.tolist() == [-1, -1]
+    assert "when: no such column (for arrival_s)" in refused(path, columns={"arrival_s": "when"})
+
+
+@pytest.mark.parametrize("options", [{}, {"columns": {"arrival_s": "arrival_s"}}])
+def test_a_column_that_is_named_twice_is_refused(tmp_path, options):
+    path = tmp_path / "own.csv"
+    path.write_text("arrival_s,input_tokens,input_tokens,output_tokens\n0,10,20,3\n", encoding="utf-8")
+    assert "own.csv:1: input_tokens: the header names this column twice" in refused(path, **options)
+
+
+@pytest.mark.parametrize(("unit", "warned"), [(1.0, False), (0.5, True), (1e-3, True)])
+def test_mooncake_times_that_cannot_be_milliseconds_are_warned_of(write, unit, warned):
+    path = write("t.jsonl", [{**row, "timestamp": row["timestamp"] // 1500 * unit + 1} for row in MOONCAKE])
+    assert any("timestamps are milliseconds" in note for note in read(path).warnings) is warned
+
+
+def test_mooncake_times_in_whole_seconds_are_warned_of(write):
+    rows = [{"timestamp": k // 4, "input_length": 100, "output_length": 5, "hash_ids": [k]} for k in range(3000)]
+    assert "3,000 requests came within 0.749 s" in " ".join(read(write("t.jsonl", rows)).warnings)

@@ -25,7 +25,7 @@ from hisearch.traces.importers.tables import (
     read_csv,
     read_sharegpt_lengths,
 )
-from hisearch.traces.rows import BadRows, open_text
+from hisearch.traces.rows import BadRows, json_fault, open_text
 from hisearch.traces.sampling import stream
 from hisearch.traces.sessions import start_sessions
 from hisearch.traces.source import Source, with_warnings
@@ -61,6 +61,7 @@ _CSV_FIELDS: list[tuple[str, frozenset[str]]] = [
     ("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})),
     ("burstgpt", frozenset({"Timestamp", "Request tokens", "Response tokens"})),
     ("sharegpt_lengths", frozenset({"num_prefill_tokens", "num_decode_tokens"})),
+    ("csv", frozenset({"input_tokens", "output_tokens"})),
 ]
 
 
@@ -99,7 +100,7 @@ def _detect_json(path: Path, first: str) -> str:
     try:
         row = json.loads(first)
     except json.JSONDecodeError as error:
-        message = f"expected a JSON object on every line: {error.msg} at column {error.colno}"
+        message = f"expected a JSON object on every line: {json_fault(error)}"
         raise TraceError.at(message, path=path, line=1) from error
     if is_header(row):
         return "hisearch"

@@ -7,6 +7,7 @@ block has an id too, or none; outputs have none, so a follow-up shares its prede
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from hisearch.traces.rows import Fields, Order, RowError, json_rows
 from hisearch.traces.source import Codes, Requests, Source
@@ -14,6 +15,9 @@ from hisearch.traces.trace import Trace
 
 MOONCAKE_BLOCK_TOKENS = 512
 BAILIAN_BLOCK_TOKENS = 16
+
+#: Requests per second beyond which a recording's times are probably not what they are taken for.
+LIKELY_RPS = 1000.0
 
 
 def prompt_blocks(row: Fields, input_tokens: int, block_tokens: int) -> tuple[list[int], int]:
@@ -35,7 +39,22 @@ def read_mooncake(source: Source) -> Trace:
             inputs, outputs = row.count("input_length"), row.count("output_length")
             ids, known = prompt_blocks(row, inputs, MOONCAKE_BLOCK_TOKENS)
             requests.add(order.check(row.number("timestamp") / 1e3), inputs, outputs, ids=ids, known_tokens=known)
-    return requests.build(source, block_tokens=MOONCAKE_BLOCK_TOKENS)
+    warnings = _unlikely_milliseconds(requests.arrival_s)
+    return requests.build(source, block_tokens=MOONCAKE_BLOCK_TOKENS, warnings=warnings)
+
+
+def _unlikely_milliseconds(arrival_s: Sequence[float]) -> list[str]:
+    """A warning where times read as milliseconds look like seconds: not whole, or of thousands of requests in one."""
+    if not arrival_s:
+        return []
+    span_s = arrival_s[-1] - arrival_s[0]
+    whole = all((time_s * 1e3).is_integer() or abs(time_s * 1e3 - round(time_s * 1e3)) < 1e-6 for time_s in arrival_s)
+    if whole and len(arrival_s) <= LIKELY_RPS * max(span_s, 1.0):
+        return []
+    return [
+        f"timestamps are milliseconds in this form: {len(arrival_s):,} requests came within {span_s:g} s; if the "
+        "file's are seconds, multiply them by 1,000"
+    ]
 
 
 def read_bailian(source: Source) -> Trace:

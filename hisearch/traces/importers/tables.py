@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hisearch.traces.errors import TraceError
-from hisearch.traces.rows import Fields, Order, RowError, csv_rows
+from hisearch.traces.rows import Fields, Order, RowError, csv_names, csv_rows
 from hisearch.traces.sampling import draw_think_s, stream
 from hisearch.traces.source import Codes, Requests, Source
 from hisearch.traces.trace import Trace
@@ -98,10 +98,11 @@ def read_sharegpt_lengths(source: Source) -> Trace:
 def read_csv(source: Source) -> Trace:
     """Any CSV table, by ``columns``: our field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
 
+    Without ``columns`` every column that has the name of a field of ours is that.
     ``arrival_s`` may be seconds or dates; without it ``arrivals`` must say when sessions start. Rows of one ``session``
     follow each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
     """
-    columns = source.spec.columns
+    columns = _columns(source)
     for field, column in columns.items():
         if field not in CSV_FIELDS:
             message = f"expected fields among {', '.join(CSV_FIELDS)}, got {field!r}: {column!r}"
@@ -145,9 +146,22 @@ def read_csv(source: Source) -> Trace:
     return requests.build(source, open_loop=timed and "think_s" not in columns)
 
 
+def _columns(source: Source) -> dict[str, str]:
+    """Our field -> the table's column: as mapped; ``arrival_s``, and all where nothing is mapped, by its very name.
+
+    Where arrivals are to be drawn nothing is taken by its name.
+    """
+    columns = dict(source.spec.columns)
+    if source.spec.arrivals is not None:
+        return columns
+    named = {field: field for field in CSV_FIELDS if field in csv_names(source.path)}
+    return columns | {field: named[field] for field in named if not columns or field == "arrival_s"} | columns
+
+
 def _column(row: Fields, columns: dict[str, str], field: str) -> str:
     """The table's column for a field of ours: as mapped, else of the same name."""
     column = columns.get(field, field)
     if not row.has(column):
-        raise RowError(column, f"no such column (for {field}); the file has {', '.join(row.names())}")
+        for_field = f" (for {field})" if field != column else ""
+        raise RowError(column, f"no such column{for_field}; the file has {', '.join(row.names())}")
     return column
