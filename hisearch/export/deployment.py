@@ -165,7 +165,8 @@ def summary(pool: PoolSpec) -> str:
         "attention data parallel": pool.attention_data_parallel,
         "expert parallel": pool.expert_parallel,
     }
-    return text + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
+    text += "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
+    return text if pool.devices is None else f"{text}, simulated with {devices_in_words(pool.devices)} each"
 
 
 def _yaml(deployment: DeploymentSpec, standing: Standing) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.report.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.deployments import formats, mover_in_words, stores
+from hisearch.search.deployments import devices_in_words, formats, mover_in_words, stores
 from hisearch.search.trial import Trial
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -33,6 +33,8 @@ def sentence(trial: Trial, model_id: str) -> str:
     text += f"{pool.accelerators} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
     if pool.parallelism.ranks > 1:
         text += f" (tensor parallel {pool.tensor_parallel}{_beyond_tensor(pool)})"
+    if pool.devices is not None:
+        text += f", each with {devices_in_words(pool.devices)}"
     if formats(deployment):
         text += f", {' and '.join(formats(deployment))}"
     if pool.replicas > 1:
@@ -70,6 +72,7 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
     cache_aware = router.policy == "cache_aware"
     return {
         "accelerator": pool.accelerator,
+        "devices": NOT_USED if pool.devices is None else devices_in_words(pool.devices),
         "replicas": pool.replicas,
         "tensor parallel": pool.tensor_parallel,
         "pipeline parallel": pool.pipeline_parallel,

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from hisearch.export.deployment import summary
 from hisearch.report import page
-from hisearch.report.describe import NOT_USED, sentence, settings
+from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
 from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progress_data
 from hisearch.report.quantities import percent, quantity, significant, usd
 from hisearch.report.terms import term_lines
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.trial import Recommendation
+from hisearch.specs.deployment import DeploymentSpec
 
 
 @pytest.mark.parametrize(
@@ -236,3 +238,17 @@ def test_contradicting_parts_are_refused(build_input: Any, build_trial: Any) -> 
         build_input(objectives=("goodput",))
     with pytest.raises(ValueError, match="without a value of tpot_p50"):
         build_input(objectives=("ttft_p99", "tpot_p50"))
+
+
+def test_devices_beside_accelerators_are_named_wherever_a_deployment_is(build_input: Any) -> None:
+    """A sentence that leaves out what a quarter of the price is for would have the wrong thing bought."""
+    trial = build_input().recommendation.trial
+    assert settings(trial.deployment)["devices"] == NOT_USED
+    devices = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+    pool = trial.deployment.pool.model_dump() | {"devices": devices}
+    beside = dataclasses.replace(
+        trial, deployment=DeploymentSpec.model_validate(trial.deployment.model_dump() | {"pools": [pool]})
+    )
+    assert ", each with 1 hbm2-pim (decode_attention), " in sentence(beside, "m")
+    assert used_settings(beside.deployment)["devices"] == "1 hbm2-pim (decode_attention)"
+    assert summary(beside.deployment.pool).endswith("simulated with 1 hbm2-pim (decode_attention) each")
