@@ -397,7 +397,8 @@ def _catalogue() -> str:
 
 
 def _first_sentence(text: str) -> str:
-    return _text(re.split(r"(?<=[a-z0-9)])[.:] ", text, maxsplit=1)[0].rstrip(".") + ".")
+    first = _text(re.split(r"(?<=[a-z0-9)])[.:] ", text, maxsplit=1)[0].rstrip("."))
+    return first if first.endswith("?") else f"{first}."
 
 
 def main() -> None:
