@@ -98,7 +98,10 @@ def read_measurements(path: Path) -> list[Measurement]:
         OSError: it cannot be read.
         MeasurementError: it is none of the three tools' output, or lacks what is needed.
     """
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise MeasurementError(f"{path}: expected UTF-8 text: {error.reason} at byte {error.start}") from error
     documents = _documents(path, text)
     found: list[Measurement] = []
     for number, (where, data) in enumerate(documents, 1):
@@ -144,9 +147,8 @@ class _Reader:
 
     def number(self, key: str) -> float:
         value = self.data.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise MeasurementError(f"{self.name}: {key}: expected a number, got {value!r}")
-        return float(value)
+        (checked,) = self._checked(key, [value], key)
+        return float(checked)
 
     def rate(self) -> float | None:
         value = self.data.get("request_rate")
@@ -165,21 +167,50 @@ class _Reader:
         """Arrays of a request each, where the tool was told to keep them."""
         if not all(key in self.data for key in _DETAILS):
             return None
-        lengths = {key: len(self.data[key]) for key in (*_DETAILS, "errors") if key in self.data}
+        given = {key: self.data[key] for key in (*_DETAILS, "errors") if key in self.data}
+        for key, values in given.items():
+            if not isinstance(values, list):
+                raise MeasurementError(f"{self.name}: {key}: expected a list, got {values!r}")
+        lengths = {key: len(values) for key, values in given.items()}
         if len(set(lengths.values())) != 1:
             raise MeasurementError(f"{self.name}: expected lists of one length, got {lengths}")
         errors = self.data.get("errors") or [""] * lengths["ttfts"]
-        good = np.array([not e and n > 0 for e, n in zip(errors, self.data["output_lens"], strict=True)], dtype=bool)
+        outputs = self._amounts("output_lens")
+        good = np.array([not e and n > 0 for e, n in zip(errors, outputs, strict=True)], dtype=bool)
         if not good.any():
             raise MeasurementError(f"{self.name}: no request succeeded")
-        ttft_s = np.array(self.data["ttfts"], dtype=np.float64)
-        e2e_s = ttft_s + np.array([math.fsum(gaps) for gaps in self.data["itls"]])
+        ttft_s = self._amounts("ttfts", good)
+        e2e_s = ttft_s + np.array([
+            math.fsum(self._checked(f"itls[{at}]", gaps)) if good[at] else 0.0
+            for at, gaps in enumerate(self.data["itls"])
+        ])  # fmt: skip
         start_s = None
         if start_times and self.data.get("start_times"):
-            start_s = np.array(self.data["start_times"], dtype=np.float64)
-            start_s -= start_s[good].min()
-        lens = (np.array(self.data[key], dtype=np.int64) for key in ("input_lens", "output_lens"))
+            start_s = self._amounts("start_times", good)
+            if len(start_s) != len(good):
+                raise MeasurementError(f"{self.name}: start_times: expected {len(good)} of them, got {len(start_s)}")
+            start_s = start_s - start_s[good].min()
+        inputs = self._amounts("input_lens", good)
+        lens = (amounts.astype(np.int64) for amounts in (inputs, outputs))
         return PerRequest(np.arange(len(good)), start_s, ttft_s, e2e_s, *lens).keep(good)
+
+    def _amounts(self, key: str, good: np.ndarray | None = None) -> F8:
+        """A list of numbers, none below 0; of requests that are not ``good`` they are not looked at, and are 0."""
+        values = self.data[key]
+        if good is not None and len(good) == len(values):
+            values = [value if counts else 0.0 for value, counts in zip(values, good, strict=True)]
+        return np.array(self._checked(key, values), dtype=np.float64)
+
+    def _checked(self, key: str, values: Any, name: str = "") -> list[float]:
+        """``values``, a list of finite numbers of at least 0; ``name``: of the one that there is."""
+        if not isinstance(values, list):
+            raise MeasurementError(f"{self.name}: {key}: expected a list, got {values!r}")
+        for at, value in enumerate(values):
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or value < 0:
+                where = name or f"{key}[{at}]"
+                raise MeasurementError(f"{self.name}: {where}: expected a number of at least 0, got {value!r}")
+        return values
 
 
 def _names(stem: str, theirs: str, percents: tuple[int, ...]) -> dict[str, str]:
@@ -245,6 +276,9 @@ def _guidellm_run(name: str, run: Any) -> Measurement:
         ) from error
     if not rows:
         raise MeasurementError(f"{name}: no request succeeded")
+    for row in rows:
+        if not all(math.isfinite(value) and value >= 0 for value in row):
+            raise MeasurementError(f"{name}: requests.successful: expected numbers of at least 0, got {row}")
     start, ttft_s, e2e_s, inputs, outputs = (np.array(column) for column in zip(*rows, strict=True))
     places = np.searchsorted(sent_at, start)
     requests = PerRequest(places, start - sent_at[0], ttft_s, e2e_s, inputs, outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hisearch.latency.corrections import corrected
 from hisearch.search.simulation import Simulation
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
+from hisearch.verify.measured import read_measurements
 from tests.cli.conftest import Hisearch
 from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
 
@@ -194,8 +196,9 @@ def test_what_cannot_be_compared_is_refused(result: StudyResult, tmp_path: Path)
         ({"total_input_tokens": 100}, "these are other requests"),
         ({"max_concurrency": 8}, "max_concurrency: the client held requests back"),
         ({"num_prompts": 5000}, "5000 requests were sent, the run's benchmark has 400"),
-        ({"request_throughput": None}, "request_throughput: expected a number, got None"),
+        ({"request_throughput": None}, "request_throughput: expected a number of at least 0, got None"),
         ({"completed": 0}, "completed: no request succeeded"),
+        ({"mean_ttft_ms": -5.0}, "mean_ttft_ms: expected a number of at least 0, got -5.0"),
     ):
         path.write_text(json.dumps(data | changed))
         with pytest.raises(ValueError, match=reason):
@@ -203,6 +206,42 @@ def test_what_cannot_be_compared_is_refused(result: StudyResult, tmp_path: Path)
     path.write_text(json.dumps(data))
     with pytest.raises(ValueError, match="no trial 999"):
         verify_run(result, [path], trial=999)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("ttfts", math.nan, r"ttfts\[0\]: expected a number of at least 0, got nan"),
+        ("ttfts", None, r"ttfts\[0\]: expected a number of at least 0, got None"),
+        ("input_lens", -1, r"input_lens\[0\]: expected a number of at least 0, got -1"),
+        ("itls", 3, r"itls\[0\]: expected a list, got 3"),
+        ("itls", ["a"], r"itls\[0\]\[0\]: expected a number of at least 0, got 'a'"),
+        ("start_times", "now", r"start_times\[0\]: expected a number of at least 0, got 'now'"),
+    ],
+)
+def test_details_that_are_no_numbers_are_refused_where_a_request_succeeded(
+    result: StudyResult, tmp_path: Path, key: str, value: Any, reason: str
+) -> None:
+    _, _, table = measure(result)
+    path = write_vllm(tmp_path / "v.json", table, rate="trace")
+    data = json.loads(path.read_text())
+    if key == "start_times":
+        data.setdefault(key, [0.0] * len(data["ttfts"]))
+    data[key][0] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=reason):
+        read_measurements(path)
+    data["errors"][0], data["output_lens"][0] = "timed out", 0
+    path.write_text(json.dumps(data))
+    (measured,) = read_measurements(path)
+    assert measured.requests is not None
+    assert len(measured.requests.ttft_s) == len(data["ttfts"]) - 1
+
+
+def test_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ValueError, match=r"v\.json: expected UTF-8 text"):
+        read_measurements(tmp_path / "v.json")
 
 
 @pytest.mark.parametrize(
