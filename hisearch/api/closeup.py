@@ -233,8 +233,8 @@ def _timeline(result: Result) -> WorkerTimeline:
 
 
 def kv_capacities(result: Result) -> I8:
-    """KV tokens that each worker holds, shape (W,), pool by pool."""
-    return np.concatenate([np.full(pool.workers, pool.kv_capacity_tokens, np.int64) for pool in result.pools])
+    """KV tokens that each worker holds, shape (W,)."""
+    return result.worker_kv_tokens
 
 
 def _round_interval(least_s: float) -> float:

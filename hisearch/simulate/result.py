@@ -349,6 +349,14 @@ class Result:
         return tuple(means)
 
     @property
+    def worker_kv_tokens(self) -> I8:
+        """(workers,) KV tokens that each worker holds, or each of its attention groups."""
+        held = np.full(len(self.workers.begun_s), self.kv_capacity_tokens, np.int64)
+        for pool in self.pools:
+            held[pool.first_worker : pool.first_worker + pool.workers] = pool.kv_capacity_tokens
+        return held
+
+    @property
     def present_s(self) -> F8:
         """(workers,) seconds of the makespan for which each worker was there and is paid for."""
         whole = np.full(len(self.workers.begun_s), self.makespan_s)

@@ -130,7 +130,8 @@ def _sums(log: StepLog, values: I8) -> I8:
 def kv_tokens_used(result: Result) -> I8:
     """Tokens of KV memory that requests hold once each step's batch is formed, (S,)."""
     steps = step_log(result).steps
-    return np.asarray(result.kv_capacity_tokens - steps["free_tokens"] - steps["evictable_tokens"])
+    held = result.worker_kv_tokens[steps["worker"]]
+    return np.asarray(held - steps["free_tokens"] - steps["evictable_tokens"])
 
 
 def step_kinds(prefill: I8, decode: I8) -> npt.NDArray[np.str_]:

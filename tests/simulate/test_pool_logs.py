@@ -82,3 +82,17 @@ def test_a_fleet_s_log_accounts_for_every_token_and_second(name: str) -> None:
     np.testing.assert_array_equal(times[first[1:] - 1], table.finish_s)
     assert (exact_gaps(result) >= 0).all()
     assert mean_times(result).total_s == pytest.approx(float((table.finish_s - table.arrival_s).mean()))
+
+
+def test_kv_memory_in_use_is_of_each_worker_s_own_pool() -> None:
+    """Pools of unlike sizes, the decode pool named first: its workers come last all the same."""
+    small, large = system(capacity_tokens=2000).plan, system(capacity_tokens=8000).plan
+    pools = (PoolPlan(large, 2, "outputs", "decode"), PoolPlan(small, 1, "prompts", "prefill"))
+    trace = compiled(random_trace(3, TraceShape(requests=60, rate_rps=50.0, prompt_tokens=60, output_tokens=60)))
+    result = simulate_fleet(FleetPlan(pools), trace, log=True)
+    assert result.worker_kv_tokens.tolist() == [2000, 8000, 8000]
+    frame = result.series()
+    peaks = frame.groupby("worker")["kv_tokens_used"].max()
+    assert frame["kv_tokens_used"].min() >= 0
+    assert (peaks.to_numpy() > 0).all()
+    assert (peaks.to_numpy() <= result.workers.peak_kv_tokens).all()
