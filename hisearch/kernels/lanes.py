@@ -70,7 +70,10 @@ def choose(sim, first, tokens):
 
 @kernel
 def _least_loaded(sim, first):
-    """VLLM's own balancer: the smallest 4 * waiting + running, the first of them on a tie."""
+    """The smallest 4 * waiting + running, the first of them on a tie: vLLM's own balancer.
+
+    TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones.
+    """
     chosen = first
     for w in range(first + 1, first + sim.config.lanes):
         ours = sim.workers[w]
@@ -187,8 +190,8 @@ def _shared_seconds(sim, tokens):
 def _wave_seconds(sim, first):
     """The slowest lane's own part, then that of all together.
 
-    vLLM pads the tokens of all lanes to the CUDA graph of the fullest where there is one for it; SGLang does so where
-    all decode.
+    vLLM pads the tokens of all lanes to the CUDA graph of the fullest where there is one for it; SGLang and TensorRT-LLM
+    do so where all decode.
     """
     own = 0.0
     total = 0
@@ -202,7 +205,7 @@ def _wave_seconds(sim, first):
         total += worker.wave_tokens
         most = max(most, worker.wave_tokens)
         chunks += worker.wave_chunks
-    if sim.config.engine == la.SGLANG:
+    if sim.config.engine != la.VLLM:
         if chunks == 0:
             padded = sim.wave_pad[most] if most < sim.wave_pad.shape[0] else most
             total = sim.config.lanes * padded

@@ -10,7 +10,7 @@ of requests and the prompts that can be reused from then on.
 
 from __future__ import annotations
 
-from hisearch.kernels import decode_log, device, doors, gaps, heaps, lists, log, ordered, queue
+from hisearch.kernels import decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import trtllm_host as host
 from hisearch.kernels import trtllm_memory as memory
@@ -27,11 +27,15 @@ def form(sim, w, now):
     steady, paused = compose(sim, w, now)
     worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
     if worker.batch_size == 0 and worker.decoding == 0:
-        if paused and worker.outstanding == 0:
+        if paused and worker.outstanding == 0 and sim.config.lane_kind != la.WAVE:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
+        return
+    if sim.config.lane_kind == la.WAVE:
+        longest = lists.longest_context(sim, w)
+        lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, worker.decoding, worker.context_tokens, longest)
         return
     limit = 1
     if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
@@ -233,6 +237,8 @@ def door(sim, errand, w, r, now):
         complete(sim, w, now)
     elif errand == doors.RECEIVE:
         receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        _launch(sim, w, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif errand != doors.LET_GO:

@@ -1,7 +1,9 @@
 """One measured run with prompts and outputs made apart: prefill workers, decode workers and the network between them.
 
-A side's workers are priced as an aggregated run's would be (``pricing``). An attention group is a worker of its own, as
-there. Where a row does not say how many workers a side has, it is taken to have one of each.
+A side's workers are priced as an aggregated run's would be (``pricing``), under the limits of the recipe that they were
+started by (``recipes``) where one is known. Attention groups of prefill workers step together, each with the prompts
+that it has; those of decode workers are workers of their own, as alike as in an aggregated run. Where neither row nor
+recipe says how many workers a side has, it is taken to have one of each.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from hisearch.specs.hardware import FabricSpec
 from hisearch.specs.parallelism import Parallelism
 from hisearch.specs.profile import HostTimes
 from hisearch.specs.routing import RouterSpec
+from hisearch.validate.silicon.conditions import Conditions, conditions_of
+from hisearch.validate.silicon.recipes import RecipeSide, recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, split_of
 
 #: What KV is taken to go over: no row says; one port of NDR InfiniBand for each accelerator.
@@ -28,17 +32,39 @@ ROUTER = RouterSpec(policy="least_outstanding_tokens")
 class Side:
     """The prefill or the decode workers of a row.
 
-    row: as if they alone served it, with their split. workers: with a scheduler and a KV cache of their own, so that
-    attention groups count.
+    row: as if they alone served it, with their split. workers: how many. limits: what the recipe says of them.
     """
 
     role: RoleName
     row: SiliconRow
     workers: int
+    limits: RecipeSide | None = None
+
+    @property
+    def split(self) -> Parallelism:
+        """Of a worker."""
+        return self.row.parallelism
+
+    @property
+    def waves(self) -> bool:
+        """Whether attention groups are simulated as lanes that step together."""
+        return self.role == "prefill" and self.split.attention_data > 1
 
 
-def side_of(row: SiliconRow, role: RoleName) -> Side:
-    """The ``role`` workers of ``row``, from its columns."""
+def sides_of(row: SiliconRow) -> tuple[Side, Side]:
+    """The prefill and the decode workers of ``row``: of its recipe, else from its columns."""
+    recipe = recipe_of(row)
+    if recipe is None:
+        return _stated(row, "prefill"), _stated(row, "decode")
+    return _published(row, "prefill", recipe.prefill), _published(row, "decode", recipe.decode)
+
+
+def _published(row: SiliconRow, role: RoleName, limits: RecipeSide) -> Side:
+    share = -(-row.concurrency // limits.workers)
+    return Side(role, replace(row, parallelism=limits.split, concurrency=share), limits.workers, limits)
+
+
+def _stated(row: SiliconRow, role: RoleName) -> Side:
     cells = row.cells
     workers = max(_count(cells, f"{role}_workers"), 1)
     tensor, groups, moe_tensor, expert, stages = (
@@ -46,7 +72,26 @@ def side_of(row: SiliconRow, role: RoleName) -> Side:
     )
     split = split_of(tensor, groups, moe_tensor, expert, stages, stated_dp=True)
     share = -(-row.concurrency // workers)
-    return Side(role, replace(row, parallelism=split, concurrency=share), workers * split.attention_data)
+    return Side(role, replace(row, parallelism=split, concurrency=share), workers)
+
+
+def conditions_of_side(side: Side) -> Conditions:
+    """Conditions of the side's row, with the limits of its recipe.
+
+    TensorRT-LLM's prefill workers do not overlap steps (``disable_overlap_scheduler`` in each of its recipes).
+    """
+    conditions, limits = conditions_of(side.row), side.limits
+    if limits is None:
+        return conditions
+    engine = conditions.engine
+    changed = {
+        "max_running_requests": min(limits.batch, engine.max_running_requests),
+        "memory_fraction": limits.memory_fraction,
+        "chunk_tokens": limits.step_tokens or engine.chunk_tokens,
+        "max_prefill_tokens": limits.prefill_tokens or engine.max_prefill_tokens,
+        "overlap": engine.overlap and (engine.name != "trtllm" or side.role != "prefill"),
+    }
+    return replace(conditions, engine=engine.model_copy(update=changed))
 
 
 def states_workers(row: SiliconRow) -> bool:
@@ -62,11 +107,14 @@ def _count(cells: Mapping[str, str], name: str) -> int:
 def pool_of(side: Side, device: WorkerPlan, times: HostTimes, layers: int) -> PoolPlan:
     """The side's workers with the engine's host work."""
     seconds = with_host_times(device.costs.seconds, times, layers)
-    plan = replace(
-        device,
-        costs=replace(device.costs, seconds=seconds, joules=seconds),
-        split=Parallelism(tensor=side.row.parallelism.group_ranks),
-    )
+    costs = replace(device.costs, seconds=seconds, joules=seconds)
+    if not side.waves:
+        alone = Parallelism(tensor=side.split.group_ranks)
+        plan = replace(device, costs=costs, split=alone)
+        return PoolPlan(plan, side.workers * side.split.attention_data, side.role, side.role)
+    assert costs.wave is not None
+    groups = Parallelism(tensor=side.split.tensor, attention_data=side.split.attention_data)
+    plan = replace(device, costs=costs, split=groups)
     return PoolPlan(plan, side.workers, side.role, side.role)
 
 

@@ -20,6 +20,10 @@ from hisearch.validate.silicon.rows import SiliconRow
 #: (input, output) lengths of InferenceMAX.
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 INFERENCEMAX, FIXED = "inferencemax", "fixed"
+#: TensorRT-LLM in containers that rows name by their Dynamo version: its release candidate 1.2.0rc6, in post-releases 1
+#: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). Times of post2 stand for all:
+#: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy.md``).
+DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
 #: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes).
 ASYNC_SINCE = 14
 
@@ -59,9 +63,15 @@ def conditions_of(row: SiliconRow) -> Conditions:
     raise ValueError(f"campaign: expected {INFERENCEMAX} or {FIXED}, not '{campaign}'")
 
 
+def engine_version(row: SiliconRow) -> str:
+    """Version of the row's engine, where the row names that of Dynamo."""
+    return DYNAMO_TRTLLM.get(row.version, row.version) if row.backend == "trtllm" else row.version
+
+
 def _campaign(row: SiliconRow) -> str:
     """InferenceMAX's rows have its lengths and state attention's data parallelism; other campaigns leave it out."""
-    stated = row.cells.get("attention_dp", "") != ""
+    column = "attention_dp" if row.mode == "agg" else "decode_attention_dp"
+    stated = row.cells.get(column, "") != ""
     return INFERENCEMAX if stated and (row.input_tokens, row.output_tokens) in INFERENCEMAX_LENGTHS else FIXED
 
 

@@ -37,7 +37,7 @@ from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
 from hisearch.validate.silicon import apart
-from hisearch.validate.silicon.conditions import Conditions, conditions_of
+from hisearch.validate.silicon.conditions import Conditions, conditions_of, engine_version
 from hisearch.validate.silicon.rows import SiliconRow
 
 #: Catalogue names of the systems that measurements name.
@@ -148,11 +148,10 @@ class Pricer:
     def _apart(self, row: SiliconRow, times: HostTimes) -> Price:
         """Prompts and outputs made apart."""
         layers = self._model(row).layers
-        sides = [apart.side_of(row, role) for role in ("prefill", "decode")]
+        sides = apart.sides_of(row)
         pools = []
         for side in sides:
-            conditions = conditions_of(side.row)
-            device = self._device(side.row, conditions)
+            device = self._device(side.row, apart.conditions_of_side(side))
             pools.append(apart.pool_of(side, device, times, layers))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
@@ -182,11 +181,11 @@ class Pricer:
             NotPriced: the profile has no such engine.
         """
         if row.backend in self._engines:
-            return self._engines[row.backend].of_version(row.version)
+            return self._engines[row.backend].of_version(engine_version(row))
         name, profile = self._profile_of(row)
         if row.backend not in profile.engines:
             raise NotPriced(f"profile {name} has no overhead for engine {row.backend}")
-        return profile.engines[row.backend].of_version(row.version)
+        return profile.engines[row.backend].of_version(engine_version(row))
 
     def _profile_of(self, row: SiliconRow) -> tuple[str, LatencyProfileSpec]:
         """The profile asked for, else that of the row's engine and GPU, else the fallback."""
@@ -195,13 +194,13 @@ class Pricer:
         spec: LatencyProfileSpec = self._spec("LatencyProfile", name)
         return name, spec
 
-    def worker(self, row: SiliconRow) -> PricedWorker:
-        """The attention group of ``row`` that is simulated, with what its steps may hold.
+    def worker(self, row: SiliconRow, conditions: Conditions | None = None) -> PricedWorker:
+        """The attention group of ``row`` that is simulated, with what its steps may hold under ``conditions``.
 
         Raises:
             NotPriced: with the reason.
         """
-        model, conditions = self._model(row), conditions_of(row)
+        model, conditions = self._model(row), conditions or conditions_of(row)
         engine = conditions.engine
         return PricedWorker(
             model,
@@ -222,11 +221,11 @@ class Pricer:
         engine = conditions.engine.model_dump_json()
         key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, engine, row.tokens)
         if key not in self._plans:
-            self._plans[key] = self._compile(row)
+            self._plans[key] = self._compile(row, conditions)
         return self._plans[key]
 
-    def _compile(self, row: SiliconRow) -> WorkerPlan:
-        priced, (name, profile) = self.worker(row), self._profile_of(row)
+    def _compile(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
+        priced, (name, profile) = self.worker(row, conditions), self._profile_of(row)
         try:
             memory = plan_memory(
                 priced.model,
