@@ -189,9 +189,13 @@ def _hand_on(fleet, r, now):
 
 @kernel
 def _tell(fleet, m, errand, r, now):
+    """The lane of member ``m`` that ``r`` was dealt to learns of it."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
-    doors.knock(sim.config.door, sim, errand, member.index, r, now)
+    w = sim.requests[r].worker
+    doors.knock(sim.config.door, sim, errand, w, r, now)
+    if sim.config.lane_kind == la.WAVE and sim.workers[w].waiting > 0:
+        lanes.wake_group(sim, w, now)
     _look(fleet, member.pool)
 
 

@@ -16,7 +16,7 @@ retraction costs it less than here.
 
 from __future__ import annotations
 
-from hisearch.kernels import device, doors, handover, heaps, lists, queue, vllm
+from hisearch.kernels import device, doors, handover, heaps, lanes, lists, queue, vllm
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
@@ -205,7 +205,9 @@ def form(sim, w, now):
 def _wake(sim, w, now, at_once):
     """Something may come of a pass: at once where the worker is idle; ``at_once``: a run of decode steps ends early."""
     worker = sim.workers[w]
-    if worker.phase == la.IDLE:
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wake_group(sim, w, now)
+    elif worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
     elif worker.phase == la.COASTING and at_once and worker.running < sim.config.max_running:
@@ -237,6 +239,8 @@ def door(sim, errand, w, r, now):
         receive(sim, w, r, now)
     elif errand == doors.ARRIVE:
         arrive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        vllm.launch(sim, w, now, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     else:

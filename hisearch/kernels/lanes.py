@@ -15,6 +15,7 @@ Lanes lie side by side in ``Sim.workers``; the first of a worker is its *leader*
 from __future__ import annotations
 
 from hisearch.kernels import doors, heaps
+from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
@@ -72,15 +73,21 @@ def choose(sim, first, tokens):
 def _least_loaded(sim, first):
     """The smallest 4 * waiting + running, the first of them on a tie: vLLM's own balancer.
 
-    TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones.
+    TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones. On decode workers those
+    whose KV is on the way count as running.
     """
     chosen = first
     for w in range(first + 1, first + sim.config.lanes):
         ours = sim.workers[w]
         best = sim.workers[chosen]
-        if 4 * ours.waiting + ours.running < 4 * best.waiting + best.running:
+        if _load(ours) < _load(best):
             chosen = w
     return chosen
+
+
+@kernel
+def _load(worker):
+    return 4 * worker.waiting + worker.running + worker.apart
 
 
 @kernel
@@ -190,8 +197,8 @@ def _shared_seconds(sim, tokens):
 def _wave_seconds(sim, first):
     """The slowest lane's own part, then that of all together.
 
-    vLLM pads the tokens of all lanes to the CUDA graph of the fullest where there is one for it; SGLang and TensorRT-LLM
-    do so where all decode.
+    vLLM pads the tokens of all lanes to the CUDA graph of the fullest where there is one for it; SGLang and
+    TensorRT-LLM do so where all decode.
     """
     own = 0.0
     total = 0
@@ -232,7 +239,8 @@ def _end_wave(sim, first, now):
 def _preempted_alone(sim, w):
     """Whether the newest pass of lane ``w`` preempted requests and formed no batch, with none outstanding."""
     worker = sim.workers[w]
-    if sim.config.engine != la.VLLM or worker.formed or worker.outstanding > 0 or sim.counters[la.FAULT]:
+    by_vllm = sim.config.engine == la.VLLM or sim.config.role == fl.DECODE
+    if not by_vllm or worker.formed or worker.outstanding > 0 or sim.counters[la.FAULT]:
         return False
     return worker.lost_head >= 0
 
@@ -244,7 +252,8 @@ def _form_wave(sim, first, now):
     for w in range(first, first + sim.config.lanes):
         sim.workers[w].formed = 0
         # SGLang's schedulers make a pass in any case, which takes note of what ended.
-        if sim.config.engine == la.SGLANG or sim.workers[w].waiting > 0 or sim.workers[w].running > 0:
+        worker = sim.workers[w]
+        if sim.config.engine == la.SGLANG or worker.waiting > 0 or worker.running > 0 or worker.apart > 0:
             doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
             while _preempted_alone(sim, w):
                 doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)

@@ -12,6 +12,19 @@ from hisearch.specs.model import ModelSpec
 
 
 @dataclass(frozen=True)
+class AcrossHosts:
+    """Where ranks of a stage lie in several hosts.
+
+    ranks_per_host: so many in each. bytes_per_s: between hosts, of each rank, one direction. exchange_s: that a step of
+    a collective between two hosts takes beside its bytes.
+    """
+
+    ranks_per_host: int
+    bytes_per_s: float
+    exchange_s: float
+
+
+@dataclass(frozen=True)
 class PricedWorker:
     """A worker whose steps are priced: one attention group's part of it.
 
@@ -23,6 +36,7 @@ class PricedWorker:
     engine: serving engine; its name chooses the host overhead.
     max_tokens, max_sequences: most in a step.
     max_context_tokens: most tokens of context that the decodes of one step read together.
+    hosts: that its ranks lie in; None: in one.
     """
 
     model: ModelSpec
@@ -34,6 +48,7 @@ class PricedWorker:
     max_tokens: int
     max_sequences: int
     max_context_tokens: int
+    hosts: AcrossHosts | None = None
 
     @property
     def loaded_dtype(self) -> DType:

@@ -15,13 +15,14 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineStuck
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.lockstep import Batch, Served, serve
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import StuckError
-from tests.kernels.systems import LAW, compiled, compiled_costs, examples, plan, vllm_config
+from tests.kernels.systems import LAW, compiled, compiled_costs, examples, pages, plan, vllm_config
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import TraceShape, random_trace
 
@@ -110,29 +111,36 @@ def one_request(input_tokens: int, output_tokens: int) -> CompiledTrace:
     return compiled(random_trace(1, shape))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_alone_a_request_takes_its_own_part_and_the_shared_one(engine: str, overlap: bool) -> None:
     """One lane works, the others sit by: own seconds of each step, and experts for its tokens alone (law L7)."""
     spec = EngineSpec.model_validate(
-        {"name": engine, "max_running_requests": 4, "chunk_tokens": 4096, "overlap": overlap, "page_tokens": 1}
+        {
+            "name": engine,
+            "max_running_requests": 4,
+            "chunk_tokens": 4096,
+            "overlap": overlap,
+            "page_tokens": pages(engine, 1),
+        }
     )
     trace = one_request(30, 10)
     result = simulate(wave_plan(spec, 4096, 4, ()), trace)
     prompt, output = int(trace.arrays.input_tokens[0]), int(trace.arrays.output_tokens[0])
-    # SGLang runs all groups' decodes as long as the fullest.
-    decoding = 4 if engine == "sglang" else 1
+    # All groups' decodes run as long as the fullest's; vLLM pads to its graphs alone, of which there are none.
+    decoding = 1 if engine == "vllm" else 4
     expected = step_seconds(LAW, [(prompt, 0)], []) + shared_seconds(prompt, 4)
     for k in range(output - 1):
         expected += step_seconds(LAW, [], [prompt + k + 1]) + shared_seconds(decoding, 4)
     assert result.requests.e2e_s[0] == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_equal_lanes_step_as_one_alone(engine: str) -> None:
     """As many equal requests as groups, all at once: each takes what one takes where all groups have its tokens."""
     spec = EngineSpec.model_validate(
-        {"name": engine, "max_running_requests": 4, "chunk_tokens": 4096, "page_tokens": 1, "prefix_caching": False}
+        {"name": engine, "max_running_requests": 4, "chunk_tokens": 4096, "prefix_caching": False}
+        | {"page_tokens": pages(engine, 1)}
     )
     shape = TraceShape(requests=1, prompt_tokens=60, output_tokens=20, slack=1.0)
     arrays = random_trace(3, shape)
@@ -152,10 +160,18 @@ PER_REQUEST = (
 
 
 @examples(15)
-@given(seed=st.integers(0, 10_000), groups=st.integers(2, 4), workers=st.integers(1, 2), overlap=st.booleans())
-def test_sglang_serves_every_request_whatever_the_groups(seed: int, groups: int, workers: int, overlap: bool) -> None:
+@given(
+    seed=st.integers(0, 10_000),
+    name=st.sampled_from(["sglang", "trtllm"]),
+    groups=st.integers(2, 4),
+    workers=st.integers(1, 2),
+    overlap=st.booleans(),
+)
+def test_every_request_is_served_whatever_the_groups(
+    seed: int, name: EngineName, groups: int, workers: int, overlap: bool
+) -> None:
     """Conservation (L1) and causality (L4), follow-ups included."""
-    spec = EngineSpec(name="sglang", max_running_requests=6, chunk_tokens=64, overlap=overlap)
+    spec = EngineSpec(name=name, max_running_requests=6, chunk_tokens=64, overlap=overlap)
     trace = compiled(random_trace(seed, replace(SHAPE, follow_up=0.4, slack=2.0)))
     result = simulate(wave_plan(spec, 4000, groups, GRAPHS), trace, replicas=workers)
     requests = result.requests

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.moe import Experts, active, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import corrected, p_norm, waves
+from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 
@@ -169,6 +172,25 @@ def test_collectives_of_a_pass() -> None:
     assert staged - tensor == pytest.approx(10e-6 + payload[0] / 300e9)
     assert fabric.step_s(Parallelism(1), model, one(64))[0] == 0.0
     assert fabric.step_s(Parallelism(1, attention_data=8), model, one(64))[0] > 0.0
+
+
+def test_ranks_in_two_hosts_go_about_a_collective_in_two_stages() -> None:
+    """Within each host as ever; between hosts one step each way, and every rank's share on a port of its own."""
+    near = Collectives(LAWS.collectives, 300e9, 10e-6)
+    far = replace(near, hosts=AcrossHosts(ranks_per_host=8, bytes_per_s=50e9, exchange_s=5e-6))
+    payload = one(16e6)
+    between = 5e-6 + 0.5 * 16e6 / 8 / 50e9
+    assert far.all_gather_s(payload, 16) == pytest.approx(near.all_gather_s(payload, 8) + between)
+    assert far.reduce_scatter_s(payload, 16) == pytest.approx(near.reduce_scatter_s(payload, 8) + between)
+    assert far.all_reduce_s(payload, 16) == pytest.approx(
+        far.all_gather_s(payload, 16) + far.reduce_scatter_s(payload, 16)
+    )
+    for ranks in (2, 8):
+        assert far.all_reduce_s(payload, ranks) == near.all_reduce_s(payload, ranks)
+    # Four hosts: two steps, and three quarters of the share.
+    assert far.all_gather_s(payload, 32) == pytest.approx(
+        near.all_gather_s(payload, 8) + 10e-6 + 0.75 * 16e6 / 8 / 50e9
+    )
 
 
 def test_dimensions_beyond_the_measured_are_named() -> None:

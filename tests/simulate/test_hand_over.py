@@ -16,6 +16,7 @@ from hisearch.simulate.result import Outcome
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.routing import RouterSpec
 from tests.kernels.systems import compiled, examples, plan
+from tests.kernels.test_waves import wave_plan
 from tests.reference.random_traces import TraceShape, random_trace
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -113,6 +114,31 @@ def test_every_request_ends_once_and_nothing_moves_faster_than_its_link(
     for use in result.hand_overs:
         assert use.busy_s == pytest.approx(0.001 * use.transfers + 1e-3 * use.tokens)
         assert use.busy_s <= result.makespan_s + 1e-9
+
+
+@examples(15)
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(ENGINES),
+    reserve_first=st.booleans(),
+    groups=st.integers(2, 4),
+    tokens=st.sampled_from([600, AMPLE]),
+)
+def test_prompts_made_by_attention_groups_are_all_handed_over(
+    seed: int, name: str, reserve_first: bool, groups: int, tokens: int
+) -> None:
+    """Each group gives back the KV of its own requests (L1, L2, L3): with little of it, nothing else lets others in."""
+    arrays = random_trace(seed, TraceShape(requests=40, rate_rps=8.0, prompt_tokens=150, output_tokens=40))
+    worker = plan(engine(name), AMPLE)
+    groups_plan = wave_plan(engine(name, prefix_caching=False), tokens, groups, ())
+    pools = (PoolPlan(groups_plan, 2, "prefill", "prefill"), PoolPlan(worker, 2, "decode", "decode"))
+    deployment = FleetPlan(pools, transfer=replace(LINK, reserve_first=reserve_first, pipelined=reserve_first))
+    result = simulate_fleet(deployment, compiled(arrays), seed=seed)
+    assert (result.requests.outcome == Outcome.FINISHED).all()
+    assert result.workers.prefill_tokens[:2].sum() == arrays.input_tokens.sum()
+    sent = sum(use.tokens for use in result.hand_overs[:2])
+    assert sent == sum(use.tokens for use in result.hand_overs[2:])
+    assert sent <= arrays.input_tokens[arrays.output_tokens > 1].sum()
 
 
 def test_a_prefix_that_the_decode_worker_has_is_not_sent() -> None:

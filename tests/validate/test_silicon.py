@@ -17,9 +17,11 @@ from hisearch.latency.host import with_host_times
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
+from hisearch.validate.silicon.apart import conditions_of_side, sides_of
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.fit import EngineFit, fit_engines, write_engines
 from hisearch.validate.silicon.pricing import EngineTimes, FrontEnd, Loop, NotPriced, Pricer, closed_loop
+from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.report import validate_silicon
 from hisearch.validate.silicon.rows import SiliconFileError, SiliconRow, read_rows, split_of
 
@@ -27,6 +29,7 @@ COLUMNS = (
     "id", "backend", "backend_version", "model", "system", "precision", "mode", "input_tokens", "output_tokens",
     "concurrency", "gemm_dtype", "moe_dtype", "tp", "pp", "attention_dp", "moe_tp", "moe_ep", "measured_ttft_ms",
     "measured_tpot_ms",
+    *(f"{role}_{name}" for role in ("prefill", "decode") for name in ("workers", "tp", "attention_dp", "moe_ep")),
 )  # fmt: skip
 PLAIN = {
     "id": "a", "backend": "vllm", "backend_version": "0.19.0", "model": "meta-llama/Llama-3.1-8B-Instruct",
@@ -104,6 +107,86 @@ class TestConditions:
     def test_an_attention_group_runs_its_share_of_the_requests(self, tmp_path: Path) -> None:
         row = only_row(tmp_path, concurrency="64", attention_dp="4", moe_tp="4", model="openai/gpt-oss-120b")
         assert conditions_of(row).engine.max_running_requests == 16
+
+
+#: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.
+APART = {
+    "mode": "disagg", "backend": "trtllm", "backend_version": "0.8.1.post3", "model": "deepseek-ai/DeepSeek-V3",
+    "system": "h100_sxm", "precision": "fp8", "gemm_dtype": "fp8", "input_tokens": "1024", "output_tokens": "1024",
+    "concurrency": "6", "prefill_workers": "1", "prefill_tp": "1", "prefill_attention_dp": "16", "prefill_moe_ep": "16",
+    "decode_workers": "3", "decode_tp": "16", "decode_attention_dp": "1", "decode_moe_ep": "16",
+}  # fmt: skip
+
+
+class TestRecipes:
+    def test_a_row_that_states_its_workers_finds_its_recipe(self, tmp_path: Path) -> None:
+        recipe = recipe_of(only_row(tmp_path, **APART))
+        assert recipe is not None
+        assert recipe.name == "trtllm/h100-fp8/1k1k/stp/ctx1_gen3_tep16_batch1_eplb0_mtp0"
+        assert recipe.decode.batch == 1
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            {"concurrency": "7"},
+            {"decode_workers": "2"},
+            {"decode_attention_dp": "16", "decode_tp": "1"},
+            {"backend_version": "1.2.0"},
+            {"precision": "fp4"},
+        ],
+    )
+    def test_a_row_of_another_deployment_has_none(self, tmp_path: Path, cells: dict[str, str]) -> None:
+        assert recipe_of(only_row(tmp_path, **{**APART, **cells})) is None
+
+    def test_without_workers_a_row_that_may_have_had_draft_tokens_has_none(self, tmp_path: Path) -> None:
+        bare = {name: value for name, value in APART.items() if not name.endswith("_workers")}
+        assert recipe_of(only_row(tmp_path, **bare)) is None
+        # Of 924 requests in flight there is one recipe, without any.
+        recipe = recipe_of(only_row(tmp_path, **{**bare, "concurrency": "924"}))
+        assert recipe is not None
+        assert recipe.decode.groups == 16
+
+    def test_a_row_of_two_recipes_is_told_apart_by_its_decode_workers(self, tmp_path: Path) -> None:
+        cells = {
+            "backend": "sglang", "backend_version": "0.5.8.post1", "system": "b200_sxm", "precision": "fp4",
+            "input_tokens": "8192", "concurrency": "64", "decode_workers": "1", "decode_tp": "8",
+        }  # fmt: skip
+        names = []
+        for expert in ("1", "8"):
+            recipe = recipe_of(only_row(tmp_path, **{**APART, **cells, "decode_moe_ep": expert}))
+            assert recipe is not None
+            names.append(recipe.name.rsplit("/", 1)[-1])
+        assert names == ["low-latency-tp4-1p-tp8-1d", "low-latency-dep4-1p-tep8-1d"]
+
+    def test_limits_and_split_are_the_recipes(self, tmp_path: Path) -> None:
+        prefill, decode = sides_of(only_row(tmp_path, **APART))
+        assert (prefill.workers, prefill.split) == (1, Parallelism(1, 16, 16))
+        assert (decode.workers, decode.split) == (3, Parallelism(16, 1, 16))
+        engine = conditions_of_side(prefill).engine
+        assert (engine.max_running_requests, engine.chunk_tokens, engine.overlap) == (2, 2048, False)
+        engine = conditions_of_side(decode).engine
+        assert (engine.max_running_requests, engine.memory_fraction, engine.overlap) == (1, 0.9, True)
+
+    def test_requests_wait_for_a_place_in_the_batch_of_a_decode_worker(self, tmp_path: Path, pricer: Pricer) -> None:
+        """Six in flight on three places: each waits for as long as one decodes, on average."""
+        price = pricer.price(only_row(tmp_path, **APART))
+        assert price.ttft_s == pytest.approx(0.9 * 1023 * price.tpot_s, rel=0.15)
+
+    def test_ranks_beyond_a_host_lie_in_several(self, tmp_path: Path, pricer: Pricer) -> None:
+        _, decode = sides_of(only_row(tmp_path, **APART))
+        hosts = pricer.worker(decode.row, conditions_of_side(decode)).hosts
+        assert hosts is not None
+        assert hosts.ranks_per_host == 8
+        assert pricer.worker(only_row(tmp_path)).hosts is None
+
+    def test_lengths_vary_as_in_the_campaigns_other_runs(self, tmp_path: Path) -> None:
+        assert conditions_of(only_row(tmp_path, **APART)).output_share == 0.8
+
+    def test_times_of_dynamos_containers_are_those_of_their_engine(self, tmp_path: Path) -> None:
+        own, inside = HostTimes(step_s=1e-3), HostTimes(step_s=2e-3)
+        pricer = Pricer("roofline", engines={"trtllm": EngineTimes(own, {"1.2.0rc6.post2": inside})})
+        assert pricer.times_of(only_row(tmp_path, **APART)) == inside
+        assert pricer.times_of(only_row(tmp_path, **{**APART, "backend_version": "1.3.0"})) == own
 
 
 class TestClosedLoop:

@@ -233,7 +233,9 @@ class ScaledWorker:
 
     def elementwise_ops(self) -> list[Operator]:
         """Elementwise operators that are kernels of their own; of routed experts only where no law covers them."""
-        reduces = self.part.parallelism.tensor > 1
+        tensor = self.part.parallelism.tensor
+        # Fused kernels reach peers within a host; between hosts NCCL reduces, and a kernel of its own normalises.
+        reduces = tensor > 1 and not self.collectives.spans_hosts(tensor)
         inside = IN_ATTENTION.get(self.laws.engine, set()) | (
             IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set()
         )
@@ -290,7 +292,7 @@ class ScaledEstimator:
             laws=self.laws,
             accelerator=priced.accelerator,
             roofline=roofline,
-            collectives=Collectives(self.laws.collectives, link, roofline.rates.alpha_s),
+            collectives=Collectives(self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts),
             weights=weights_law(model, priced.weight_dtype),
             prefill=prefill,
             decode=decode,

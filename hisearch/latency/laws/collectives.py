@@ -1,6 +1,8 @@
 """Collectives of one worker: measured curves where there are any, else alpha-beta, and their sequence in a step.
 
-The curves are straight between knots in both logarithms.
+The curves are straight between knots in both logarithms. They were measured within a host; ranks in several hosts go
+about it in two stages, as hierarchical collectives do (``hardware.topology``): within each host, and between the ranks
+of the same place in all hosts, each over a port of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.latency.laws.sheet import F8
 from hisearch.latency.operators import ACTIVATION_BYTES
+from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
 from hisearch.specs.model import ModelSpec
@@ -34,28 +37,42 @@ def curve_for(curves: Sequence[CollectiveCurve], ranks: int) -> CollectiveCurve:
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives between ranks of one host; methods take payloads in bytes and return seconds.
+    """Collectives between ranks; methods take payloads in bytes and return seconds.
 
     curves: measured ones; None leaves alpha-beta alone.
     link_bytes_per_s, alpha_s: of a link as attained, and the fixed cost of a collective without a curve.
+    hosts: where ranks lie in several.
     """
 
     curves: CollectiveCurves | None
     link_bytes_per_s: float
     alpha_s: float
+    hosts: AcrossHosts | None = None
+
+    def spans_hosts(self, ranks: int) -> bool:
+        """Whether ``ranks`` ranks do not lie in one host."""
+        return self.hosts is not None and ranks > self.hosts.ranks_per_host
 
     def all_reduce_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with the sum of all ranks' ``payload_bytes``."""
+        if self.spans_hosts(ranks):
+            return self.reduce_scatter_s(payload_bytes, ranks) + self.all_gather_s(payload_bytes, ranks)
         known = self.curves.all_reduce if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
 
     def all_gather_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with all parts of ``payload_bytes``."""
+        if self.hosts is not None and ranks > self.hosts.ranks_per_host:
+            within = self.all_gather_s(payload_bytes, self.hosts.ranks_per_host)
+            return within + self._between_s(self.hosts, payload_bytes, ranks)
         known = self.curves.all_gather if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
 
     def reduce_scatter_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with its part of the sum of ``payload_bytes``."""
+        if self.hosts is not None and ranks > self.hosts.ranks_per_host:
+            within = self.reduce_scatter_s(payload_bytes, self.hosts.ranks_per_host)
+            return within + self._between_s(self.hosts, payload_bytes, ranks)
         known = self.curves.reduce_scatter if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
 
@@ -75,6 +92,13 @@ class Collectives:
             exchanged = self.all_gather_s(whole, split.stage_ranks) + self.reduce_scatter_s(whole, split.stage_ranks)
             total = total + model.layers * exchanged
         return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))
+
+    @staticmethod
+    def _between_s(hosts: AcrossHosts, payload_bytes: F8, ranks: int) -> F8:
+        """Of a gathering or a scattering, the part between hosts: each rank's share of its host, by halves."""
+        count = ranks // hosts.ranks_per_host
+        share = all_gather_volume(1.0, count) * payload_bytes / hosts.ranks_per_host
+        return np.asarray(np.ceil(np.log2(count)) * hosts.exchange_s + share / hosts.bytes_per_s)
 
     def _seconds(self, known: Sequence[CollectiveCurve], payload_bytes: F8, ranks: int, volume: float) -> F8:
         if ranks == 1:

@@ -1,9 +1,8 @@
 """One measured run with prompts and outputs made apart: prefill workers, decode workers and the network between them.
 
 A side's workers are priced as an aggregated run's would be (``pricing``), under the limits of the recipe that they were
-started by (``recipes``) where one is known. Attention groups of prefill workers step together, each with the prompts
-that it has; those of decode workers are workers of their own, as alike as in an aggregated run. Where neither row nor
-recipe says how many workers a side has, it is taken to have one of each.
+started by (``recipes``) where one is known. Attention groups of a worker step together, each with the requests that it
+has. Where neither row nor recipe says how many workers a side has, it is taken to have one of each.
 """
 
 from __future__ import annotations
@@ -44,11 +43,6 @@ class Side:
     def split(self) -> Parallelism:
         """Of a worker."""
         return self.row.parallelism
-
-    @property
-    def waves(self) -> bool:
-        """Whether attention groups are simulated as lanes that step together."""
-        return self.role == "prefill" and self.split.attention_data > 1
 
 
 def sides_of(row: SiliconRow) -> tuple[Side, Side]:
@@ -108,13 +102,8 @@ def pool_of(side: Side, device: WorkerPlan, times: HostTimes, layers: int) -> Po
     """The side's workers with the engine's host work."""
     seconds = with_host_times(device.costs.seconds, times, layers)
     costs = replace(device.costs, seconds=seconds, joules=seconds)
-    if not side.waves:
-        alone = Parallelism(tensor=side.split.group_ranks)
-        plan = replace(device, costs=costs, split=alone)
-        return PoolPlan(plan, side.workers * side.split.attention_data, side.role, side.role)
-    assert costs.wave is not None
-    groups = Parallelism(tensor=side.split.tensor, attention_data=side.split.attention_data)
-    plan = replace(device, costs=costs, split=groups)
+    split = Parallelism(tensor=side.split.group_ranks, attention_data=side.split.attention_data)
+    plan = replace(device, costs=costs, split=split)
     return PoolPlan(plan, side.workers, side.role, side.role)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
-from hisearch.latency.priced import PricedWorker
+from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
@@ -50,6 +50,9 @@ SYSTEMS = {
     "rtx_pro_6000": "rtx-pro-6000",
     "rtx4090": "rtx4090",
 }
+#: A step between two hosts inside a collective: what NCCL itself counts for one over the network in trees of protocol
+#: LL, which small messages take (``hwLat``, github NVIDIA/nccl ``src/graph/tuning.cc``).
+EXCHANGE_S = 5e-6
 #: What follows a model's own name in the names of its checkpoints.
 CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
 #: Formats of weights by the columns' words; other words are refused.
@@ -212,7 +215,17 @@ class Pricer:
             max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
             max_sequences=engine.max_running_requests,
             max_context_tokens=engine.max_running_requests * row.tokens,
+            hosts=self._hosts(row),
         )
+
+    def _hosts(self, row: SiliconRow) -> AcrossHosts | None:
+        """Hosts of the row's workers: as many as their ranks fill, of the accelerator's usual kind."""
+        host = self._accelerator(row).host
+        slots = self._spec("Host", host).accelerators if host is not None else row.parallelism.stage_ranks
+        if row.parallelism.stage_ranks <= slots:
+            return None
+        link = self._spec("Fabric", apart.FABRIC).link
+        return AcrossHosts(slots, link.bandwidth_bytes_per_s, EXCHANGE_S)
 
     def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
         """The row's worker without host work, kept: rows differ in few things."""

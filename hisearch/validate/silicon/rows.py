@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,17 +139,12 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
         campaign=cells.get("campaign", ""),
         input_tokens=int(number("input_tokens")),
         output_tokens=int(number("output_tokens")),
-        concurrency=int(number("concurrency", default=float(_decoding(count)))),
+        concurrency=int(number("concurrency", default=1.0)),
         parallelism=split,
         measured_ttft_s=number("measured_ttft_ms") / 1e3,
         measured_tpot_s=number("measured_tpot_ms") / 1e3,
         cells=cells,
     )
-
-
-def _decoding(count: Callable[[str], int]) -> int:
-    """Requests in flight where no cell says: as many as all decode workers' batches hold; 1 for an aggregated run."""
-    return count("decode_workers") * count("decode_attention_dp") * count("decode_batch")
 
 
 def split_of(tp: int, dp: int, moe_tp: int, moe_ep: int, pp: int, *, stated_dp: bool) -> Parallelism:
