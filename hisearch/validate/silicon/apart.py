@@ -24,7 +24,7 @@ from hisearch.validate.silicon.rows import SiliconRow, split_of
 
 #: What KV is taken to go over: no row says; one port of NDR InfiniBand for each accelerator.
 FABRIC = "ib-ndr-400"
-ROUTER = RouterSpec(policy="least_outstanding_tokens")
+ROUTER = RouterSpec(policy="round_robin")
 
 
 @dataclass(frozen=True)
