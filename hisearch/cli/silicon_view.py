@@ -25,7 +25,7 @@ def show(report: SiliconReport) -> None:
     if report.start_up.n:
         overall.append(report.start_up)
     if report.apart.n:
-        overall += [report.apart, report.apart_stated]
+        overall += [report.apart, report.apart_stated, report.apart_known]
     output.table(_COLUMNS, map(_row, overall), numbers=range(1, 8))
     if report.start_up.n:
         output.say()

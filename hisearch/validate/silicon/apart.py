@@ -79,7 +79,8 @@ def conditions_of_side(side: Side) -> Conditions:
         return conditions
     engine = conditions.engine
     changed = {
-        "max_running_requests": min(limits.batch, engine.max_running_requests),
+        # All in flight may come to one group: they are not dealt out evenly.
+        "max_running_requests": min(limits.batch, side.row.concurrency * side.workers),
         "memory_fraction": limits.memory_fraction,
         "chunk_tokens": limits.step_tokens or engine.chunk_tokens,
         "max_prefill_tokens": limits.prefill_tokens or engine.max_prefill_tokens,

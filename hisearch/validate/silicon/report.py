@@ -16,6 +16,7 @@ import numpy as np
 from hisearch.validate.silicon.apart import states_workers
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
+from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
 
 #: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
@@ -84,7 +85,8 @@ class SiliconReport:
 
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row of aggregated runs, or of the others
     where there are none. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. apart:
-    runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were.
+    runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were;
+    apart_known: those whose recipe is known (``recipes``).
     left_out: with constants fitted without each model's (or GPU's) own rows, where they were fitted. dense: rows of
     models without experts and with plain attention. peer: of aiconfigurator-core, where it is installed. start_up: rows
     whose TTFT is kept out of ``all``. profile: whose constants.
@@ -103,6 +105,7 @@ class SiliconReport:
     left_out: dict[str, Errors]
     apart: Errors
     apart_stated: Errors
+    apart_known: Errors
     peer: PeerErrors | None = None
 
 
@@ -187,6 +190,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
         left_out=dict(left_out),
         apart=errors("prefill and decode apart", apart),
         apart_stated=errors("apart, workers stated", [entry for entry in apart if states_workers(entry.row)]),
+        apart_known=errors("apart, recipe known", [entry for entry in apart if recipe_of(entry.row) is not None]),
     )
 
 
