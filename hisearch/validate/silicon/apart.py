@@ -24,6 +24,7 @@ from hisearch.validate.silicon.rows import SiliconRow, split_of
 
 #: What KV is taken to go over: no row says; one port of NDR InfiniBand for each accelerator.
 FABRIC = "ib-ndr-400"
+#: Dynamo's frontend, which these campaigns used, deals in turn unless it is told otherwise (``--router-mode``).
 ROUTER = RouterSpec(policy="round_robin")
 
 
