@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from hardware_page import (
 )
 
 from hisearch.api.workload import load_trace
+from hisearch.hardware.power import base_parts
 from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.worker import Load
 from hisearch.latency.sharding import Parallelism
@@ -153,8 +155,10 @@ def pulses() -> tuple[str, go.Figure]:
         pool = {"accelerator": "rtx-pro-6000", "tensor_parallel": ranks, "engine": {"name": "vllm"}}
         pool["devices"] = {**PIM_BLOCK, "schedule": "best"}
         run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace, log=True)
-        base_w = host.base_w * ranks / host.accelerators
-        power = component_power(run.result, run.plan.costs, 0.5, constant_w={"host": base_w})
+        share = ranks / host.accelerators
+        parts = {name.removesuffix("_w"): watts for name, watts in asdict(base_parts(host, share)).items()}
+        rest = {"rest": host.base_w * share - sum(parts.values())}
+        power = component_power(run.result, run.plan.costs, 0.5, constant_w=parts | rest)
         joules, tokens = power.joules(), 360 * 128
         rows.append(
             [

@@ -15,7 +15,7 @@ import numpy as np
 from hisearch.api.tiers import tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
-from hisearch.score.energy import energy_use, mean_w
+from hisearch.score.energy import energy_parts, energy_use, mean_w
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
@@ -209,6 +209,7 @@ class SimulatedDeployment:
         return {
             **asdict(use),
             "total_j": use.total_j,
+            "components": asdict(energy_parts(self.result)),
             "mean_w": watts,
             "nodes": nodes,
             "mean_w_per_node": watts / nodes,

@@ -10,6 +10,7 @@ from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
+from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.terms import notes
 from hisearch.search.deployments import describe
 from hisearch.simulate.plan import WorkerPlan
@@ -45,6 +46,8 @@ def show(simulated: SimulatedDeployment) -> None:
         _show_pools(simulated)
     output.heading("Workers")
     _show_workers(simulated)
+    output.heading("Energy")
+    _show_energy(simulated)
     output.say()
     for rests_on in dict.fromkeys(_step_times(pool.plan) for pool in simulated.fleet.pools):
         output.say(rests_on)
@@ -111,6 +114,40 @@ def _kv_memory(simulated: SimulatedDeployment) -> str:
     host_tokens = simulated.plan.host_capacity_tokens
     host = f", {host_tokens:,} in its host tier" if host_tokens else ""
     return f"{counted(simulated.plan.kv_capacity_tokens, 'token')} per worker{host}"
+
+
+#: Components of ``score.energy.EnergyParts``, in words.
+_COMPONENTS = {
+    "accelerators_j": "accelerators",
+    "cpu_j": "CPUs",
+    "dram_j": "memory",
+    "links_j": "links",
+    "nics_j": "network adapters",
+    "storage_j": "storage",
+    "rest_j": "rest of the hosts",
+}
+
+
+def _show_energy(simulated: SimulatedDeployment) -> None:
+    """What each component of the nodes drew; those that drew nothing are left out."""
+    energy, span_s = simulated.energy(), simulated.metrics["makespan_s"]
+    tokens = simulated.metrics["total_tokens_per_s"] * span_s
+    rows = [(_COMPONENTS[name], joules) for name, joules in energy["components"].items() if joules > 0]
+    rows.append(("all", energy["total_j"]))
+    output.table(
+        ("component", "mean W", "kWh", "share", "J per token"),
+        [
+            (
+                name,
+                significant(joules / span_s if span_s else 0.0),
+                significant(joules / JOULES_PER_KWH),
+                percent(joules / energy["total_j"] if energy["total_j"] else 0.0),
+                significant(joules / tokens if tokens else math.nan),
+            )
+            for name, joules in rows
+        ],
+        numbers=range(1, 5),
+    )
 
 
 def _show_tiers(simulated: SimulatedDeployment) -> None:

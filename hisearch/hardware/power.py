@@ -29,13 +29,25 @@ _ACTIVATION_BYTES = 2.0
 
 
 @dataclass(frozen=True)
+class BaseParts:
+    """Watts of a worker's share of its hosts' base load, by whose they are; ``PowerPlan.host_w`` has all of it."""
+
+    cpu_w: float = 0.0
+    dram_w: float = 0.0
+    links_w: float = 0.0
+    nics_w: float = 0.0
+    storage_w: float = 0.0
+
+
+@dataclass(frozen=True)
 class PowerPlan:
     """What a worker draws beside what its steps cost and its accelerators' idle power.
 
     accelerators: of the worker. standby_saving_w: of one, idle less standby. standby_after_s: idle seconds before it.
     host_w, cpu_w: the worker's share of its hosts' base load, and of what their CPUs draw beyond it while it steps.
-    peer_j_per_token: of collectives, for each token computed. host_link_j_per_byte, network_j_per_byte: of KV moved.
-    usd_per_kwh, pue: price of electricity, and what a site draws for each watt of its machines.
+    base_parts: whose ``host_w`` is. peer_j_per_token: of collectives, for each token computed. host_link_j_per_byte,
+    network_j_per_byte: of KV moved. usd_per_kwh, pue: price of electricity, and what a site draws for each watt of its
+    machines.
     """
 
     accelerators: int = 1
@@ -48,6 +60,7 @@ class PowerPlan:
     network_j_per_byte: float = 0.0
     usd_per_kwh: float = 0.0
     pue: float = 1.0
+    base_parts: BaseParts = BaseParts()
 
 
 def plan_power(split: Parallelism, model: ModelSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> PowerPlan:
@@ -65,7 +78,15 @@ def plan_power(split: Parallelism, model: ModelSpec, accelerator: AcceleratorSpe
         network_j_per_byte=host.network.energy_j_per_byte if host is not None and host.network is not None else 0.0,
         usd_per_kwh=host.usd_per_kwh if host is not None else 0.0,
         pue=host.pue if host is not None else 1.0,
+        base_parts=base_parts(host, share) if host is not None else BaseParts(),
     )
+
+
+def base_parts(host: HostSpec, share: float) -> BaseParts:
+    """Watts of a share of a host's base load, by whose they are."""
+    parts = host.base_parts
+    stated = (parts.cpu_w, parts.dram_w, parts.links_w, parts.nics_w, parts.storage_w)
+    return BaseParts(*(watts * share for watts in stated))
 
 
 def _peer_bytes_per_token(split: Parallelism, model: ModelSpec) -> float:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
+from hisearch.hardware.power import BaseParts
 from hisearch.simulate.result import PoolUse, Result
 
 JOULES_PER_KWH = 3.6e6
+
+#: Kinds of media that are memory; others are storage.
+_MEMORY = frozenset({"hbm", "dram", "cxl"})
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,59 @@ class EnergyUse:
         return float(sum(asdict(self).values()))
 
 
+@dataclass(frozen=True)
+class EnergyParts:
+    """Joules of all workers over the makespan, by the node's components; the sum is that of ``EnergyUse``.
+
+    accelerators: idle and active. cpu: waiting and working. dram: main memory kept, KV moved in and out of it and of
+    CXL memory. links: switches between accelerators, and bytes over their links and the hosts'. nics: adapters, and
+    bytes over the network. storage: disks and remote pools. rest: what hosts' base load does not tell apart.
+    """
+
+    accelerators_j: float
+    cpu_j: float
+    dram_j: float
+    links_j: float
+    nics_j: float
+    storage_j: float
+    rest_j: float
+
+    @property
+    def total_j(self) -> float:
+        """All of it."""
+        return float(sum(asdict(self).values()))
+
+
+def energy_parts(result: Result) -> EnergyParts:
+    """Energy by component of the nodes; see docs/power.md."""
+    use, moved = energy_use(result), _moved_j(result)
+    base = dict.fromkeys(asdict(BaseParts()), 0.0)
+    for pool, present_s in zip(pools_of(result), _present_s(result), strict=True):
+        for name, watts in asdict(pool.power.base_parts).items():
+            base[name] += watts * present_s
+    media = dict.fromkeys(("dram", "storage"), 0.0)
+    for kind, joules in moved.media.items():
+        media["dram" if kind in _MEMORY else "storage"] += joules
+    return EnergyParts(
+        accelerators_j=use.idle_j + use.active_j,
+        cpu_j=base["cpu_w"] + use.cpu_j,
+        dram_j=base["dram_w"] + media["dram"],
+        links_j=base["links_w"] + use.links_j - moved.network_j,
+        nics_j=base["nics_w"] + moved.network_j,
+        storage_j=base["storage_w"] + media["storage"],
+        rest_j=use.host_j - sum(base.values()),
+    )
+
+
 def energy_use(result: Result) -> EnergyUse:
     """Energy by what draws it; see ``hardware.power`` for the law.
 
     ``result.workers.energy_j`` are each worker's joules above idle, ``result.workers.standby_s`` what its accelerators
     spent in standby.
     """
-    uses = _pool_energies(result)
-    links_j, tiers_j = _movement_j(result)
+    uses, moved = _pool_energies(result), _moved_j(result)
     idle_j, active_j, host_j, cpu_j, peer_j = (float(sum(column)) for column in zip(*uses, strict=True))
-    return EnergyUse(idle_j, active_j, host_j, cpu_j, peer_j + links_j, tiers_j)
+    return EnergyUse(idle_j, active_j, host_j, cpu_j, peer_j + moved.links_j, moved.media_j)
 
 
 def pools_of(result: Result) -> tuple[PoolUse, ...]:
@@ -57,9 +105,14 @@ def paid_workers(result: Result) -> float:
 
 def _pool_energies(result: Result) -> list[tuple[float, ...]]:
     """Of each pool, as of ``_pool_energy``."""
-    pools = pools_of(result)
-    present = result.mean_workers or tuple(float(pool.workers) for pool in pools)
-    return [_pool_energy(result, pool, mean * result.makespan_s) for pool, mean in zip(pools, present, strict=True)]
+    pairs = zip(pools_of(result), _present_s(result), strict=True)
+    return [_pool_energy(result, pool, present_s) for pool, present_s in pairs]
+
+
+def _present_s(result: Result) -> list[float]:
+    """Seconds for which each pool's workers were there, together."""
+    present = result.mean_workers or tuple(float(pool.workers) for pool in pools_of(result))
+    return [mean * result.makespan_s for mean in present]
 
 
 def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float, ...]:
@@ -77,22 +130,36 @@ def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float
     )
 
 
-def _movement_j(result: Result) -> tuple[float, float]:
-    """Joules of links and of media for KV that moved between tiers, by the first pool's figures."""
+class _Moved(NamedTuple):
+    """Joules for KV that moved between tiers: of hosts' links, of networks, and of media by their kind."""
+
+    host_links_j: float
+    network_j: float
+    media: dict[str, float]
+
+    @property
+    def links_j(self) -> float:
+        return self.host_links_j + self.network_j
+
+    @property
+    def media_j(self) -> float:
+        return sum(self.media.values())
+
+
+def _moved_j(result: Result) -> _Moved:
+    """By the first pool's figures."""
     power = pools_of(result)[0].power
     per_token = dict(enumerate(result.tier_energy, start=1))
-    media = sum(
-        (store.stored_tokens + store.read_tokens) * per_token[store.tier].joules
-        for store in result.stores
-        if store.tier in per_token
-    )
-    j_per_byte = {"network": power.network_j_per_byte}
-    links = sum(
-        link.tokens * per_token[link.tier].bytes * j_per_byte.get(link.path, power.host_link_j_per_byte)
-        for link in result.links
-        if link.tier in per_token
-    )
-    return links, media
+    media: dict[str, float] = {}
+    for store in result.stores:
+        if store.tier in per_token:
+            of_tier = per_token[store.tier]
+            joules = (store.stored_tokens + store.read_tokens) * of_tier.joules
+            media[of_tier.kind] = media.get(of_tier.kind, 0.0) + joules
+    moved = [(link.path, link.tokens * per_token[link.tier].bytes) for link in result.links if link.tier in per_token]
+    network = sum(size for path, size in moved if path == "network") * power.network_j_per_byte
+    others = sum(size for path, size in moved if path != "network") * power.host_link_j_per_byte
+    return _Moved(others, network, media)
 
 
 def mean_w(result: Result) -> float:
@@ -108,8 +175,8 @@ def energy_usd_per_hour(result: Result) -> float:
     if result.makespan_s <= 0:
         return 0.0
     pools = pools_of(result)
-    joules = [sum(parts) for parts in _pool_energies(result)]
-    joules[0] += sum(_movement_j(result))
+    joules, moved = [sum(parts) for parts in _pool_energies(result)], _moved_j(result)
+    joules[0] += moved.links_j + moved.media_j
     usd = sum(
         use * pool.power.pue * pool.power.usd_per_kwh / JOULES_PER_KWH for use, pool in zip(joules, pools, strict=True)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.DataFrame:
     """What workers drew, a row for each interval and worker.
 
-    Columns: ``time_s`` (the interval's begin), ``worker``, ``accelerators_w``, ``host_w``.
+    Columns: ``time_s`` (the interval's begin), ``worker``, ``accelerators_w``, ``host_w``, and what that is made of,
+    ``cpu_w``, ``dram_w``, ``links_w``, ``nics_w``, ``storage_w``, ``rest_w``.
 
     A step's joules above idle, by the tables ``joules`` that the simulation was run with, are spread evenly over its
     time, and what an interval has of them counts. Idle time is drawn at the idle power, standby included in it from
@@ -42,17 +44,21 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
     frames = []
     for pool in pools_of(result):
         power = pool.power
+        parts = asdict(power.base_parts)
         for worker in range(pool.first_worker, pool.first_worker + pool.workers):
             mine = result.log.steps["worker"] == worker
             start_s, stop_s = result.log.steps["start_s"][mine], result.log.steps["end_s"][mine]
             asleep_s = _asleep(edges, start_s, stop_s, power.standby_after_s)
             saved_w = asleep_s / width_s * power.standby_saving_w * power.accelerators
             busy = np.minimum(_over(edges, start_s, stop_s, stop_s - start_s) / width_s, 1.0)
-            columns = {
+            columns: dict[str, object] = {
                 "time_s": edges[:-1],
                 "worker": worker,
                 "accelerators_w": pool.idle_w - saved_w + _over(edges, start_s, stop_s, active_j[mine]) / width_s,
                 "host_w": power.host_w + power.cpu_w * busy,
+                **parts,
+                "cpu_w": parts["cpu_w"] + power.cpu_w * busy,
+                "rest_w": power.host_w - sum(parts.values()),
             }
             frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)

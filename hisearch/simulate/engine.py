@@ -303,7 +303,9 @@ def _result(
         hand_overs=_hand_overs(plan, fleet),
         fetches_ahead=any(tier_arrays.storage_of(each) for each in plans),
         pools=pools,
-        tier_energy=tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token) for tier in plans[0].tiers),
+        tier_energy=tuple(
+            TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in plans[0].tiers
+        ),
         objects=tuple(use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim)),
     )
 

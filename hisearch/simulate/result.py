@@ -220,10 +220,11 @@ class HandOverUse:
 
 
 class TierEnergy(NamedTuple):
-    """Of a token's KV in a tier: joules that the medium takes for it, bytes that links carry."""
+    """Of a token's KV in a tier: joules that the medium takes for it, bytes that links carry, the medium's kind."""
 
     joules: float
     bytes: float
+    kind: str = "dram"
 
 
 @dataclass(frozen=True)

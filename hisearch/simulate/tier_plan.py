@@ -19,7 +19,7 @@ class TierPlan:
     """One tier.
 
     Attributes:
-        medium: name of its medium.
+        medium: name of its medium. kind: of the medium, ``MediumSpec.kind``.
         scope: "worker", "node" or "cluster": who shares a store of it.
         capacity_tokens: of one store, whole pages.
         page_tokens: what is kept and moved at least.
@@ -53,6 +53,7 @@ class TierPlan:
     bytes_per_token: float = 0.0
     energy_j_per_token: float = 0.0
     usd_per_hour_per_store: float = 0.0
+    kind: str = "dram"
 
 
 @dataclass(frozen=True)

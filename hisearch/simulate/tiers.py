@@ -157,6 +157,7 @@ def _tier_plan(
         bytes_per_token=per_token,
         energy_j_per_token=per_token * medium.energy_j_per_byte,
         usd_per_hour_per_store=tier.gib * medium.usd_per_gib_hour,
+        kind=medium.kind,
     )
 
 

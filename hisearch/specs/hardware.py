@@ -78,6 +78,21 @@ class MediumSpec(Strict):
     provenance: Provenance = Field(description="Where the facts come from.")
 
 
+class BasePartsSpec(Strict):
+    """What a host's ``base_w`` is made of; what they leave of it is the rest: fans, boards, conversion."""
+
+    cpu_w: NonNegative = Field(0.0, description="CPUs that wait.")
+    dram_w: NonNegative = Field(0.0, description="Main memory that is kept.")
+    links_w: NonNegative = Field(0.0, description="Switches between the accelerators.")
+    nics_w: NonNegative = Field(0.0, description="Network adapters.")
+    storage_w: NonNegative = Field(0.0, description="Disks.")
+
+    @property
+    def total_w(self) -> float:
+        """All that is stated."""
+        return self.cpu_w + self.dram_w + self.links_w + self.nics_w + self.storage_w
+
+
 class HostSpec(Strict):
     """A server that carries accelerators.
 
@@ -97,6 +112,9 @@ class HostSpec(Strict):
     base_w: NonNegative = Field(
         0.0, description="Draw of all but the accelerators while nothing runs; pools count it by the slots they use."
     )
+    base_parts: BasePartsSpec = Field(
+        BasePartsSpec(), description="What of base_w is whose, for energy by component; unstated parts are in the rest."
+    )
     cpu_active_w: NonNegative = Field(0.0, description="Beyond base_w, while the workers on it step; likewise.")
     usd_per_kwh: NonNegative = Field(
         0.0,
@@ -107,6 +125,13 @@ class HostSpec(Strict):
     )
     price: Price = Field(description="Of the whole host, on top of its accelerators; pools pay by the slots they use.")
     provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> HostSpec:
+        if self.base_parts.total_w > self.base_w:
+            message = f"the parts draw {self.base_parts.total_w:g} W, more than base_w, {self.base_w:g} W"
+            raise KeyedError(("base_parts",), message)
+        return self
 
 
 class FabricSpec(Strict):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from hisearch.hardware.power import PowerPlan, plan_power
+from hisearch.hardware.power import BaseParts, PowerPlan, plan_power
 from hisearch.latency.sharding import Parallelism
-from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w
+from hisearch.score.energy import energy_parts, energy_usd_per_hour, energy_use, mean_w
 from hisearch.score.watts import watts_series
 from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate.result import LinkUse, StoreUse, TierEnergy
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
@@ -23,6 +24,7 @@ MODEL = CATALOGUE.get("Model", "qwen3-32b").spec
 H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec
 HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
 
+PARTS = BaseParts(cpu_w=10.0, dram_w=5.0, links_w=4.0, nics_w=3.0, storage_w=2.0)
 GAPS_S = (0.0, 5.0, 30.0, 31.0, 200.0)
 
 
@@ -107,7 +109,7 @@ def test_peer_links_carry_the_collectives_of_every_token() -> None:
 
 
 def test_watts_over_time_add_up_to_the_energy() -> None:
-    power = PowerPlan(host_w=50.0, cpu_w=30.0, standby_saving_w=60.0, standby_after_s=10.0)
+    power = PowerPlan(host_w=50.0, cpu_w=30.0, standby_saving_w=60.0, standby_after_s=10.0, base_parts=PARTS)
     worker, trace = apart(False, power=power)
     result = simulate(worker, trace, log=True)
     series = watts_series(result, worker.costs.joules, 0.5)
@@ -115,4 +117,52 @@ def test_watts_over_time_add_up_to_the_energy() -> None:
     use = energy_use(result)
     assert float((series["accelerators_w"] * widths).sum()) == pytest.approx(use.idle_j + use.active_j, rel=1e-6)
     assert float((series["host_w"] * widths).sum()) == pytest.approx(use.host_j + use.cpu_j, rel=1e-6)
+    parts = series[["cpu_w", "dram_w", "links_w", "nics_w", "storage_w", "rest_w"]]
+    np.testing.assert_allclose(parts.sum(axis=1), series["host_w"])
     assert series["accelerators_w"].min() == pytest.approx(40.0)
+
+
+def test_components_are_the_same_joules_sorted_otherwise() -> None:
+    power = PowerPlan(host_w=50.0, cpu_w=30.0, peer_j_per_token=2.0, base_parts=PARTS)
+    worker, trace = apart(True, power=power)
+    result = simulate(worker, trace, replicas=2)
+    use, parts, span_s = energy_use(result), energy_parts(result), result.makespan_s
+    assert parts.total_j == pytest.approx(use.total_j)
+    assert parts.accelerators_j == use.idle_j + use.active_j
+    assert parts.cpu_j == pytest.approx(2 * 10.0 * span_s + use.cpu_j)
+    assert parts.dram_j == pytest.approx(2 * 5.0 * span_s)
+    assert parts.links_j == pytest.approx(2 * 4.0 * span_s + use.links_j)
+    assert parts.nics_j == pytest.approx(2 * 3.0 * span_s)
+    assert parts.storage_j == pytest.approx(2 * 2.0 * span_s)
+    assert parts.rest_j == pytest.approx(2 * 26.0 * span_s)
+
+
+def test_bytes_count_where_they_are_kept_and_where_they_pass() -> None:
+    """Memory and disks are told apart by the medium, hosts' links and networks by the path."""
+    worker, trace = apart(True, power=PowerPlan(host_link_j_per_byte=0.5, network_j_per_byte=0.25))
+    stores = tuple(
+        StoreUse(tier, 0, 1, 100, 0, stored_tokens=tokens, read_tokens=0, evicted_tokens=0, expired_tokens=0)
+        for tier, tokens in ((1, 10), (2, 20), (3, 30))
+    )
+    kinds = (TierEnergy(1.0, 4.0, "dram"), TierEnergy(2.0, 4.0, "nvme"), TierEnergy(3.0, 4.0, "remote"))
+    links = (LinkUse(1, "host", 0, True, 0.0, 10, 1), LinkUse(3, "network", 0, True, 0.0, 30, 1))
+    result = replace(simulate(worker, trace), stores=stores, links=links, tier_energy=kinds)
+    parts = energy_parts(result)
+    assert (parts.dram_j, parts.storage_j) == (10 * 1.0, 20 * 2.0 + 30 * 3.0)
+    assert (parts.links_j, parts.nics_j) == (10 * 4.0 * 0.5, 30 * 4.0 * 0.25)
+    assert parts.total_j == pytest.approx(energy_use(result).total_j)
+
+
+def test_a_host_of_parts_that_draw_more_than_it_is_refused() -> None:
+    data = HOST.model_dump() | {"base_w": 100.0, "base_parts": {"cpu_w": 80.0, "dram_w": 30.0}}
+    with pytest.raises(ValueError, match="110 W, more than base_w, 100 W"):
+        type(HOST).model_validate(data)
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("Host"))
+def test_shipped_hosts_keep_what_they_drew_in_all(name: str) -> None:
+    host = CATALOGUE.get("Host", name).spec
+    share = plan_power(Parallelism(1), MODEL, H100, host)
+    stated = sum(asdict(share.base_parts).values())
+    assert 0 <= stated <= share.host_w
+    assert share.host_w == pytest.approx(host.base_w / host.accelerators)
