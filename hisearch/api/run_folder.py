@@ -4,7 +4,8 @@
 ``study.yaml``      the study with everything it names
 ``provenance.json`` versions, seeds, digests of inputs, cores, wall time, budget used
 ``journal.jsonl``   every finished simulation, appended as it ended; what a killed run resumes from
-``study.db``        Optuna studies for optuna-dashboard
+``study.db``        Optuna studies for optuna-dashboard; not where they are written to a PostgreSQL database, then
+``storage.json``    that database's address, without a password, and the run's name in it
 ``trials.parquet``  every simulation, in order
 ``candidates.csv``  stage 1's estimates
 ``front.csv``       the Pareto front
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 JOURNAL = "journal.jsonl"
 DATABASE = "study.db"
 CLOSEUP = "closeup.json"
+
+#: End of the name of a folder that is being filled.
+_TREE_PART = ".parts"
 
 
 def default_run_dir(study: str) -> Path:
@@ -91,6 +95,14 @@ def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def remove_parts(folder: Path) -> None:
+    """Remove what a killed run was writing when it died: parts of files and of trees, see below and above."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+    for part in folder.glob(f".*{_TREE_PART}"):
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a folder beside ``path``, then put it in the place of ``path``.
 
@@ -99,7 +111,7 @@ def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
     """
     from hisearch.export.files import is_untouched
 
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_TREE_PART, dir=path.parent))
     try:
         temporary.chmod(0o755)
         write(temporary)

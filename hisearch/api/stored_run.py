@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +113,15 @@ def _trials(folder: Path, inputs: str) -> list[Trial]:
                 float(row["slice_fraction"]),
                 float(row["load"]),
             )
-            evaluation = journal.get(job.digest(inputs))
+            evaluation = journal.get(job.digest(inputs)) or journal.get(_digest_of_all_fields(row, inputs))
             if evaluation is None:
                 raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
             trials.append(evaluation.trial(int(row["number"]), job))
     return trials
+
+
+def _digest_of_all_fields(row: dict[Hashable, Any], inputs: str) -> str:
+    """The key that journals of earlier versions have: of every field that deployments had then."""
+    from hisearch.search.job import job_digest
+
+    return job_digest(json.loads(row["deployment"]), float(row["slice_fraction"]), float(row["load"]), inputs)

@@ -20,8 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.api.machinery import make_backend, open_database
 from hisearch.api.provenance import hisearch_version, provenance
-from hisearch.api.run_folder import DATABASE, JOURNAL, default_run_dir, write_run_folder, write_text
+from hisearch.api.run_folder import JOURNAL, default_run_dir, remove_parts, write_run_folder, write_text
+from hisearch.search.interrupts import Interrupts
 from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from hisearch.api.figures import Figures
     from hisearch.report.closeup import Closeup
     from hisearch.report.data import ReportInput
+    from hisearch.search.backends import Backend
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.failure import Failure
     from hisearch.search.problem import Problem
@@ -162,6 +165,11 @@ class Study:
         run_dir: str | Path | None = None,
         resume: bool = False,
         progress: Progress | None = None,
+        *,
+        backend: str = "threads",
+        scheduler: str | None = None,
+        storage: str | None = None,
+        interrupts: Interrupts | None = None,
     ) -> StudyResult:
         """Search, and write the run folder.
 
@@ -169,13 +177,22 @@ class Study:
         ``StudyResult.stopped`` says "interrupted".
 
         Args:
-            workers: threads; all cores where absent. The result does not depend on it.
+            workers: threads or processes of this machine; all cores where absent. The result does not depend on it.
             run_dir: the run folder; ``runs/<study>-<UTC time>`` where absent.
             resume: go on with the run in ``run_dir``: what has finished there is not simulated again.
             progress: who is told how far the search is; nobody where absent.
+            backend: where simulations run: ``threads``, ``loky`` (processes) or ``dask``. The result does not depend
+                on it.
+            scheduler: the Dask scheduler's address, ``tcp://HOST:PORT``.
+            storage: address of a PostgreSQL database for the trials, a password included; the study's own where
+                absent.
+            interrupts: the signals that end the search, already listened for; of the keyboard alone where absent.
 
         Raises:
-            ValueError: ``resume`` without ``run_dir``, or ``workers`` below 1.
+            ValueError: ``resume`` without ``run_dir``, ``workers`` below 1, or a backend and scheduler that do not go
+                together.
+            BackendError: the backend's workers cannot be had, run other versions, or were lost.
+            StorageError: the database cannot be reached or written.
             JournalError: ``run_dir`` holds a run and ``resume`` is not asked for, or it is another study's.
             NothingFitsError: no deployment of the space can be built.
         """
@@ -184,53 +201,67 @@ class Study:
 
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
-        prepare(self.variants)
-        started = time.monotonic()
-        folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
-        world = self.world()
-        simulation = Simulation(world)
-        folder.mkdir(parents=True, exist_ok=True)
-        outcome, run = self._search(simulation, folder, world.digest(hisearch_version()), workers, resume, progress)
-        run["wall_time_s"] = round(time.monotonic() - started, 3)
-        facts = provenance(self.resolved, outcome, self._trace_facts(), run)
-        result = StudyResult(self.resolved, outcome, simulation, facts, folder)
-        if outcome.stopped != "interrupted":
-            with contextlib.suppress(KeyboardInterrupt):  # the search is over: what it found is written all the same
-                result = result.with_closeup(run["workers"], progress)
-        result.write(folder)
-        return result
+        with contextlib.ExitStack() as stack:
+            interrupts = interrupts if interrupts is not None else stack.enter_context(Interrupts())
+            prepare(self.variants)
+            started = time.monotonic()
+            folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
+            world = self.world()
+            simulation = Simulation(world)
+            workplace = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(interrupts.deferred())
+            outcome, run = self._search(
+                simulation, folder, world.digest(hisearch_version()), workplace, resume, progress, storage, interrupts
+            )
+            run["wall_time_s"] = round(time.monotonic() - started, 3)
+            facts = provenance(self.resolved, outcome, self._trace_facts(), run)
+            result = StudyResult(self.resolved, outcome, simulation, facts, folder)
+            # The search is over: what it found is written all the same.
+            with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
+                result = result.with_closeup(workplace.local_workers, progress)
+            result.write(folder)
+            return result
 
     def _search(
         self,
         simulation: Simulation,
         folder: Path,
         inputs: str,
-        workers: int | None,
+        backend: Backend,
         resume: bool,
         progress: Progress | None,
+        storage: str | None,
+        interrupts: Interrupts,
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
         from hisearch.search.ledger import Ledger
         from hisearch.search.simulation import SIMULATIONS_OF_CAPACITY
-        from hisearch.search.storage import StudyDatabase
+        from hisearch.search.standing import Standing
         from hisearch.specs.study import CAPACITY
 
         problem = self.problem(simulation)
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
+            remove_parts(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
+            database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
             ledger = Ledger(
                 simulation.evaluate,
                 problem.budget,
                 inputs=inputs,
-                workers=workers,
                 journal=journal,
                 progress=progress,
                 simulations_each=SIMULATIONS_OF_CAPACITY if CAPACITY in problem.objectives else 1,
+                backend=backend,
+                interrupts=interrupts,
+                standing=Standing(problem.objectives),
             )
-            outcome = search(problem, ledger, StudyDatabase(folder / DATABASE, self.name, problem).write)
-        return outcome, {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
+            with contextlib.closing(database):
+                outcome = search(problem, ledger, database.write)
+        facts = {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
+        return outcome, facts | {"backend": backend.facts()}
 
     def _trace_facts(self) -> dict[str, Any]:
         trace = self.trace

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 
 if TYPE_CHECKING:
-    from hisearch.api.study import Study
+    from hisearch.api.study import Study, StudyResult
+    from hisearch.search.interrupts import Interrupts
     from hisearch.search.progress import Progress
     from hisearch.specs.resolved import ResolvedStudy
 
@@ -30,7 +35,25 @@ def run(
     keep: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With an SLO: write the study made from it to FILE.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores where absent.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads or processes of this machine; all cores where absent.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="threads|loky|dask", help="Where simulations run: threads, processes, or a Dask cluster."),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="tcp://HOST:PORT", help="The Dask cluster's scheduler; implies --backend dask."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="HISEARCH_STORAGE",
+            help="PostgreSQL database for the trials, postgresql://USER@HOST:PORT/DATABASE; study.db where absent.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/STUDY-TIME where absent.")] = None,
     resume: Annotated[
         Path | None,
@@ -47,32 +70,100 @@ def run(
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
-    from hisearch.api.run_folder import default_run_dir
     from hisearch.cli import output, run_view
+    from hisearch.search.interrupts import Interrupts
 
-    question = _question(study, tuple(settings or ()), model, trace, keep, resume, quiet)
-    run_dir = resume or out or default_run_dir(question.name)
-    if not quiet:
-        output.note_compilation(question.variants)
-    try:
-        with _progress(quiet) as progress:
-            result = question.run(workers, run_dir, resume is not None, progress)
-    except KeyboardInterrupt:
-        output.note(_how_to_resume(run_dir))
-        raise typer.Exit(INTERRUPTED) from None
+    place = _place(workers, backend, scheduler, storage)
+    with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
+        try:
+            question = _question(study, (*(settings or ()), *place.settings), model, trace, keep, resume, quiet)
+            result = _search(question, resume, out, place, interrupts, quiet)
+        except KeyboardInterrupt:
+            output.note("interrupted before the first simulation")
+            raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
     if as_json:
         output.print_json(run_view.to_dict(result))
     else:
         run_view.show(result)
     if not quiet:
         output.warn(run_view.warnings(result))
-    if result.stopped == "interrupted":
-        output.note(_how_to_resume(run_dir))
-        raise typer.Exit(INTERRUPTED)
+    if interrupts.exit_code is not None:
+        output.note(
+            _how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written"
+        )
+        raise typer.Exit(interrupts.exit_code)
     if result.failure is not None:
         if not result.failure.examined:
             raise ValueError(f"{result.failure.text} {result.caution}")
         raise typer.Exit(NOTHING_FEASIBLE)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where simulations run and trials are kept; ``settings``: what of it is the study's."""
+
+    workers: int | None
+    backend: str
+    scheduler: str | None
+    storage: str | None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        from hisearch.specs.storage_url import without_secrets
+
+        return (f"spec.storage={without_secrets(self.storage)}",) if self.storage is not None else ()
+
+
+def _place(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> _Place:
+    """What the options say, where they go together."""
+    from hisearch.api.machinery import BACKENDS
+    from hisearch.specs.storage_url import checked_storage_url
+
+    backend = backend or ("threads" if scheduler is None else "dask")
+    if backend not in BACKENDS:
+        raise typer.BadParameter(f"expected one of {', '.join(BACKENDS)}, got '{backend}'", param_hint="--backend")
+    if (backend == "dask") != (scheduler is not None):
+        raise typer.BadParameter("--backend dask needs --scheduler tcp://HOST:PORT, and no other backend takes one")
+    if storage is not None:
+        try:
+            checked_storage_url(storage)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--storage") from None
+    return _Place(workers, backend, scheduler, storage)
+
+
+def _search(
+    question: Study, resume: Path | None, out: Path | None, place: _Place, interrupts: Interrupts, quiet: bool
+) -> StudyResult:
+    """Run the study, or go on with it.
+
+    Raises:
+        ValueError: workers or database were lost; says how to go on.
+    """
+    from hisearch.api.run_folder import default_run_dir
+    from hisearch.cli import output
+    from hisearch.search.backends import BackendError
+    from hisearch.search.storage import StorageError
+
+    run_dir = resume or out or default_run_dir(question.name)
+    if not quiet:
+        output.note_compilation(question.variants)
+    try:
+        with _progress(quiet) as progress:
+            return question.run(
+                place.workers,
+                run_dir,
+                resume is not None,
+                progress,
+                backend=place.backend,
+                scheduler=place.scheduler,
+                storage=place.storage,
+                interrupts=interrupts,
+            )
+    except (BackendError, StorageError) as error:
+        if not (run_dir / JOURNAL).is_file():
+            raise
+        raise ValueError(f"{error}; go on with: hisearch run --resume {shlex.quote(str(run_dir))}") from None
 
 
 def _question(
@@ -151,11 +242,8 @@ def _from_slo(
 
 
 def _how_to_resume(run_dir: Path) -> str:
-    from hisearch.api.run_folder import JOURNAL
-
-    if not (run_dir / JOURNAL).is_file():
-        return "interrupted before the first simulation"
-    return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {run_dir}"
+    folder = shlex.quote(str(run_dir))
+    return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {folder}"
 
 
 @contextlib.contextmanager

@@ -14,6 +14,13 @@ from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
 
 
+def job_digest(deployment: Any, slice_fraction: float, load: float, inputs: str) -> str:
+    """SHA-256 of plain data that stands for a deployment, and of the rest; see ``Job.digest``."""
+    content = {"deployment": deployment, "slice_fraction": slice_fraction, "load": load, "inputs": inputs}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Job:
     """A deployment to simulate. See ``Trial`` for ``stage``, ``parameters``, ``slice_fraction`` and ``load``."""
@@ -27,16 +34,11 @@ class Job:
     def digest(self, inputs: str) -> str:
         """Canonical digest of all that decides the outcome: deployment, slice, load, and ``inputs``, the rest's digest.
 
-        The stage and the names of parameters are left out: the same deployment is simulated once.
+        The stage and the names of parameters are left out: the same deployment is simulated once. So are fields at
+        their defaults: a field that is added to deployments later leaves the digests of earlier journals as they are.
         """
-        content = {
-            "deployment": self.deployment.model_dump(mode="json"),
-            "slice_fraction": self.slice_fraction,
-            "load": self.load,
-            "inputs": inputs,
-        }
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        deployment = self.deployment.model_dump(mode="json", exclude_defaults=True)
+        return job_digest(deployment, self.slice_fraction, self.load, inputs)
 
 
 @dataclass(frozen=True)

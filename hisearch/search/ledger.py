@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from hisearch.search.job import Evaluate, Evaluation, Job, evaluate_safely
+from hisearch.search.backends import Backend, Threads
+from hisearch.search.interrupts import Interrupts
+from hisearch.search.job import Evaluate, Evaluation, Job
 from hisearch.search.journal import Journal
 from hisearch.search.progress import Progress, SilentProgress
+from hisearch.search.standing import Standing
 from hisearch.search.trial import Trial
 from hisearch.specs.study import BudgetSpec
 
@@ -38,6 +41,9 @@ class Ledger:
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
         simulations_each: int = 1,
+        backend: Backend | None = None,
+        interrupts: Interrupts | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """Start with an empty ledger; the budget's seconds count from here.
 
@@ -50,17 +56,19 @@ class Ledger:
             progress: who listens.
             clock: seconds, for the budget.
             simulations_each: that a job takes, as long as none has ended.
+            backend: where simulations run; ``workers`` threads of this process where absent.
+            interrupts: signals that end the search; an interrupt of a backend does in any case.
+            standing: what listeners are told of the trials.
 
         Raises:
             ValueError: ``workers`` is below 1.
         """
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
         self.trials: list[Trial] = []
         self.stopped = ""
         self.replayed = 0
-        self.workers = workers if workers is not None else (os.cpu_count() or 1)
-        self._evaluate = evaluate
+        self._backend: Backend = backend if backend is not None else Threads(evaluate, workers)
+        self.workers = self._backend.workers
+        self._interrupts = interrupts if interrupts is not None else Interrupts()
         self._budget = budget
         self._inputs = inputs
         self._journal = journal
@@ -71,8 +79,7 @@ class Ledger:
         self._refused: dict[str, str] = {}
         self._simulations = 0
         self._simulations_each = simulations_each
-        self._feasible = 0
-        self._cheapest_usd = math.inf
+        self._standing = standing if standing is not None else Standing()
 
     @property
     def simulations(self) -> int:
@@ -86,7 +93,7 @@ class Ledger:
         Until one keeps to all the limits on a deployment's size, those that serve count as feasible: what is too dear
         leads to what is not.
         """
-        if self._feasible:
+        if self._standing.feasible:
             return self.trials
         return [replace(t, feasible=True) if t.comparable and t.serves and not t.feasible else t for t in self.trials]
 
@@ -129,7 +136,9 @@ class Ledger:
         return {what for key, what in self._refused.items() if key not in self._by_key}
 
     def _out_of_time(self) -> bool:
-        if self.elapsed_s >= self._budget.wall_s:
+        if self._interrupts.received is not None:
+            self.stopped = "interrupted"
+        elif self.elapsed_s >= self._budget.wall_s:
             self.stopped = self._budget.wall_key
         return bool(self.stopped)
 
@@ -159,26 +168,21 @@ class Ledger:
             else:
                 self.replayed += 1
                 yield index, found
-        if self.workers == 1 or len(missing) == 1:
-            yield from (self._evaluate_one(*item) for item in missing)
-        elif missing:
-            from joblib import Parallel, delayed
-
-            pool = Parallel(n_jobs=self.workers, backend="threading", return_as="generator_unordered")
-            yield from pool(delayed(self._evaluate_one)(*item) for item in missing)
-
-    def _evaluate_one(self, index: int, key: str, job: Job) -> tuple[int, Evaluation]:
-        evaluation = evaluate_safely(self._evaluate, job)
-        # A want of this machine's memory depends on what else ran: it is no fact about the deployment.
-        if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
-            self._journal.record(key, evaluation)
-        return index, evaluation
+        with contextlib.closing(self._backend.evaluations([job for _, _, job in missing])) as ended:
+            while True:
+                with self._interrupts.waiting():
+                    place, evaluation = next(ended, (-1, None))
+                if evaluation is None:
+                    return
+                index, key, _ = missing[place]
+                # A want of a machine's memory depends on what else ran there: it is no fact about the deployment.
+                if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
+                    self._journal.record(key, evaluation)
+                yield index, evaluation
 
     def _announce(self, job: Job, evaluation: Evaluation) -> None:
-        """Tell the listener that a simulation has ended, how many are feasible and what the cheapest of them costs."""
-        if evaluation.feasible and job.slice_fraction == 1.0 and job.load == 1.0:
-            self._feasible += 1
-            self._cheapest_usd = min(self._cheapest_usd, evaluation.metrics["usd_per_hour"])
-        best = f"from ${self._cheapest_usd:,.2f}/h" if self._feasible else ""
+        """Tell the listener that a simulation has ended, and how the search stands."""
+        if job.slice_fraction == 1.0 and job.load == 1.0:
+            self._standing.add(evaluation)
         stored = f"{self.replayed:,} stored by an earlier run" if self.replayed else ""
-        self.progress.advanced(1, f"{self._feasible:,} feasible", best, stored)
+        self.progress.advanced(1, *self._standing.notes(), stored)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -38,8 +41,50 @@ class SilentProgress:
         """Ignore."""
 
 
+#: Seconds over which the pace of a stage is taken.
+PACE_WINDOW_S = 30.0
+
+
+class Pace:
+    """How fast a stage goes of late, and so how long it may still take."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._marks: deque[tuple[float, int]] = deque()
+        self._done = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A stage begins."""
+        self._done = 0
+        self._marks.clear()
+        self._marks.append((self._clock(), 0))
+
+    def advance(self, done: int) -> None:
+        """So many more steps are finished."""
+        now_s = self._clock()
+        self._done += done
+        self._marks.append((now_s, self._done))
+        while len(self._marks) > 2 and self._marks[1][0] < now_s - PACE_WINDOW_S:
+            self._marks.popleft()
+
+    def left(self, total: int) -> str:
+        """``at most 14 s left``; "" as long as nothing is known. Most, as a stage may not need all its steps."""
+        (first_s, before), (last_s, done) = self._marks[0], self._marks[-1]
+        if done <= before or done >= total:
+            return ""
+        seconds = math.ceil((total - done) * (last_s - first_s) / (done - before))
+        minutes, rest = divmod(seconds, 60)
+        hours, minutes = divmod(minutes, 60)
+        shown = f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        return f"at most {shown} left"
+
+
 class PlainProgress:
-    """One line per stage and every few seconds in between: for logs and pipes."""
+    """Lines when a stage is first heard of, every few seconds, and when it ends: for logs and pipes.
+
+    Nothing is said of a stage in which nothing was done.
+    """
 
     def __init__(self, stream: TextIO | None = None, interval_s: float = 5.0) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -47,26 +92,30 @@ class PlainProgress:
         self._stage, self._total, self._done = "", 0, 0
         self._last = ""
         self._said_at = 0.0
+        self._pace = Pace()
 
     def started(self, stage: str, total: int) -> None:
-        """Say which stage begins."""
+        """A stage may begin: it is said as soon as something is done."""
         self._stage, self._total, self._done, self._last = stage, total, 0, ""
-        self._said_at = time.monotonic()
-        self._say(f"{stage}: up to {total:,}")
+        self._pace.begin()
 
     def advanced(self, done: int, *notes: str) -> None:
         """Say how far the stage is, at most once per interval."""
+        if self._done == 0 and done > 0:
+            self._said_at = time.monotonic()
+            self._say(f"{self._stage}: up to {self._total:,}")
         self._done += done
+        self._pace.advance(done)
         self._last = "; ".join(note for note in notes if note)
         if time.monotonic() - self._said_at >= self._interval_s:
             self._said_at = time.monotonic()
-            self._say(
-                "; ".join(part for part in (f"{self._stage}: {self._done:,} of {self._total:,}", self._last) if part)
-            )
+            parts = (f"{self._stage}: {self._done:,} of {self._total:,}", self._last, self._pace.left(self._total))
+            self._say("; ".join(part for part in parts if part))
 
     def finished(self) -> None:
         """Say what the stage came to."""
-        self._say("; ".join(part for part in (f"{self._stage}: {self._done:,} done", self._last) if part))
+        if self._done:
+            self._say("; ".join(part for part in (f"{self._stage}: {self._done:,} done", self._last) if part))
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -78,6 +127,8 @@ class BarProgress:
     def __init__(self) -> None:
         self._bars: RichBars | None = None
         self._task: TaskID | None = None
+        self._total = 0
+        self._pace = Pace()
 
     def __enter__(self) -> BarProgress:
         from rich.console import Console
@@ -104,17 +155,23 @@ class BarProgress:
         """Add the stage's bar."""
         if self._bars is None:
             raise RuntimeError("BarProgress is a context manager: use it in a with statement")
-        self._task = self._bars.add_task(stage, total=total, note="")
+        self._task, self._total = self._bars.add_task(stage, total=total, note=""), total
+        self._pace.begin()
 
     def advanced(self, done: int, *notes: str) -> None:
         """Move the current bar."""
         if self._bars is not None and self._task is not None:
-            note = "  ".join(note for note in notes if note)
+            self._pace.advance(done)
+            note = "  ".join(note for note in (*notes, self._pace.left(self._total)) if note)
             self._bars.update(self._task, advance=done, note=note)
 
     def finished(self) -> None:
-        """Fill the current bar: the stage is over, whether or not it needed all its steps."""
-        if self._bars is not None and self._task is not None:
-            done = int(self._bars.tasks[self._task].completed)
-            self._bars.update(self._task, total=max(done, 1), completed=max(done, 1))
-            self._task = None
+        """Fill the current bar: the stage is over, whether or not it needed all its steps; without any it goes."""
+        if self._bars is None or self._task is None:
+            return
+        done = next(int(task.completed) for task in self._bars.tasks if task.id == self._task)
+        if done:
+            self._bars.update(self._task, total=done, completed=done)
+        else:
+            self._bars.remove_task(self._task)
+        self._task = None

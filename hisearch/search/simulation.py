@@ -74,19 +74,26 @@ class World:
     capacity: bool = False
 
     def digest(self, version: str) -> str:
-        """Digest of the content, the program's version and its kernels: a journal of another digest does not apply."""
+        """Digest of the content, the program's version and its kernels: a journal of another digest does not apply.
+
+        Fields at their defaults are left out, as in ``Job.digest``.
+        """
         from hisearch.kernels.jit import CACHE_FOLDER
 
         content = {
             "version": version,
             "kernels": CACHE_FOLDER.name,
-            "model": self.model.model_dump(mode="json"),
-            "slo": self.slo.model_dump(mode="json"),
-            "profile": [self.profile_name, self.profile.model_dump(mode="json")],
-            "accelerators": {name: spec.model_dump(mode="json") for name, spec in self.accelerators.items()},
-            "hosts": {name: spec.model_dump(mode="json") for name, spec in self.hosts.items()},
-            "media": {name: spec.model_dump(mode="json") for name, spec in self.media.items()},
-            "devices": {name: spec.model_dump(mode="json") for name, spec in self.devices.items()},
+            "model": self.model.model_dump(mode="json", exclude_defaults=True),
+            "slo": self.slo.model_dump(mode="json", exclude_defaults=True),
+            "profile": [self.profile_name, self.profile.model_dump(mode="json", exclude_defaults=True)],
+            "accelerators": {
+                name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.accelerators.items()
+            },
+            "hosts": {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.hosts.items()},
+            "media": {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.media.items()},
+            "devices": {
+                name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.devices.items()
+            },
             "trace": self.trace.digest,
             "load": self.load,
             "seed": self.seed,
@@ -103,6 +110,10 @@ class Simulation:
         self._world = world
         self._plans: _Memo[WorkerPlan] = _Memo()
         self._slices: _Memo[CompiledTrace] = _Memo()
+
+    def __reduce__(self) -> tuple[type[Simulation], tuple[World]]:
+        """Another process gets the world, and compiles workers and cuts slices of its own."""
+        return Simulation, (self._world,)
 
     @property
     def world(self) -> World:

@@ -1,16 +1,17 @@
 """Trials in an Optuna database, so that ``optuna-dashboard sqlite:///study.db`` opens a study.
 
-Three Optuna studies are kept in a run's file. ``<name>`` holds the deployments simulated on the whole trace with the
-study's objectives. ``<name>/slices`` holds those simulated on a slice of it, and ``<name>/other-loads`` those at
-another load: their figures compare with each other only. Trials are written in bulk, at the ends of stages: writing one
-by one as they finish would cost more than simulating them. The journal, not this file, is what a killed study resumes
-from.
+Three Optuna studies are kept of a run, in an SQLite file of its own or in a PostgreSQL database of several runs.
+``<name>`` holds the deployments simulated on the whole trace with the study's objectives. ``<name>/slices`` holds those
+simulated on a slice of it, and ``<name>/other-loads`` those at another load: their figures compare with each other
+only. Trials are written in bulk, at the ends of stages: writing one by one as they finish would cost more than
+simulating them. The journal, not the database, is what a killed study resumes from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -20,35 +21,82 @@ from hisearch.search.pareto import INFINITE_OBJECTIVE
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial, is_maximised
 from hisearch.specs.hardware import ScopeName
+from hisearch.specs.storage_url import checked_storage_url, mask_passwords, without_secrets
 from hisearch.specs.tiers import MOVERS
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
+    from optuna.storages import RDBStorage
+
+#: Seconds within which a database server must answer.
+CONNECT_S = 10
+
+
+class StorageError(ValueError):
+    """A database that cannot be written. Its address is told without the password."""
+
+
+class NoDriverError(StorageError):
+    """The extra with PostgreSQL's driver is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("psycopg is not installed; pip install 'hisearch[postgres]'")
 
 
 class StudyDatabase:
-    """An SQLite file of Optuna studies. An existing file is replaced: it is written anew from the journal's replay."""
+    """Optuna studies of one run. Those that an earlier part of the run has left are replaced, from its journal."""
 
-    def __init__(self, path: Path, name: str, problem: Problem) -> None:
-        """Prepare the file at ``path``; its folder must exist."""
-        path.unlink(missing_ok=True)
-        self._path = path
+    def __init__(self, place: Path | str, name: str, problem: Problem) -> None:
+        """Prepare the SQLite file or the PostgreSQL database at ``place``.
+
+        Args:
+            place: a path, whose folder must exist, or an address.
+            name: of the studies; in a database of several runs, unique to the run.
+            problem: the question.
+
+        Raises:
+            StorageError: the database cannot be reached.
+        """
+        self._shown = str(place) if isinstance(place, Path) else without_secrets(place)
         self._name = name
         self._objectives = problem.objectives
         self._distributions = _distributions(problem)
         self._studies: dict[str, optuna.Study] = {}
         self._written = 0
+        with self._errors_told():
+            self._storage = _sqlite(place) if isinstance(place, Path) else _postgresql(place, name)
 
     def write(self, trials: Sequence[Trial]) -> None:
-        """Add those of ``trials`` (the whole study so far, in order) that are not in the file yet."""
+        """Add those of ``trials`` (the whole study so far, in order) that are not there yet.
+
+        Raises:
+            StorageError: the database cannot be written.
+        """
         by_study: dict[str, list[optuna.trial.FrozenTrial]] = {self._name: []}
         for trial in trials[self._written :]:
             by_study.setdefault(self._study_name(trial), []).append(self._frozen(trial))
-        with quiet_optuna():
+        with quiet_optuna(), self._errors_told():
             for name, rows in by_study.items():
                 self._study(name).add_trials(rows)
         self._written = len(trials)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._storage.engine.dispose()
+
+    @contextlib.contextmanager
+    def _errors_told(self) -> Iterator[None]:
+        """What the database says, in a line and without a password."""
+        from optuna.exceptions import StorageInternalError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (SQLAlchemyError, StorageInternalError) as error:
+            why = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+            first = mask_passwords(" ".join(str(getattr(why, "orig", None) or why).split()))
+            raise StorageError(f"{self._shown}: {first}; what has finished is kept in the run's journal") from None
 
     def _study_name(self, trial: Trial) -> str:
         if trial.slice_fraction < 1.0:
@@ -65,7 +113,7 @@ class StudyDatabase:
                 for objective in self._objectives
             ]
             study = optuna.create_study(
-                storage=f"sqlite:///{self._path}", study_name=name, directions=directions, load_if_exists=True
+                storage=self._storage, study_name=name, directions=directions, load_if_exists=True
             )
             study.set_metric_names(list(self._objectives))
             self._studies[name] = study
@@ -98,6 +146,33 @@ class StudyDatabase:
             user_attrs=attributes,
             constraints={check.label: _finite(check.violation) for check in trial.slo},
         )
+
+
+def _sqlite(path: Path) -> RDBStorage:
+    from optuna.storages import RDBStorage
+
+    # A killed run may leave a rollback journal, which SQLite would apply to the new file.
+    for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    return RDBStorage(f"sqlite:///{path}")
+
+
+def _postgresql(url: str, name: str) -> RDBStorage:
+    """A connection; studies of that name, and those below it, are deleted."""
+    from optuna.storages import RDBStorage
+    from sqlalchemy.engine import make_url
+
+    address = make_url(checked_storage_url(url)).set(drivername="postgresql+psycopg")
+    options = {"connect_args": {"connect_timeout": CONNECT_S}, "pool_pre_ping": True}
+    try:
+        with quiet_optuna():
+            storage = RDBStorage(address.render_as_string(hide_password=False), engine_kwargs=options)
+    except ImportError:
+        raise NoDriverError from None
+    for study in storage.get_all_studies():
+        if study.study_name == name or study.study_name.startswith(f"{name}/"):
+            storage.delete_study(study._study_id)
+    return storage
 
 
 def _finite(value: float) -> float:

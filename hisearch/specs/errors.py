@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hisearch.specs.storage_url import mask_passwords
+
 KeyPath = tuple[str | int, ...]
 
 
@@ -50,7 +52,7 @@ class Problem:
     def __str__(self) -> str:
         where = shown_path(self.path) if self.path is not None else ""
         if self.setting:
-            where = f"{where} (--set {self.setting})".strip()
+            where = f"{where} (--set {mask_passwords(self.setting)})".strip()
         elif where and self.line is not None:
             where = f"{where}:{self.line}"
         return ": ".join(part for part in (where, self.key, self.message) if part)

@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from hisearch.specs.agent_memory import AdaptersSpec, AgentObjectSpec, AgentPolicyName, DistanceSourceName
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
@@ -18,6 +18,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism
 from hisearch.specs.routing import RouterName
 from hisearch.specs.slo import SloSpec
+from hisearch.specs.storage_url import refuse_secrets
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
 
@@ -341,6 +342,11 @@ class StudySpec(Strict):
     )
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
     seed: Seed = Field(0, description="Of everything random.")
+    storage: Annotated[str, AfterValidator(refuse_secrets)] | None = Field(
+        None,
+        description="PostgreSQL database for the trials, postgresql://USER@HOST:PORT/DATABASE, without a password; "
+        "absent: study.db (SQLite) in the run folder.",
+    )
     pins: dict[str, str] = Field(
         default_factory=dict,
         description="SHA-256 of catalogue entries, by 'Kind/name', and of the trace file, as 'trace'; "

@@ -176,11 +176,11 @@ def test_stage_1_says_nothing_of_feasibility_which_it_does_not_know() -> None:
 def test_plain_lines_leave_empty_notes_out() -> None:
     stream = io.StringIO()
     progress = PlainProgress(stream, interval_s=0.0)
-    progress.started("2 routing", 1200)
+    progress.started("2 routing", 1)
     progress.advanced(1, "1 feasible", "", "1 stored by an earlier run")
     progress.finished()
     assert stream.getvalue().splitlines() == [
-        "2 routing: up to 1,200",
-        "2 routing: 1 of 1,200; 1 feasible; 1 stored by an earlier run",
+        "2 routing: up to 1",
+        "2 routing: 1 of 1; 1 feasible; 1 stored by an earlier run",
         "2 routing: 1 done; 1 feasible; 1 stored by an earlier run",
     ]

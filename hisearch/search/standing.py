@@ -1,0 +1,75 @@
+"""How a search stands: what those who watch it are told after every simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hisearch.search.job import Evaluation
+from hisearch.search.trial import is_maximised, metric_of
+from hisearch.traces.compiled import F8
+
+#: An objective that is so many times worse than the first feasible deployment's adds nothing to the hypervolume.
+WORST_FACTOR = 10.0
+
+
+class Standing:
+    """Counts feasible deployments, keeps the cheapest price and the hypervolume of the front so far.
+
+    The hypervolume is taken over the logarithms of the objectives, from a corner where each is ``WORST_FACTOR`` times
+    worse than the first feasible deployment's, and is told as a multiple of that deployment's own. So it needs no scale
+    that is only known in the end, it never falls, and it stands still once the front does.
+    """
+
+    def __init__(self, objectives: Sequence[str] = ()) -> None:
+        """Of a study with these objectives; of none, no hypervolume is told."""
+        self.feasible = 0
+        self._objectives = tuple(objectives)
+        self._cheapest_usd = math.inf
+        self._first: F8 | None = None
+        self._front = np.empty((0, len(self._objectives)))
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Take note of what was simulated on the whole trace at the study's load."""
+        if not evaluation.feasible:
+            return
+        self.feasible += 1
+        self._cheapest_usd = min(self._cheapest_usd, evaluation.metrics["usd_per_hour"])
+        if self._objectives:
+            self._add_point(self._decades(evaluation))
+
+    @property
+    def hypervolume(self) -> float:
+        """In hypervolumes of the first feasible deployment; 0 without one."""
+        import moocore
+
+        if not len(self._front):
+            return 0.0
+        return float(moocore.hypervolume(self._front, ref=np.ones(len(self._objectives))))
+
+    def notes(self) -> tuple[str, ...]:
+        """For a progress bar: how many are feasible, the best price, the hypervolume."""
+        if not self.feasible:
+            return ("0 feasible",)
+        grown = (f"hypervolume {self.hypervolume:.2f}",) if self._objectives else ()
+        return (f"{self.feasible:,} feasible", f"from ${self._cheapest_usd:,.2f}/h", *grown)
+
+    def _decades(self, evaluation: Evaluation) -> F8:
+        """Decimal logarithms of the objectives, to be minimised; an undefined or infinite figure is the worst."""
+        values = []
+        for name in self._objectives:
+            value = evaluation.metrics.get(metric_of(name), math.nan)
+            size = math.log10(value) if 0 < value < math.inf else math.nan
+            values.append(-size if is_maximised(name) else size)
+        return np.array(values)
+
+    def _add_point(self, decades: F8) -> None:
+        import moocore
+
+        if self._first is None:
+            self._first = np.nan_to_num(decades, nan=0.0)
+        point = np.nan_to_num(decades - self._first, nan=math.inf) / math.log10(WORST_FACTOR)
+        points = np.vstack([self._front, np.minimum(point, 1.0)])
+        self._front = points[moocore.is_nondominated(points)]
