@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hisearch.search.job import Evaluate, Evaluation, Job, evaluate_safely
-from hisearch.search.shipment import Shipment, evaluate_shipped, unpack_in_process
+from hisearch.search.shipment import Shipment, evaluate_shipped, forget_in_process, unpack_in_process
 
 #: Index of a job among those asked for, and what came of it. The generator may be closed early.
 Ended = Generator[tuple[int, Evaluation], None, None]
@@ -110,8 +110,9 @@ class Processes:
         return {"name": "loky", "workers": self.workers, "shipped_bytes": len(self._shipment.content)}
 
     def __enter__(self) -> Processes:
+        unpack_in_process(self._shipment)  # joblib runs the calls of a single worker right here
         # Children inherit the mask: a Ctrl-C, which a terminal sends to all, is for this process alone to answer.
-        with _blocked(signal.SIGINT):
+        with _blocked(signal.SIGINT), _quiet_tracker():
             for _ in self._run(_ready, [()] * self.workers):
                 pass
         return self
@@ -119,7 +120,9 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         from joblib.externals.loky import get_reusable_executor
 
-        get_reusable_executor(kill_workers=True).shutdown(wait=True, kill_workers=True)
+        forget_in_process(self._shipment.key)
+        if self.workers > 1:
+            get_reusable_executor(kill_workers=True).shutdown(wait=True, kill_workers=True)
 
     def evaluations(self, jobs: Sequence[Job]) -> Ended:
         """See ``Backend``."""
@@ -200,3 +203,17 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """loky's tracker of shared memory, if it is started in here, cleans up without a word after a run that was ended."""
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker:UserWarning")))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before

@@ -1,0 +1,91 @@
+"""Trials in a PostgreSQL database, of a real server."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Hisearch
+from tests.cli.test_killed import findings, kill_at_random
+from tests.postgresql import PASSWORD, Server, postgresql
+
+pytest.importorskip("psycopg")
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    with postgresql() as found:
+        yield found
+
+
+def stored(server: Server) -> dict[str, list[float]]:
+    """Study -> prices of its trials, in order."""
+    import optuna
+
+    url = server.url.replace("postgresql://", "postgresql+psycopg://")
+    storage = optuna.storages.RDBStorage(url)
+    try:
+        return {
+            study.study_name: [
+                trial.user_attrs["metrics"]["usd_per_hour"] for trial in storage.get_all_trials(study._study_id)
+            ]
+            for study in storage.get_all_studies()
+        }
+    finally:
+        storage.engine.dispose()
+
+
+def texts(folder: Path) -> str:
+    """All that a run has written, whatever its format."""
+    return "".join(path.read_bytes().decode("latin-1") for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@pytest.mark.slow
+def test_trials_go_into_the_database_and_no_password_anywhere(hisearch: Hisearch, here: Path, server: Server) -> None:
+    options = ("--set", "spec.budget.simulations=5")
+    one = hisearch("run", "small.yaml", "--out", "r", "--json", "--storage", server.url, *options)
+    assert one.code == 0
+    (name,) = [name for name in stored(server) if name.startswith("small r ")]
+    assert len(stored(server)[name]) == 5
+    assert not (here / "r" / "study.db").exists()
+    assert server.shown in (here / "r" / "study.yaml").read_text()
+    assert server.shown in (here / "r" / "storage.json").read_text()
+    assert PASSWORD not in texts(here / "r") + one.out + one.err
+    # Another run of the same study in a folder of the same name is another one in the database.
+    (here / "elsewhere").mkdir()
+    assert hisearch("run", "small.yaml", "--out", "elsewhere/r", "-q", "--storage", server.url, *options).code == 0
+    assert len([name for name in stored(server) if name.startswith("small r ")]) == 2
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_resumes_from_its_address_and_the_password_of_the_environment(
+    hisearch: Hisearch, here: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    before = stored(server)
+    assert hisearch("run", "small.yaml", "--out", "whole", "-q", "--set", f"spec.storage={server.shown}").code == 0
+    document = (here / "small.yaml").read_text()
+    (here / "small.yaml").write_text(document + f"  storage: {server.shown}\n")
+    kill_at_random(here, random.Random(3), 3, "--workers", 2)
+    assert hisearch("run", "--resume", "r", "-q").code == 0
+    ours, theirs = findings(here / "r"), findings(here / "whole")
+    ours.pop("study.yaml"), theirs.pop("study.yaml")  # one names the setting that was applied
+    assert ours == theirs
+    found = stored(server)
+    (killed,) = [name for name in found if name.startswith("small r ") and name not in before and "/" not in name]
+    (whole,) = [name for name in found if name.startswith("small whole ") and "/" not in name]
+    assert len(found[whole]) > 10
+    assert found[killed] == found[whole]
+
+
+@pytest.mark.slow
+def test_a_server_that_refuses_is_told_without_the_password(hisearch: Hisearch, here: Path, server: Server) -> None:
+    wrong = server.url.replace(PASSWORD, "wr0ng-pa55")
+    ran = hisearch("run", "small.yaml", "--out", "r", "--storage", wrong)
+    assert ran.code == 1
+    assert "password authentication failed" in ran.err
+    assert "wr0ng-pa55" not in ran.err + ran.out + texts(here / "r")
+    closed = hisearch("run", "small.yaml", "--out", "r2", "--storage", "postgresql://a:wr0ng-pa55@127.0.0.1:9/db")
+    assert closed.code == 1
+    assert "postgresql://a@127.0.0.1:9/db: " in closed.err
+    assert "wr0ng-pa55" not in closed.err

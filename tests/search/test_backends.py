@@ -1,0 +1,187 @@
+"""Backends: whatever runs the simulations, a search comes to the same trials (law L6)."""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisearch.api.machinery import make_backend
+from hisearch.search.backends import Backend, BackendError, Processes, Threads
+from hisearch.search.driver import search
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.shipment import Shipment, evaluate_shipped, mismatches, program_facts, unpack_in_process
+from hisearch.specs.study import BudgetSpec
+from tests.search.fakes import FakeEvaluator, make_deployment, make_problem
+
+
+def evaluate_fake(job: Job) -> Evaluation:
+    """``FakeEvaluator``, for other processes; a broken engine and an undefined figure are part of it."""
+    found = FakeEvaluator(fail="vllm" if job.deployment.pool.replicas == 3 else "")(job)
+    return Evaluation({**found.metrics, "hit_rate": math.nan}, found.slo, found.feasible, warnings=("w",))
+
+
+def evaluate_pid(job: Job) -> Evaluation:
+    """Says where it ran."""
+    return Evaluation({"pid": float(os.getpid())})
+
+
+def evaluate_deadly(job: Job) -> Evaluation:
+    """Kills the process that runs the deployment of two replicas."""
+    if job.deployment.pool.replicas == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Evaluation({"replicas": float(job.deployment.pool.replicas)})
+
+
+def evaluate_broken(job: Job) -> Evaluation:
+    raise AttributeError("a bug")
+
+
+def evaluate_slow(job: Job) -> Evaluation:
+    time.sleep(0.2)
+    return evaluate_pid(job)
+
+
+def jobs(count: int) -> list[Job]:
+    return [Job(2, make_deployment(replicas=1 + n)) for n in range(count)]
+
+
+@contextmanager
+def cluster(workers: int = 2, threads: int = 1) -> Iterator[Any]:
+    """A Dask cluster of processes on this machine."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=threads, processes=True, dashboard_address=None
+    ) as found:
+        yield found
+
+
+def found_on(backend: Backend) -> tuple[Any, ...]:
+    problem = make_problem(simulations=120)
+    return search(problem, Ledger(evaluate_fake, problem.budget, backend=backend)).trials
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[Any, ...]:
+    return found_on(Threads(evaluate_fake, 1))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kind", [Threads, Processes])
+def test_the_backend_does_not_change_a_search(kind: Any, workers: int, expected: tuple[Any, ...]) -> None:
+    with kind(evaluate_fake, workers) as backend:
+        assert found_on(backend) == expected
+
+
+def test_processes_are_others_and_have_the_shipment_once() -> None:
+    with Processes(evaluate_pid, 2) as backend:
+        found = [evaluation.metrics["pid"] for _, evaluation in backend.evaluations(jobs(8))]
+        assert os.getpid() not in found
+        assert len(set(found)) <= 2
+        assert backend.facts() == {
+            "name": "loky",
+            "workers": 2,
+            "shipped_bytes": len(Shipment.of(evaluate_pid).content),
+        }
+
+
+def test_a_process_that_is_killed_is_an_error_not_a_hang() -> None:
+    with (
+        pytest.raises(BackendError, match="a worker process was killed"),
+        Processes(evaluate_deadly, 2) as backend,
+    ):
+        list(backend.evaluations(jobs(4)))
+
+
+def test_a_defect_in_another_process_is_not_hidden() -> None:
+    with pytest.raises(AttributeError, match="a bug"), Processes(evaluate_broken, 2) as backend:
+        list(backend.evaluations(jobs(2)))
+
+
+def test_a_worker_of_other_versions_is_refused() -> None:
+    ours = program_facts()
+    assert mismatches(ours, ours) == []
+    assert mismatches(ours, {**ours, "numba": "0.1"}) == [f"numba {ours['numba']} here, 0.1 there"]
+    shipment = Shipment("k", Shipment.of(evaluate_pid).content, {**ours, "sources": "other"})
+    unpack_in_process(shipment)
+    with pytest.raises(ValueError, match=f"sources other here, {ours['sources']} there"):
+        evaluate_shipped("k", jobs(1)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "scheduler", "said"),
+    [
+        ("spark", None, "known: threads, loky, dask"),
+        ("dask", None, "needs a scheduler"),
+        ("loky", "tcp://h:1", "alone"),
+    ],
+)
+def test_backends_that_do_not_go_are_refused(name: str, scheduler: str | None, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_backend(name, evaluate_pid, 1, scheduler)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_cluster_finds_the_same_though_a_worker_is_killed(expected: tuple[Any, ...]) -> None:
+    """And what decides outcomes is shipped once to each worker, the one started anew included."""
+    with cluster() as found:
+        with make_backend("dask", evaluate_fake, scheduler=found.scheduler_address) as backend:
+            assert backend.workers == 2
+            assert found_on(backend) == expected
+        with make_backend("dask", evaluate_slow, scheduler=found.scheduler_address) as backend:
+            results = backend.evaluations(jobs(12))
+            victim = int(next(results)[1].metrics["pid"])
+            os.kill(victim, signal.SIGKILL)
+            rest = dict(results)
+        assert len(rest) == 11
+        assert {int(evaluation.metrics["pid"]) for evaluation in rest.values()} - {victim}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_job_that_kills_its_workers_ends_as_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
+    dask = pytest.importorskip("dask")
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        cluster() as found,
+        make_backend("dask", evaluate_deadly, scheduler=found.scheduler_address) as backend,
+    ):
+        ledger = Ledger(evaluate_deadly, BudgetSpec(), backend=backend)
+        done = [trial for trial in ledger.run(jobs(3)[::2]) if trial is not None]
+        bad = ledger.run(jobs(2)[1:])[0]
+    assert [trial.metrics["replicas"] for trial in done] == [1.0, 3.0]
+    assert bad is not None
+    assert bad.error.startswith("MemoryError: every Dask worker that simulated it died")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_cluster_without_a_scheduler_or_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hisearch.search.cluster.CONNECT_S", 1.0)
+    monkeypatch.setattr("hisearch.search.cluster.FIRST_WORKER_S", 1.0)
+    begun_s = time.monotonic()
+    with pytest.raises(BackendError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"):
+        make_backend("dask", evaluate_pid, scheduler="tcp://127.0.0.1:9").__enter__()
+    assert time.monotonic() - begun_s < 10.0
+    with cluster() as found:
+        ours = program_facts()
+        monkeypatch.setattr(
+            "hisearch.search.cluster.mismatches", lambda _, theirs: mismatches({**ours, "numpy": "1"}, theirs)
+        )
+        with pytest.raises(BackendError, match=r"runs other versions: numpy 1 here, .* there"):
+            make_backend("dask", evaluate_pid, scheduler=found.scheduler_address).__enter__()
+    with cluster(workers=0) as found, pytest.raises(BackendError, match="has no worker after 1 s; start some with"):
+        make_backend("dask", evaluate_pid, scheduler=found.scheduler_address).__enter__()
+
+
+def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(BackendError, match=r"pip install 'hisearch\[dask\]'"):
+        make_backend("dask", evaluate_pid, scheduler="tcp://127.0.0.1:9").__enter__()
