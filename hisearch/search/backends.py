@@ -207,7 +207,7 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_tracker() -> Iterator[None]:
-    """loky's tracker of shared memory, if it is started in here, cleans up without a word after a run that was ended."""
+    """A tracker of shared memory that loky starts in here cleans up without a word after a run that was ended."""
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker:UserWarning")))
     try:
