@@ -1,0 +1,43 @@
+"""``hisearch run`` with its simulations elsewhere: the same files, to the byte (law L6)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Hisearch
+from tests.cli.test_killed import findings
+from tests.search.test_backends import QUIET, cluster
+
+
+@pytest.mark.slow
+@QUIET
+def test_every_backend_writes_the_same_run(hisearch: Hisearch, here: Path) -> None:
+    study = ("run", "small.yaml", "-q", "--set", "spec.budget.simulations=10")
+    assert hisearch(*study, "--out", "threads").code == 0
+    assert hisearch(*study, "--out", "loky", "--backend", "loky", "--workers", 2).code == 0
+    with cluster() as found:
+        assert hisearch(*study, "--out", "dask", "--scheduler", found.scheduler_address).code == 0
+    expected = findings(here / "threads")
+    for name in ("loky", "dask"):
+        assert findings(here / name) == expected
+        facts = json.loads((here / name / "provenance.json").read_text())["run"]["backend"]
+        assert (facts["name"], facts["workers"]) == (name, 2)
+        assert facts["shipped_bytes"] > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "spark"], "expected one of threads, loky, dask, got 'spark'"),
+        (["--backend", "dask"], "--backend dask needs --scheduler"),
+        (["--backend", "loky", "--scheduler", "tcp://h:1"], "no other backend takes one"),
+        (["--storage", "mysql://u:hush@h/db"], "expected postgresql://USER@HOST:PORT/DATABASE, got mysql://…"),
+    ],
+)
+def test_options_that_do_not_go_together(hisearch: Hisearch, here: Path, options: list[str], said: str) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", *options)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.replace("│", " ").split())
+    assert "hush" not in ran.err
+    assert not (here / "r").exists()
