@@ -79,7 +79,7 @@ def run(
             question = _question(study, (*(settings or ()), *place.settings), model, trace, keep, resume, quiet)
             result = _search(question, resume, out, place, interrupts, quiet)
         except KeyboardInterrupt:
-            output.note("interrupted before the first simulation")
+            output.note("interrupted before the search began")
             raise typer.Exit(interrupts.exit_code or INTERRUPTED) from None
     if as_json:
         output.print_json(run_view.to_dict(result))

@@ -24,12 +24,16 @@ class Standing:
     """
 
     def __init__(self, objectives: Sequence[str] = ()) -> None:
-        """Of a study with these objectives; of none, no hypervolume is told."""
+        """Of a study with these objectives; of none, no hypervolume is told.
+
+        ``hypervolume`` is 0 as long as nothing is feasible.
+        """
         self.feasible = 0
         self._objectives = tuple(objectives)
         self._cheapest_usd = math.inf
         self._first: F8 | None = None
         self._front = np.empty((0, len(self._objectives)))
+        self.hypervolume = 0.0
 
     def add(self, evaluation: Evaluation) -> None:
         """Take note of what was simulated on the whole trace at the study's load."""
@@ -39,15 +43,6 @@ class Standing:
         self._cheapest_usd = min(self._cheapest_usd, evaluation.metrics["usd_per_hour"])
         if self._objectives:
             self._add_point(self._decades(evaluation))
-
-    @property
-    def hypervolume(self) -> float:
-        """In hypervolumes of the first feasible deployment; 0 without one."""
-        import moocore
-
-        if not len(self._front):
-            return 0.0
-        return float(moocore.hypervolume(self._front, ref=np.ones(len(self._objectives))))
 
     def notes(self) -> tuple[str, ...]:
         """For a progress bar: how many are feasible, the best price, the hypervolume."""
@@ -73,3 +68,4 @@ class Standing:
         point = np.nan_to_num(decades - self._first, nan=math.inf) / math.log10(WORST_FACTOR)
         points = np.vstack([self._front, np.minimum(point, 1.0)])
         self._front = points[moocore.is_nondominated(points)]
+        self.hypervolume = float(moocore.hypervolume(self._front, ref=np.ones(len(self._objectives))))
