@@ -127,7 +127,7 @@ class BarProgress:
     def __init__(self) -> None:
         self._bars: RichBars | None = None
         self._task: TaskID | None = None
-        self._total = 0
+        self._total, self._said = 0, ""
         self._pace = Pace()
 
     def __enter__(self) -> BarProgress:
@@ -155,15 +155,16 @@ class BarProgress:
         """Add the stage's bar."""
         if self._bars is None:
             raise RuntimeError("BarProgress is a context manager: use it in a with statement")
-        self._task, self._total = self._bars.add_task(stage, total=total, note=""), total
+        self._task, self._total, self._said = self._bars.add_task(stage, total=total, note=""), total, ""
         self._pace.begin()
 
     def advanced(self, done: int, *notes: str) -> None:
         """Move the current bar."""
         if self._bars is not None and self._task is not None:
             self._pace.advance(done)
-            note = "  ".join(note for note in (*notes, self._pace.left(self._total)) if note)
-            self._bars.update(self._task, advance=done, note=note)
+            self._said = "  ".join(note for note in notes if note)
+            left = self._pace.left(self._total)
+            self._bars.update(self._task, advance=done, note=f"{self._said}  {left}" if left else self._said)
 
     def finished(self) -> None:
         """Fill the current bar: the stage is over, whether or not it needed all its steps; without any it goes."""
@@ -171,7 +172,7 @@ class BarProgress:
             return
         done = next(int(task.completed) for task in self._bars.tasks if task.id == self._task)
         if done:
-            self._bars.update(self._task, total=done, completed=done)
+            self._bars.update(self._task, total=done, completed=done, note=self._said)
         else:
             self._bars.remove_task(self._task)
         self._task = None
