@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -62,7 +63,10 @@ class Forking:
         self._mother.stdout.close()
 
     def run_until(self, condition: Callable[[], bool], moment_s: float, *arguments: object) -> int:
-        """Run ``hisearch ARGUMENTS`` and kill -9 it a moment after ``condition`` holds; its exit code, -9 if killed."""
+        """Run ``hisearch ARGUMENTS`` and kill -9 it a moment after ``condition`` holds.
+
+        Its exit code: -9, or its own where it had ended before.
+        """
         assert self._mother.stdin is not None
         assert self._mother.stdout is not None
         call = [[str(argument) for argument in arguments], str(self._folder / ".out"), str(self._folder / ".err")]
@@ -71,7 +75,8 @@ class Forking:
         process = int(self._mother.stdout.readline())
         until(lambda: condition() or _is_zombie(process))
         time.sleep(moment_s)
-        os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
         return int(self._mother.stdout.readline())
 
 
