@@ -40,7 +40,7 @@ def kill_at_random(here: Path, chance: random.Random, kills: int, *options: obje
     with Forking(here) as forking:
         while killed < kills:
             how = ("--resume", "r") if (here / "r" / "study.yaml").is_file() else ("small.yaml", "--out", "r")
-            # After a few more simulations, or some time where they are slow or all done, and a moment: while simulating,
+            # After a few more simulations, or some time where there are none, and a moment: while simulating,
             # replaying, writing the journal, the database or the report, and in between.
             wanted, end_s = lines(journal) + chance.randint(0, 2), time.monotonic() + chance.uniform(0.5, 3.0)
             code = forking.run_until(
