@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from hisearch.api.figures import Figures
     from hisearch.report.closeup import Closeup
+    from hisearch.report.confidence import Confidence
     from hisearch.report.data import ReportInput
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.failure import Failure
@@ -210,6 +211,7 @@ class Study:
         progress: Progress | None,
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
+        from hisearch.api.conclude import conclude_study
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
         from hisearch.search.ledger import Ledger
@@ -229,7 +231,14 @@ class Study:
                 progress=progress,
                 simulations_each=SIMULATIONS_OF_CAPACITY if CAPACITY in problem.objectives else 1,
             )
-            outcome = search(problem, ledger, StudyDatabase(folder / DATABASE, self.name, problem).write)
+            database = StudyDatabase(folder / DATABASE, self.name, problem)
+            outcome = search(problem, ledger, database.write)
+            if outcome.stopped != "interrupted":
+                with contextlib.suppress(KeyboardInterrupt):  # what the search found is written all the same
+                    outcome = conclude_study(
+                        self, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
+                    )
+                    database.write(outcome.trials)
         return outcome, {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
 
     def _trace_facts(self) -> dict[str, Any]:
@@ -289,6 +298,22 @@ class StudyResult:
         It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` says what was left out.
         """
         return self.outcome.stopped
+
+    @cached_property
+    def confidence(self) -> Confidence | None:
+        """How sure the recommendation is, and what would change it; None where that was not looked into.
+
+        Raises:
+            ValueError: the run folder's ``confidence.json`` is not one.
+        """
+        from hisearch.report.confidence import CONFIDENCE, read_confidence
+
+        return read_confidence(self.run_dir / CONFIDENCE)
+
+    @property
+    def unsure(self) -> bool:
+        """True where a probability was asked for that nothing has which was looked at."""
+        return self.confidence is not None and self.confidence.satisfied is False
 
     @cached_property
     def failure(self) -> Failure | None:

@@ -36,6 +36,23 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Go on with the run in DIR; STUDY_OR_SLO may then be left out."),
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Recommend the cheapest that meets the SLO with at least this probability, 0 to 1; exit with 99 where "
+            "none has it.",
+        ),
+    ] = None,
+    recommend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="cheapest, best_value, lowest_latency or most_headroom (docs/confidence.md)."
+        ),
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(help="Most that the recommendation may cost, where its rule asks for it.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -50,7 +67,8 @@ def run(
     from hisearch.api.run_folder import default_run_dir
     from hisearch.cli import output, run_view
 
-    question = _question(study, tuple(settings or ()), model, trace, keep, resume, quiet)
+    chosen = (*(settings or ()), *_chosen(confidence, recommend, usd_per_hour))
+    question = _question(study, chosen, model, trace, keep, resume, quiet)
     run_dir = resume or out or default_run_dir(question.name)
     if not quiet:
         output.note_compilation(question.variants)
@@ -73,6 +91,18 @@ def run(
         if not result.failure.examined:
             raise ValueError(f"{result.failure.text} {result.caution}")
         raise typer.Exit(NOTHING_FEASIBLE)
+    if result.unsure:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _chosen(confidence: float | None, recommend: str | None, usd_per_hour: float | None) -> list[str]:
+    """The options that stand for keys of a study, as settings."""
+    found = []
+    if recommend is not None:
+        found.append(f"spec.recommend={{rule: {recommend}}}")
+    if usd_per_hour is not None:
+        found.append(f"spec.recommend.usd_per_hour={usd_per_hour:g}")
+    return found + ([f"spec.confidence.at_least={confidence:g}"] if confidence is not None else [])
 
 
 def _question(

@@ -7,7 +7,7 @@ from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
 from hisearch.api.study import StudyResult
-from hisearch.cli import output
+from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings
 from hisearch.report.page import FRONT_HEADING, caution, front_caption
@@ -26,7 +26,10 @@ def show(result: StudyResult) -> None:
     if recommendation is not None:
         output.say(f"Recommended for {result.resolved.name}", bold=True)
         output.say(f"{_sentence(result, recommendation.trial)}\n\n{recommendation.reason}")
+        if recommendation.against_baseline:
+            output.say(f"\n{recommendation.against_baseline}")
         _show_deployment(result, recommendation.trial)
+        confidence_view.show(result)
         if recommendation.runner_ups:
             output.heading("Runner-ups, of what was simulated on the whole trace")
             rows = [(describe(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
@@ -148,7 +151,9 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
     if found is not None:
         recommendation = {
             **_trial(found.trial),
+            "rule": found.rule,
             "reason": found.reason,
+            "against_baseline": found.against_baseline,
             "capacity": headroom,
             "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
         }
@@ -165,6 +170,7 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "simulations": result.outcome.ending.used,
         "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
+        "confidence": confidence_view.to_dict(result),
         "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
         "front": [_trial(trial) for trial in result.front],
         "profile": {
