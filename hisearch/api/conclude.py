@@ -70,12 +70,9 @@ def conclude_study(
             seconds=settings.seconds,
         )
         outcome, found = conclude(problem, ledger, outcome, assessor, _question(study, simulation))
-    target = folder / CONFIDENCE
-    if found is None:
-        target.unlink(missing_ok=True)
-    else:
+    if found is not None:
         record = to_dict(found, varied_in_words(study, uncertainty))
-        write_text(target, json.dumps(record, indent=2, allow_nan=False) + "\n")
+        write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
 
 

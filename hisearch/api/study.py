@@ -212,6 +212,7 @@ class Study:
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.conclude import conclude_study
+        from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
         from hisearch.search.ledger import Ledger
@@ -222,6 +223,7 @@ class Study:
         problem = self.problem(simulation)
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             write_text(folder / "study.yaml", self.resolved.to_yaml())
+            (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             ledger = Ledger(
                 simulation.evaluate,
                 problem.budget,

@@ -120,7 +120,7 @@ def _rule(row: Any, path: Path, key: str) -> Rule:
 
 
 def _list(data: dict[str, Any], key: str, path: Path) -> list[Any]:
-    found: list[Any] = _typed(data.get(key) or [], list, path, key)
+    found: list[Any] = _typed(data.get(key, []), list, path, key)
     return found
 
 

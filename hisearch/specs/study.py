@@ -328,7 +328,7 @@ class RecommendSpec(Strict):
     rule: RuleName = Field(
         "cheapest",
         description="cheapest; best_value: the knee of the front; lowest_latency: of the first latency objective, "
-        "within usd_per_hour; most_headroom: the largest load that still meets the SLO (docs/search.md).",
+        "within usd_per_hour; most_headroom: the largest load that still meets the SLO (docs/confidence.md).",
     )
     usd_per_hour: Positive | None = Field(
         None, description="Most that may be spent; lowest_latency needs it, cheapest does not take it."

@@ -144,6 +144,14 @@ def test_confidence_is_read_strictly(tmp_path: Path) -> None:
         ({"terms": []}, "terms: expected an object, got list"),
         ({"intervals": {"x": [2, 1]}}, r"intervals\.x: expected \[low, high\] with low at most high"),
         ({"intervals": {"x": [1]}}, r"intervals\.x: expected \[low, high\]"),
+        ({"level": "high"}, "level: expected a probability"),
+        ({"summary": 3}, "summary: expected str, got 3"),
+        ({"satisfied": 1}, "satisfied: expected bool, got 1"),
+        ({"contenders": {}}, "contenders: expected"),
+        ({"contenders": [{"trial": 1.5}]}, r"contenders\[0\]\.trial: expected int, got 1\.5"),
+        ({"rules": [{"rule": "cheapest", "trial": 1}]}, r"rules\[0\]\.reason: expected str, got None"),
+        ({"sentences": {"steps": "slow"}}, "steps: expected list, got 'slow'"),
+        ({"simulations": {"draws": True}}, r"simulations\.draws: expected int, got True"),
         ([], "expected an object, got list"),
     ):
         path.write_text(json.dumps(wrong), encoding="utf-8")
