@@ -321,14 +321,14 @@ class _Course:
         settings, few = self._settings, min(self._settings.contender_draws, self._settings.draws)
         if not settings.draws:
             return None, ()
-        before = self._assessor.simulations
         trials = [found.trial] + [first] * (first.number != found.trial.number)
         trials += [trial for trial, _ in found.runner_ups if trial.number != first.number][:CONTENDERS]
-        assessment = self._assessor.assess([found.trial], [settings.draws], settings.level)[0]
-        self._spent("draws", before)
         before = self._assessor.simulations
         beside = self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
-        self._spent("contenders", before)
+        self._spent("contenders and the first draws", before)
+        before = self._assessor.simulations
+        assessment = self._assessor.assess([found.trial], [settings.draws], settings.level)[0]
+        self._spent("draws", before)
         wins = self._wins(trials, few)
         return assessment, tuple(
             Contender(trial, one, won) for trial, one, won in zip(trials, beside, wins, strict=False)

@@ -120,7 +120,7 @@ def setting_in_words(one: Setting, best: Trial) -> str:
         if not one.trial.feasible
         else f"the SLO holds, with a tightest margin of {one.trial.worst_margin:.0%} instead of {best.worst_margin:.0%}"
     )
-    return f"{one.name} {one.instead} instead of {one.ours}: {verdict}, {price}."
+    return f"With {one.name} {one.instead} instead of {one.ours} {verdict}, {price}."
 
 
 def next_in_words(one: NextPurchase) -> str:

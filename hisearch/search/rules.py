@@ -158,19 +158,17 @@ def _within(trial: Trial, rule: RecommendSpec) -> bool:
 def _best_value(given: _Choice) -> tuple[Trial, str]:
     ordered = knee(given.inside, given.objectives)
     best = ordered[0]
-    by_price = sorted(ordered, key=lambda t: (price_of(t), t.number))
-    place = by_price.index(best)
+    cheaper = max((price_of(t) for t in ordered if price_of(t) < price_of(best)), default=None)
+    dearer = min((price_of(t) for t in ordered if price_of(t) > price_of(best)), default=None)
+    beside = [next(t for t in ordered if price_of(t) == usd) for usd in (cheaper, dearer) if usd is not None]
     sides = [
-        f"the next {word} one on it, {describe(other.deployment)}, is {_changes(best, other, given.objectives)}"
-        for word, other in (
-            *(("cheaper", one) for one in by_price[max(place - 1, 0) : place]),
-            *(("dearer", one) for one in by_price[place + 1 : place + 2]),
-        )
+        f"the next on it, {describe(other.deployment)}, is {_changes(best, other, given.objectives)}"
+        for other in beside
     ]
     return best, (
         f"{describe(best.deployment)} is the knee of the front of {counted(len(ordered), 'deployment')}{given.limit}: "
         f"{_figures(best, given.objectives)}. "
-        + (f"{_capital('; '.join(sides))}." if sides else "It is the only one on it.")
+        + (f"{_capital('; '.join(sides))}." if sides else "The others cost the same.")
     )
 
 

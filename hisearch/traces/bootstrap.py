@@ -253,4 +253,4 @@ def describe_schemes(table: SessionTable | None) -> str:
         "sessions": f"{len(table):,} sessions at the recorded starts",
         "blocks": f"{table.blocks} blocks of {np.ptp(table.start_s) / max(table.blocks, 1):.3g} s",
     }
-    return "the trace drawn anew, by " + " and by ".join(words[scheme] for scheme in table.schemes)
+    return f"the trace drawn anew ({', or '.join(words[scheme] for scheme in table.schemes)})"

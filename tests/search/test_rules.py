@@ -65,6 +65,15 @@ def test_the_knee_is_the_point_farthest_from_the_plane_of_the_worst(
     assert [order[t.number] for t in found] == pytest.approx(sorted(means))
 
 
+def test_the_knee_is_held_against_the_next_prices() -> None:
+    bent = [make_trial(n, ttft, 5.0, usd) for n, (ttft, usd) in enumerate([(1.9, 1.0), (0.3, 1.5), (0.2, 9.0)])]
+    found = recommend_by(bent, ("ttft_p99", "usd_per_hour"), RecommendSpec(rule="best_value"))
+    assert found is not None
+    assert found.trial.number == 1
+    assert "33.3% cheaper, with ttft_p99 533.3% higher" in found.reason
+    assert "500.0% dearer, with ttft_p99 33.3% lower" in found.reason
+
+
 def test_the_knee_of_a_bent_front_is_its_bend() -> None:
     bent = [make_trial(0, 1.9, 5.0, 1.0), make_trial(1, 0.3, 5.0, 1.5), make_trial(2, 0.2, 5.0, 9.0)]
     assert knee(bent, ("ttft_p99", "usd_per_hour"))[0].number == 1
