@@ -54,6 +54,8 @@ def conclude_study(
     from hisearch.search.confidence import Assessor
     from hisearch.search.journal import Journal
 
+    if outcome.recommendation is None:
+        return outcome
     settings = study.resolved.study.confidence
     uncertainty = uncertainty_of(study, simulation)
     path = folder / JOURNAL

@@ -53,7 +53,7 @@ def asked_in_words(found: Conclusion) -> str:
     if found.assured is None:
         return f"{wanted}."
     if found.satisfied:
-        return f"{wanted}; {counted(found.assured.looked_at, 'dearer deployment')} were looked at until one had it."
+        return f"{wanted}; {counted(found.assured.looked_at, 'deployment')} were looked at by price until one had it."
     if found.assured.spent:
         return (
             f"{wanted}. None was found: the limits on further simulations ended the search for it after "
@@ -89,9 +89,7 @@ def faster_in_words(one: Faster) -> str:
     what = f"{describe(one.trial.deployment)} at ${price_of(one.trial):,.2f} per hour"
     if one.break_even.holds is None:
         return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
-    return (
-        f"If all steps are {1 - one.break_even.holds:.1%} faster than predicted, {what} does, the nearest cheaper one."
-    )
+    return f"If all steps are {1 - one.break_even.holds:.1%} faster than predicted, {what} would do, the nearest cheaper one."
 
 
 def price_in_words(one: PriceBreakEven) -> str:

@@ -34,6 +34,9 @@ MOST_FACTOR = 2.0
 #: Share by which the two ends of a break-even may differ.
 TOLERANCE = 0.01
 
+#: Turns of a break-even that trust a power law; more would spend themselves on one end of a bent curve.
+INTERPOLATED = (1, 3)
+
 #: Simulations for one break-even at most, and for what would answer instead.
 SIMULATIONS = 9
 RIVALS = 6
@@ -97,10 +100,10 @@ def break_even(
 
 
 def _between(near: float, far: float, ends: Mapping[float, float], turn: int) -> float:
-    """In turn where a power law through the worst values at both ends meets its bound, and the middle."""
+    """Twice where a power law through the worst values at both ends meets its bound, else the middle."""
     at_near, at_far = (math.log1p(ends[end]) if ends[end] > -1.0 else -math.inf for end in (near, far))
     share = 0.5
-    if turn % 2 and math.isfinite(at_near) and math.isfinite(at_far) and at_near != at_far:
+    if turn in INTERPOLATED and math.isfinite(at_near) and math.isfinite(at_far) and at_near != at_far:
         share = min(max(at_near / (at_near - at_far), 0.05), 0.95)
     return math.exp(math.log(near) + share * math.log(far / near))
 
