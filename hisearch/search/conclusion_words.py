@@ -89,7 +89,8 @@ def faster_in_words(one: Faster) -> str:
     what = f"{describe(one.trial.deployment)} at ${price_of(one.trial):,.2f} per hour"
     if one.break_even.holds is None:
         return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
-    return f"If all steps are {1 - one.break_even.holds:.1%} faster than predicted, {what} would do, the nearest cheaper one."
+    share = 1 - one.break_even.holds
+    return f"If all steps are {share:.1%} faster than predicted, {what} would do, the nearest cheaper one."
 
 
 def price_in_words(one: PriceBreakEven) -> str:
