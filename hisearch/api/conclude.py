@@ -215,12 +215,16 @@ def _recommended(found: Recommendation) -> dict[str, Any]:
 
 
 def _baseline(trial: Trial) -> dict[str, Any]:
+    from hisearch.score.terms import LimitCheck
+
     metrics = {name: value for name, value in trial.metrics.items() if math.isfinite(value)}
+    checks = [check for check in trial.slo if math.isfinite(check.violation)]
+    defined = [check for check in checks if not (isinstance(check, LimitCheck) and math.isnan(check.value))]
     return {
         "deployment": trial.deployment.model_dump(mode="json"),
         "feasible": trial.feasible,
         "metrics": metrics,
-        "slo": [asdict(check) for check in trial.slo if math.isfinite(check.violation)],
+        "slo": [asdict(check) for check in defined],
     }
 
 
