@@ -121,11 +121,10 @@ def _show_front(result: StudyResult) -> None:
 def _show_origin(result: StudyResult) -> None:
     """What the figures rest on, and where the rest is."""
     report = result.report_input()
-    profile, doubt, assumed = result.resolved.profile, caution(report), report.provenance.assumed_prices
+    profile, doubt, assumed = report.provenance.profile, caution(report), report.provenance.assumed_prices
     output.heading("What this rests on")
     output.say(
-        f"Step times: profile {profile.name}, {profile.spec.evidence}, error about "
-        f"{percent(profile.spec.relative_error)}."
+        f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
     if doubt is not None:
@@ -157,7 +156,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
             "capacity": headroom,
             "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
         }
-    profile, report = result.resolved.profile, result.report_input()
+    report = result.report_input()
+    profile = report.provenance.profile
     return {
         "study": result.resolved.name,
         "run_dir": result.run_dir,
@@ -175,8 +175,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "front": [_trial(trial) for trial in result.front],
         "profile": {
             "name": profile.name,
-            "evidence": profile.spec.evidence,
-            "relative_error": profile.spec.relative_error,
+            "evidence": profile.evidence,
+            "relative_error": profile.relative_error,
         },
         "assumed_prices": list(report.provenance.assumed_prices),
         "caution": caution(report),
