@@ -22,6 +22,7 @@ from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
+from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import kv_bytes_per_token
@@ -131,7 +132,10 @@ class Pricer:
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
         device = self._device(row, conditions)
-        seconds = with_host_times(device.costs.seconds, times, self._model(row).layers)
+        layers = self._model(row).layers
+        seconds = with_host_times(device.costs.seconds, times, layers)
+        if conditions.draft_tokens:
+            seconds = with_speculation(seconds, conditions.speculation, layers)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
         loop = Loop(
             -(-row.concurrency // row.parallelism.attention_data),
@@ -338,16 +342,17 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
 
 
 def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
-    """Decode steps for which a prompt is held back, on average.
+    """Steps of one token for which a prompt is held back, on average.
 
     A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
     steps later, while others come at a rate of ``slots / output_tokens`` a step, holds the first for g steps and the
-    others for g / 2.
+    others for g / 2. A step that makes several tokens is as many steps of one.
     """
     polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
     gather = float(conditions.gather_steps)
     others = gather * slots / row.output_tokens
-    return polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+    steps = polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+    return steps * conditions.speculation.tokens_per_step
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:
