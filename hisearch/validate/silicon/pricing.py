@@ -279,7 +279,8 @@ class Pricer:
 class FrontEnd(NamedTuple):
     """Seconds from the client's send until the scheduler knows a prompt: HTTP, tokenisation, the way between processes.
 
-    request_s: for each request. token_s: for each token of the prompt.
+    request_s: for each request, of many at once. token_s: for each token of the prompt, of one prompt after another:
+    one event loop reads and tokenises them.
     """
 
     request_s: float
@@ -305,7 +306,8 @@ def closed_loop(loop: Loop) -> CompiledTrace:
     A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
     that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
     evenly, whole tokens, from the stated share of the nominal one up to it. A request reaches the scheduler after the
-    front end's time, drawn evenly between nothing and twice its mean: requests that are sent at once come one by one.
+    front end's time, drawn evenly between nothing and twice its mean. Those that are sent at once, the first of every
+    slot, wait for each other there: their prompts are read one by one.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
@@ -313,11 +315,13 @@ def closed_loop(loop: Loop) -> CompiledTrace:
         draw.integers(max(int(share * nominal), 1), nominal + 1, count)
         for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
     )
-    delay_s = draw.uniform(0.0, 2.0, count) * (loop.front_end.request_s + loop.front_end.token_s * inputs)
+    share = draw.uniform(0.0, 2.0, count)
+    delay_s = share * (loop.front_end.request_s + loop.front_end.token_s * inputs)
     index = np.arange(count)
     first = index < loop.slots
-    # The first request of every slot arrives after its own delay; slots are numbered as they arrive.
-    delay_s[: loop.slots].sort()
+    read_s = np.cumsum(loop.front_end.token_s * inputs[: loop.slots])
+    # Slots are numbered as their first requests arrive.
+    delay_s[: loop.slots] = np.sort(share[: loop.slots]) * loop.front_end.request_s + read_s
     trace = make_trace(
         arrival_s=np.where(first, delay_s, np.nan),
         input_tokens=inputs,
@@ -333,8 +337,8 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
     counted = table.finished
     if not counted.any():
         raise NotPriced("no request finishes in the simulated engine")
-    inputs = float(table.input_tokens[counted].mean())
-    sent_s = loop.front_end.request_s + loop.front_end.token_s * inputs
+    trace = closed_loop(loop).arrays
+    sent_s = float(np.where(trace.previous < 0, trace.arrival_s, trace.think_s)[counted].mean())
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
     held_s = _held_steps(conditions, row, loop.slots) * tpot_s
