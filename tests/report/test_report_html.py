@@ -100,6 +100,8 @@ def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
         "capacity",
         "latencies",
         "ideal",
+        "tier-use",
+        "tier-room",
         "tiers",
         "costs",
         "workers",
