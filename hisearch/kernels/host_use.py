@@ -105,9 +105,24 @@ def touch(sim, v, static, end, r):
         begin = sim.uses[v, offloaded.use_at].end
         sim.uses[v, offloaded.use_at].end = 0
     _mark_used(sim, v, static, begin, end)
+    _append(sim, v, static, end, r)
+
+
+@kernel
+def _append(sim, v, static, end, r):
+    """The use of the path before ``end`` waits behind all others."""
+    store = sim.stores[v]
+    offloaded = sim.offloaded[r]
     offloaded.use_age = store.age
     offloaded.use_at = store.uses
     use = sim.uses[v, store.uses]
     use.end = end
     use.static = static
     store.uses += 1
+
+
+@kernel
+def move_last(sim, v, static, end, r):
+    """``touch`` where a use of ``r`` waits already, and what it did not reach is part of a run whose use waits."""
+    sim.uses[v, sim.offloaded[r].use_at].end = 0
+    _append(sim, v, static, end, r)

@@ -27,6 +27,8 @@ TierRow = Mapping[str, Any]
 COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c")
 DASHES = ("solid", "dash", "dot")
 _OF_HBM = "#8757c9"
+#: Of the directions of a link.
+_WRITTEN, _READ = "#d6336c", "#0c8599"
 #: Of the stores of a tier.
 _STORE_DASHES = ("solid", "dot", "dash", "dashdot")
 #: More stores than these are drawn as the sum of their tier.
@@ -106,8 +108,7 @@ def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
     """Share of the prompt tokens that each tier had and that had to be computed; use of each tier's busiest link."""
     from plotly.subplots import make_subplots
 
-    titles = ("Prompt tokens (%)", "Busiest link in use (%)")
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=titles)
+    figure = make_subplots(rows=2, cols=1, vertical_spacing=0.3, row_heights=[len(uses) + 1, len(uses) - 1])
     names = [*(_plain(use.name) for use in uses), COMPUTED]
     figure.add_bar(
         y=names,
@@ -117,19 +118,19 @@ def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
         hovertemplate="%{y}: %{x:.1f} % of the prompt tokens<extra></extra>",
     )  # fmt: skip
     below = uses[1:]
-    for name, busy, opacity in (
-        ("written", [use.write_busy for use in below], 1.0),
-        ("read", [use.read_busy for use in below], 0.55),
+    for name, busy, colour in (
+        ("link, written", [use.write_busy for use in below], _WRITTEN),
+        ("link, read", [use.read_busy for use in below], _READ),
     ):
         figure.add_bar(
             y=[_plain(use.name) for use in below], x=[round(100 * (share or 0.0), 2) for share in busy],
-            orientation="h", name=name, marker={"color": theme.STAGE_COLOURS[1], "opacity": opacity}, row=1, col=2,
+            orientation="h", name=name, marker_color=colour, row=2, col=1,
             hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} % of the time<extra></extra>",
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(rangemode="tozero")
-    legend = {"orientation": "h", "x": 1, "xanchor": "right", "y": -0.08, "yanchor": "top"}
-    return theme.finish(figure, barmode="group", legend=legend)
+    figure.update_xaxes(title={"text": "Prompt tokens (%)"}, rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(title={"text": "Time that the busiest link is in use (%)"}, rangemode="tozero", row=2, col=1)
+    return theme.finish(figure, barmode="group", legend=_LEGEND)
 
 
 def figure_tier_room(timeline: TierTimeline) -> go.Figure:

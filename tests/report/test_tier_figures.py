@@ -60,9 +60,12 @@ def test_prompt_tokens_come_from_a_tier_or_are_computed_and_links_are_below_hbm(
     assert tokens.y == names
     assert list(tokens.x) == pytest.approx([40, 25, 15, 20])
     assert len(set(tokens.marker.color)) == 4
-    assert (written.name, read.name) == ("written", "read")
+    assert (written.name, read.name) == ("link, written", "link, read")
     assert written.y == read.y == names[1:3]
     assert (written.x, read.x) == ((10, 50), (30, 0))
+    # One below the other: beside each other their axes run into one another on a phone.
+    assert tokens.xaxis != written.xaxis == read.xaxis
+    assert not {written.marker.color, read.marker.color} & set(tokens.marker.color)
 
 
 def test_each_store_has_a_line_of_its_own() -> None:
