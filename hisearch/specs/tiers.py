@@ -177,11 +177,20 @@ def shares_memory(engine: EngineName, mover: MoverName) -> bool:
 
 #: Why a nearest tier cannot be shared, and what can be, by engine and mover.
 _OWN_MEMORY: dict[tuple[EngineName, MoverName], str] = {
-    ("sglang", "hicache"): "every rank allocates its host pool itself. Set scope: worker, and let what is shared be the "
+    (
+        "sglang",
+        "hicache",
+    ): "every rank allocates its host pool itself. Set scope: worker, and let what is shared be the "
     "next entry of tiers, as a store behind the host pool, e.g. {medium: ddr5, gib: 1024, scope: node}",
-    ("vllm", "offload"): "every worker allocates its host memory itself. Set scope: worker, or movement.mover: lmcache, "
+    (
+        "vllm",
+        "offload",
+    ): "every worker allocates its host memory itself. Set scope: worker, or movement.mover: lmcache, "
     "whose server has memory that workers share",
-    ("trtllm", "offload"): "every worker allocates its host cache itself, and nothing lies behind it. Set scope: worker",
+    (
+        "trtllm",
+        "offload",
+    ): "every worker allocates its host cache itself, and nothing lies behind it. Set scope: worker",
 }
 
 
