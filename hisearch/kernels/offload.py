@@ -85,7 +85,7 @@ def find(sim, w, r, static, known, on_device):
     size = sim.offloading.block_tokens
     v = store_of(sim, w)
     count = known // size
-    host_use.touch(sim, v, static, count, r)
+    host_use.touch(sim, v, static, count, count, r)
     if count * size - on_device < size:
         return 0
     first = on_device // size
@@ -228,7 +228,7 @@ def _store_blocks(sim, w, r, blocks):
     else:
         stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)
         if stored > 0:
-            host_use.touch(sim, v, static, count, r)
+            host_use.touch(sim, v, static, offloaded.dealt_with, count, r)
     if stored < 0:
         sim.connectors[w].lagging = 1
         return
