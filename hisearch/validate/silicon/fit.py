@@ -251,8 +251,8 @@ def _residuals(rows: Iterable[SiliconRow], pricer: Pricer, theta: F8) -> F8:
 def _weights(rows: Sequence[SiliconRow]) -> F8:
     """Weights of rows, 1 on average: those of a version count as the root of their number."""
     runs = Counter(row.version for row in rows)
-    weights = np.array([runs[row.version] ** -0.5 for row in rows])
-    return weights / weights.mean()
+    weights: F8 = np.array([runs[row.version] ** -0.5 for row in rows])
+    return np.asarray(weights / weights.mean())
 
 
 def _vector(times: HostTimes) -> F8:
