@@ -35,7 +35,8 @@ def simulated(workers: int, tiers: list[dict[str, Any]], trace: Any, folder: Pat
         "tiers": tiers,
         "movement": {"prefetch": "wait_complete"} if len(tiers) > 1 else {},
     }
-    spec = {"model": "gpt-oss-120b", "pools": [pool], "router": {"policy": "power_of_two"}}
+    # As the spaces of the two studies.
+    spec = {"model": "gpt-oss-120b", "profile": "roofline", "pools": [pool], "router": {"policy": "power_of_two"}}
     envelope = {"apiVersion": "hisearch/v1", "kind": "Deployment", "metadata": {"name": "figure"}, "spec": spec}
     path = folder / "deployment.yaml"
     path.write_text(dump_yaml(envelope), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from hisearch.api.replay import Replay
+from hisearch.api.tiers import rows_of, series_of
 from hisearch.report.closeup import (
     SHARES,
     CacheMark,
@@ -19,9 +20,12 @@ from hisearch.report.closeup import (
     LoadPoint,
     TierCurve,
     TierPoint,
+    TierTimeline,
+    TierUse,
     WorkerSeries,
     WorkerTimeline,
 )
+from hisearch.report.tier_figures import tier_timeline, tier_uses
 from hisearch.search.job import TRIAL_ERRORS
 from hisearch.search.trial import Trial
 
@@ -143,6 +147,8 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress
         tuple(_tier_curves(subject, base, dict(zip(plans, at_sizes, strict=True)))),
         _ideal(subject, base),
         tuple(notes),
+        _tier_uses(subject, base),
+        _tier_timeline(subject, base) if base.log is not None and subject.replay.plan.tiers else None,
     )
 
 
@@ -213,9 +219,7 @@ def can_log(trace: CompiledTrace) -> bool:
 
 def _timeline(result: Result) -> WorkerTimeline:
     """Every worker's share of busy time, KV memory held and requests waiting, by interval."""
-    from hisearch.simulate.series import end_of_log_s
-
-    interval_s = _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
+    interval_s = _interval_s(result)
     frame = result.series(interval_s)
     count = len(result.workers.steps)
     capacities = kv_capacities(result)
@@ -230,6 +234,13 @@ def _timeline(result: Result) -> WorkerTimeline:
             )
         )
     return WorkerTimeline(interval_s, tuple(rows), count - len(rows))
+
+
+def _interval_s(result: Result) -> float:
+    """Seconds between two values over time."""
+    from hisearch.simulate.series import end_of_log_s
+
+    return _round_interval(max(end_of_log_s(result), 1e-3) / MOST_INTERVALS)
 
 
 def kv_capacities(result: Result) -> I8:
@@ -266,6 +277,16 @@ def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float]
             )
         )
     return curves
+
+
+def _tier_uses(subject: Subject, base: Result) -> tuple[TierUse, ...]:
+    """What each tier did; none where there is HBM alone."""
+    ranks = subject.trial.deployment.pool.parallelism.group_ranks
+    return tier_uses(rows_of(subject.replay.plan, base, subject.replay.cost, ranks))
+
+
+def _tier_timeline(subject: Subject, base: Result) -> TierTimeline:
+    return tier_timeline(series_of(subject.replay.plan, base, _interval_s(base)))
 
 
 def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result) -> TierPoint:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.tiers import tier_rows
+from hisearch.api.tiers import series_of, tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
 from hisearch.score.energy import energy_parts, energy_use, mean_w
@@ -122,11 +122,7 @@ class SimulatedDeployment:
 
     def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
         """``Result.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
-        frame = self.result.tier_series(interval_s)
-        tiers = dict(enumerate(self.plan.tiers, 1))
-        frame.insert(1, "medium", [tiers[tier].medium for tier in frame["tier"]])
-        frame.insert(2, "scope", [tiers[tier].scope for tier in frame["tier"]])
-        return frame
+        return series_of(self.plan, self.result, interval_s)
 
     def workers(self) -> list[dict[str, Any]]:
         """One row per worker; see docs/cli.md for the keys."""

@@ -12,6 +12,7 @@ from hisearch.specs.wording import counted
 if TYPE_CHECKING:
     from hisearch.report.data import PriceNote, ProfileNote
     from hisearch.search.driver import SearchOutcome
+    from hisearch.search.trial import Trial
     from hisearch.specs.resolved import ResolvedStudy
 
 #: Packages whose versions can change a result.
@@ -106,9 +107,25 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
     return tuple(notes)
 
 
-def profile_note(resolved: ResolvedStudy) -> ProfileNote:
-    """The latency profile, with how it is known and how far it errs."""
+def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
+    """The latency profile, with how it is known and how far it errs.
+
+    An automatic one stands for another: that of ``chosen``'s accelerators and engines that errs most. It speaks for
+    itself where nothing is chosen, or none of them has a profile of its own.
+    """
+    from hisearch.latency.estimators.auto import AutoEstimator
+    from hisearch.latency.sheets import of_catalogue
     from hisearch.report.data import ProfileNote
 
-    profile = resolved.profile.spec
-    return ProfileNote(resolved.profile.name, profile.evidence, profile.relative_error, profile.provenance.source)
+    name, profile = resolved.profile.name, resolved.profile.spec
+    if profile.estimator == "auto" and chosen is not None:
+        auto = AutoEstimator(name, profile)
+        own = [
+            auto.chosen(resolved.accelerators[pool.accelerator].spec, pool.engine.name)
+            for pool in chosen.deployment.pools
+        ]
+        specs = {of: of_catalogue("LatencyProfile", of) for of in own if of is not None}
+        if specs and None not in own:
+            name, profile = max(specs.items(), key=lambda item: item[1].relative_error)
+            name = f"{name} ({resolved.profile.name})"
+    return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source)

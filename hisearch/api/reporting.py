@@ -50,7 +50,7 @@ def _record(result: StudyResult) -> RunRecord:
     """Where its figures come from."""
     facts, chosen = result.provenance, result.highlighted
     return RunRecord(
-        profile=profile_note(result.resolved),
+        profile=profile_note(result.resolved, chosen),
         versions=facts["versions"],
         seeds=facts["seeds"],
         inputs=facts["inputs"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
+    from hisearch.score.capacity import Capacity
     from hisearch.search.execution import ExecutionReport
     from hisearch.search.problem import Problem
-    from hisearch.search.trial import Trial
+    from hisearch.search.trial import Recommendation, Trial
 
 
 def load_run(run_dir: str | Path) -> StudyResult:
@@ -47,8 +48,9 @@ def _missing(folder: Path, name: str) -> str:
 
 
 def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
+    from hisearch.api.conclude import stored_conclusion
     from hisearch.report.closeup import read_closeup
-    from hisearch.search.driver import SearchOutcome, headroom
+    from hisearch.search.driver import SearchOutcome
     from hisearch.search.ending import FINISHED, Ending
     from hisearch.search.pareto import front
     from hisearch.search.recommend import nearest_miss, recommend
@@ -57,7 +59,8 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
     trials = _trials(folder, facts["run"]["inputs_digest"])
-    recommendation = recommend(trials, problem.objectives)
+    concluded = stored_conclusion(folder, study, trials)
+    recommendation = recommend(trials, problem.objectives) if concluded is None else concluded[0]
     budget = facts["budget"]
     outcome = SearchOutcome(
         execution=_execution(problem),
@@ -65,7 +68,7 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
         front=tuple(front(trials, problem.objectives)),
         recommendation=recommendation,
         nearest_miss=nearest_miss(trials) if recommendation is None else None,
-        headroom=headroom(trials, recommendation.trial) if recommendation is not None else None,
+        headroom=_room(recommendation, trials) if concluded is None else concluded[1],
         ending=Ending(
             stopped="" if budget["stopped"] == FINISHED else budget["stopped"],
             untried=tuple(budget["untried"]),
@@ -82,6 +85,13 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
             f"{folder / CLOSEUP}: trial: expected {shown.number if shown else 'none'}, got {closeup.trial}"
         )
     return result
+
+
+def _room(found: Recommendation | None, trials: Sequence[Trial]) -> Capacity | None:
+    """Of runs that drew no conclusions: the loads that the search itself tried."""
+    from hisearch.search.driver import headroom
+
+    return headroom(trials, found.trial) if found is not None else None
 
 
 def _execution(problem: Problem) -> ExecutionReport:

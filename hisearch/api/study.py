@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from hisearch.api.figures import Figures
     from hisearch.report.closeup import Closeup
+    from hisearch.report.confidence import Confidence
     from hisearch.report.data import ReportInput
     from hisearch.search.backends import Backend
     from hisearch.search.driver import SearchOutcome
@@ -235,6 +236,8 @@ class Study:
         interrupts: Interrupts,
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
+        from hisearch.api.conclude import conclude_study
+        from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
         from hisearch.search.ledger import Ledger
@@ -246,6 +249,7 @@ class Study:
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
+            (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
             ledger = Ledger(
                 simulation.evaluate,
@@ -260,6 +264,13 @@ class Study:
             )
             with contextlib.closing(database):
                 outcome = search(problem, ledger, database.write)
+                if outcome.stopped != "interrupted":
+                    # What the search found is written all the same.
+                    with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
+                        outcome = conclude_study(
+                            self, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
+                        )
+                    database.write(outcome.trials)
         facts = {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
         return outcome, facts | {"backend": backend.facts()}
 
@@ -320,6 +331,22 @@ class StudyResult:
         It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` says what was left out.
         """
         return self.outcome.stopped
+
+    @cached_property
+    def confidence(self) -> Confidence | None:
+        """How sure the recommendation is, and what would change it; None where that was not looked into.
+
+        Raises:
+            ValueError: the run folder's ``confidence.json`` is not one.
+        """
+        from hisearch.report.confidence import CONFIDENCE, read_confidence
+
+        return read_confidence(self.run_dir / CONFIDENCE)
+
+    @property
+    def unsure(self) -> bool:
+        """True where a probability was asked for that nothing has which was looked at."""
+        return self.confidence is not None and self.confidence.satisfied is False
 
     @cached_property
     def failure(self) -> Failure | None:

@@ -13,7 +13,11 @@ from hisearch.simulate.result import LinkUse, Result, StoreUse
 from hisearch.simulate.tier_plan import TierPlan
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hisearch.api.deployment import SimulatedDeployment
+    from hisearch.hardware.prices import CostBreakdown
+    from hisearch.simulate.plan import WorkerPlan
 
 _GIB = float(2**30)
 
@@ -23,12 +27,17 @@ VALUE_STEP = 0.1
 
 def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
     """A row for HBM and each tier below it; see docs/cli.md for the keys. Empty where there is HBM alone."""
-    plan, result = simulated.plan, simulated.result
+    ranks = simulated.resolved.deployment.pool.parallelism.group_ranks
+    return rows_of(simulated.plan, simulated.result, simulated.cost, ranks)
+
+
+def rows_of(plan: WorkerPlan, result: Result, cost: CostBreakdown, ranks: int) -> list[dict[str, Any]]:
+    """``tier_rows`` of a worker's plan; ``ranks``: that hold a token's KV in HBM, each its part."""
     if not plan.tiers:
         return []
     prompt = result.prompt_tokens
     hits = result.tier_hit_tokens
-    hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * simulated.resolved.deployment.pool.parallelism.group_ranks
+    hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * ranks
     rows = []
     for index in range(1 + len(plan.tiers)):
         tier = plan.tiers[index - 1] if index else None
@@ -49,7 +58,7 @@ def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
         row["hit_rate"] = row["hit_tokens"] / prompt if prompt else 0.0
         if tier:
             row |= _traffic(result, index, stores, tier)
-            row["usd_per_hour"] = simulated.cost.tiers[index - 1].usd_per_hour
+            row["usd_per_hour"] = cost.tiers[index - 1].usd_per_hour
         rows.append(row)
     return rows
 
@@ -77,6 +86,15 @@ def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
     if not links or result.observed_s == 0:
         return 0.0
     return max(link.busy_s for link in links) / result.observed_s
+
+
+def series_of(plan: WorkerPlan, result: Result, interval_s: float | None = None) -> pd.DataFrame:
+    """``Result.tier_series`` with the medium of each store's tier, and who shares it."""
+    frame = result.tier_series(interval_s)
+    tiers = dict(enumerate(plan.tiers, 1))
+    frame.insert(1, "medium", [tiers[tier].medium for tier in frame["tier"]])
+    frame.insert(2, "scope", [tiers[tier].scope for tier in frame["tier"]])
+    return frame
 
 
 @dataclass(frozen=True)

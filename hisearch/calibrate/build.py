@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 #: Knots of a collective's curve: sizes four times apart.
 CURVE_KNOTS = tuple(256.0 * 4.0**i for i in range(12))
 
-#: Products by which tables of narrow operands are compared: tokens at most, and widths of a matrix.
-FEW_TOKENS, USUAL_WIDTHS = 64, (1024, 16384)
+#: Widths of the matrices by whose products tables of narrow operands are compared.
+USUAL_WIDTHS = (1024, 16384)
 
 #: Host time of a step and of a sequence in it, assumed for engines whose scheduler overlaps with the device.
 HOST_S: dict[EngineName, tuple[float, float]] = {
@@ -171,23 +172,26 @@ def _family(
 
 
 def _order(name: str, dtype: str, having: list[Measured], lender: EngineName | None) -> list[Measured]:
-    """The engine's own tables first, or the lender's; for products of narrow operands, the fastest.
+    """The engine's own tables first, or the lender's; for products of narrow operands, the fastest on average.
 
     Engines multiply these with the same libraries, and servers quantise activations in the norm before. Tables differ
-    by how the benchmark did that: in a pass of its own, or several, with the host in between.
+    by how the benchmark did that: in a pass of its own, or several, with the host in between, with a scale for each
+    token, which some kernels read slowly unless tokens are a multiple of 16.
     """
     if lender is not None:
         return sorted(having, key=lambda choice: choice.engine != lender)
     if name != "gemm" or FORMATS[dtype].operand_bytes >= 2.0:
         return having
-    return sorted(having, key=lambda choice: _few_tokens_s(choice.tables.frames[name], dtype))
+    usual = [(_usual_s(choice.tables.frames[name], dtype), choice) for choice in having]
+    measured = [(seconds, choice) for seconds, choice in usual if len(seconds)]
+    shapes = functools.reduce(lambda common, other: common.intersection(other), [of.index for of, _ in measured])
+    return [choice for _, choice in sorted(measured, key=lambda pair: float(np.log(pair[0][shapes]).mean()))]
 
 
-def _few_tokens_s(frame: pd.DataFrame, dtype: str) -> float:
-    """Median of products of few tokens with matrices of usual widths, in seconds; infinite without any."""
-    rows = frame[(frame["dtype"] == dtype) & (frame["m"] <= FEW_TOKENS)]
-    rows = rows[rows["n"].between(*USUAL_WIDTHS) & rows["k"].between(*USUAL_WIDTHS)]
-    return float(rows["latency_s"].median()) if len(rows) else np.inf
+def _usual_s(frame: pd.DataFrame, dtype: str) -> pd.Series[float]:
+    """Seconds of products with matrices of usual widths, by (m, n, k)."""
+    rows = frame[(frame["dtype"] == dtype) & frame["n"].between(*USUAL_WIDTHS) & frame["k"].between(*USUAL_WIDTHS)]
+    return rows.groupby(["m", "n", "k"])["latency_s"].median()
 
 
 def _multiplied(target: Target, dtype: str) -> bool:

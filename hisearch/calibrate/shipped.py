@@ -46,9 +46,14 @@ BOARDS: dict[str, Board] = {
 }
 
 
-#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. vLLM multiplies MXFP4
-#: experts with MXFP8 activations on a B200, as SGLang does; its own table of the models' widths has 16-bit activations.
-LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {("b200", "vllm"): {("moe", "fp4"): "sglang"}}
+#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On a B200 vLLM
+#: multiplies MXFP4 experts with MXFP8 activations, as SGLang does, while its own table of the models' widths has 16-bit
+#: activations; TensorRT-LLM takes its own kernels for experts in fp8 blocks (``moe_config.backend: TRTLLM``), which
+#: SGLang runs too (``flashinfer_trtllm``), while its own table has DeepGEMM's.
+LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
+    ("b200", "vllm"): {("moe", "fp4"): "sglang"},
+    ("b200", "trtllm"): {("moe", "fp8_block"): "sglang"},
+}
 
 
 def data_folder(given: Path | None) -> Path:

@@ -59,6 +59,23 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Go on with the run in DIR; STUDY_OR_SLO may then be left out."),
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Recommend the cheapest that meets the SLO with at least this probability, 0 to 1; exit with 99 where "
+            "none has it.",
+        ),
+    ] = None,
+    recommend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="cheapest, best_value, lowest_latency or most_headroom (docs/confidence.md)."
+        ),
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(help="Most that the recommendation may cost, where its rule asks for it.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -74,9 +91,10 @@ def run(
     from hisearch.search.interrupts import Interrupts
 
     place = _place(workers, backend, scheduler, storage)
+    chosen = (*(settings or ()), *place.settings, *_chosen(confidence, recommend, usd_per_hour))
     with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
         try:
-            question = _question(study, (*(settings or ()), *place.settings), model, trace, keep, resume, quiet)
+            question = _question(study, chosen, model, trace, keep, resume, quiet)
             result = _search(question, resume, out, place, interrupts, quiet)
         except KeyboardInterrupt:
             output.note("interrupted before the search began")
@@ -96,6 +114,18 @@ def run(
         if not result.failure.examined:
             raise ValueError(f"{result.failure.text} {result.caution}")
         raise typer.Exit(NOTHING_FEASIBLE)
+    if result.unsure:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _chosen(confidence: float | None, recommend: str | None, usd_per_hour: float | None) -> list[str]:
+    """The options that stand for keys of a study, as settings."""
+    found = []
+    if recommend is not None:
+        found.append(f"spec.recommend={{rule: {recommend}}}")
+    if usd_per_hour is not None:
+        found.append(f"spec.recommend.usd_per_hour={usd_per_hour:g}")
+    return found + ([f"spec.confidence.at_least={confidence:g}"] if confidence is not None else [])
 
 
 @dataclass(frozen=True)

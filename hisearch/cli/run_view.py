@@ -7,7 +7,7 @@ from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
 from hisearch.api.study import StudyResult
-from hisearch.cli import output
+from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings
 from hisearch.report.page import FRONT_HEADING, caution, front_caption
@@ -26,7 +26,10 @@ def show(result: StudyResult) -> None:
     if recommendation is not None:
         output.say(f"Recommended for {result.resolved.name}", bold=True)
         output.say(f"{_sentence(result, recommendation.trial)}\n\n{recommendation.reason}")
+        if recommendation.against_baseline:
+            output.say(f"\n{recommendation.against_baseline}")
         _show_deployment(result, recommendation.trial)
+        confidence_view.show(result)
         if recommendation.runner_ups:
             output.heading("Runner-ups, of what was simulated on the whole trace")
             rows = [(describe(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
@@ -118,11 +121,10 @@ def _show_front(result: StudyResult) -> None:
 def _show_origin(result: StudyResult) -> None:
     """What the figures rest on, and where the rest is."""
     report = result.report_input()
-    profile, doubt, assumed = result.resolved.profile, caution(report), report.provenance.assumed_prices
+    profile, doubt, assumed = report.provenance.profile, caution(report), report.provenance.assumed_prices
     output.heading("What this rests on")
     output.say(
-        f"Step times: profile {profile.name}, {profile.spec.evidence}, error about "
-        f"{percent(profile.spec.relative_error)}."
+        f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
     if doubt is not None:
@@ -148,11 +150,14 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
     if found is not None:
         recommendation = {
             **_trial(found.trial),
+            "rule": found.rule,
             "reason": found.reason,
+            "against_baseline": found.against_baseline,
             "capacity": headroom,
             "runner_ups": [{**_trial(trial), "trade": trade} for trial, trade in found.runner_ups],
         }
-    profile, report = result.resolved.profile, result.report_input()
+    report = result.report_input()
+    profile = report.provenance.profile
     return {
         "study": result.resolved.name,
         "run_dir": result.run_dir,
@@ -165,12 +170,13 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "simulations": result.outcome.ending.used,
         "replayed": result.provenance["run"]["replayed"],
         "recommendation": recommendation,
+        "confidence": confidence_view.to_dict(result),
         "nearest_miss": None if result.nearest_miss is None else _trial(result.nearest_miss),
         "front": [_trial(trial) for trial in result.front],
         "profile": {
             "name": profile.name,
-            "evidence": profile.spec.evidence,
-            "relative_error": profile.spec.relative_error,
+            "evidence": profile.evidence,
+            "relative_error": profile.relative_error,
         },
         "assumed_prices": list(report.provenance.assumed_prices),
         "caution": caution(report),

@@ -313,6 +313,8 @@ def _make_room(sim, v, static, begin, end, missing):
     short = held + missing - store.capacity
     if short <= 0:
         return True
+    if missing == end - begin and not sim.offloading.arc and _trim_first(sim, v, short):
+        return True
     _spare_wanted(sim, v, static, begin, end)
     verdict = _evict(sim, v, short)
     if verdict == UNSETTLED:
@@ -357,6 +359,61 @@ def begin_store(sim, v, static, begin, end, r):
     store.stored += missing
     store.peak = max(store.peak, runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT))
     return missing
+
+
+@kernel
+def _own_end(sim, v, static, begin, end, r):
+    """The run that ends before block ``begin`` and that ``r`` stored and used last, if the next blocks only extend it.
+
+    So it is of a request that decodes. Its use waits, so that the blocks may join it (``_goes_on``); it is the deepest
+    of its trace-tree node, so that none of them is held.
+    """
+    if runs.low(sim, static) > begin or end > runs.high(sim, static):
+        return -1
+    d = sim.run_cover[v, static]
+    if d < 0 or not _goes_on(sim, v, d, begin, r):
+        return -1
+    offloaded = sim.offloaded[r]
+    if offloaded.use_age != sim.stores[v].age or sim.uses[v, offloaded.use_at].end != begin:
+        return -1
+    return d
+
+
+@kernel
+def _trim_first(sim, v, short):
+    """Whether the run that goes first could be trimmed of ``short`` blocks, without a look at any other."""
+    d = runs.first(sim, v, tl.RECENT)
+    if d < 0 or sim.runs[d].age == sim.stores[v].age or sim.runs[d].owner >= 0 or sim.runs[d].users > 0:
+        return False
+    if runs.length(sim, d) <= short:
+        return False
+    runs.trim(sim, v, d, short)
+    sim.stores[v].evicted += short
+    return True
+
+
+@kernel
+def extend(sim, v, static, begin, end, r):
+    """``begin_store`` and ``host_use.touch`` at once, where they come to moving two ends of runs; whether they did.
+
+    Most blocks are stored so: those that decodes complete, under lru and without a threshold.
+    """
+    if sim.offloading.arc or sim.offloading.threshold > 0:
+        return False
+    store = sim.stores[v]
+    d = _own_end(sim, v, static, begin, end, r)
+    if d < 0 or store.uses == sim.uses.shape[1]:
+        return False
+    count = end - begin
+    held = runs.size(sim, v, tl.RECENT)
+    short = held + count - store.capacity
+    if short > 0 and not _trim_first(sim, v, short):
+        return False
+    runs.extend(sim, v, d, count)
+    store.stored += count
+    store.peak = max(store.peak, held + count - max(short, 0))
+    host_use.move_last(sim, v, static, end, r)
+    return True
 
 
 @kernel

@@ -84,8 +84,8 @@ def _mark_used(sim, v, static, begin, end):
 
 
 @kernel
-def touch(sim, v, static, end, r):
-    """Request ``r`` uses all blocks of its path before ``end``, the last one first.
+def touch(sim, v, static, new, end, r):
+    """Request ``r`` uses all blocks of its path before ``end``, the last one first; those from ``new`` on just came in.
 
     Under lru the order matters only once eviction comes to a block that was used. Until then uses wait, and of a
     request that uses its path block by block the last one stands for all. Blocks that came in after a use that waits
@@ -102,12 +102,27 @@ def touch(sim, v, static, end, r):
         settle(sim, v)
     begin = 0
     if offloaded.use_age == store.age and sim.uses[v, offloaded.use_at].end <= end:
-        begin = sim.uses[v, offloaded.use_at].end
+        begin = min(sim.uses[v, offloaded.use_at].end, new)
         sim.uses[v, offloaded.use_at].end = 0
     _mark_used(sim, v, static, begin, end)
+    _append(sim, v, static, end, r)
+
+
+@kernel
+def _append(sim, v, static, end, r):
+    """The use of the path before ``end`` waits behind all others."""
+    store = sim.stores[v]
+    offloaded = sim.offloaded[r]
     offloaded.use_age = store.age
     offloaded.use_at = store.uses
     use = sim.uses[v, store.uses]
     use.end = end
     use.static = static
     store.uses += 1
+
+
+@kernel
+def move_last(sim, v, static, end, r):
+    """``touch`` where a use of ``r`` waits already, and what it did not reach is part of a run whose use waits."""
+    sim.uses[v, sim.offloaded[r].use_at].end = 0
+    _append(sim, v, static, end, r)

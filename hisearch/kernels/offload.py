@@ -85,7 +85,7 @@ def find(sim, w, r, static, known, on_device):
     size = sim.offloading.block_tokens
     v = store_of(sim, w)
     count = known // size
-    host_use.touch(sim, v, static, count, r)
+    host_use.touch(sim, v, static, count, count, r)
     if count * size - on_device < size:
         return 0
     first = on_device // size
@@ -209,19 +209,31 @@ def _prepare(sim, w, r, tokens):
 def store(sim, w, r, tokens):
     """Hand the manager the whole blocks among ``r``'s first ``tokens`` tokens that it has not dealt with."""
     size = sim.offloading.block_tokens
+    beyond = tokens - sim.offloaded[r].dealt_with * size
+    # Most calls end here, and of the others most are of one block: no call, no division.
+    if beyond >= size:
+        _store_blocks(sim, w, r, 1 if beyond < 2 * size else beyond // size)
+
+
+@kernel
+def _store_blocks(sim, w, r, blocks):
+    """Hand the manager so many blocks more."""
+    size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
-    if tokens < (offloaded.dealt_with + 1) * size:
-        return
-    count = tokens // size
+    count = offloaded.dealt_with + blocks
     v = store_of(sim, w)
     static = lists.path_end(sim, r)
-    stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)
+    if host_blocks.extend(sim, v, static, offloaded.dealt_with, count, r):
+        stored = blocks
+    else:
+        stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)
+        if stored > 0:
+            host_use.touch(sim, v, static, offloaded.dealt_with, count, r)
     if stored < 0:
         sim.connectors[w].lagging = 1
         return
     offloaded.dealt_with = count
     if stored > 0:
-        host_use.touch(sim, v, static, count, r)
         offloaded.storing = 1
         _prepare(sim, w, r, stored * size)
 

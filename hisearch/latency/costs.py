@@ -146,6 +146,7 @@ class CompiledCosts:
 
     components, idle_w_by_component: what each component takes of ``joules`` and ``idle_w``; empty where unknown.
     wave: of a worker with several attention groups; None where there is one.
+    regime_errors: by make-up of a step (prefill, decode, mixed), where the profile states them so; else relative_error.
     """
 
     seconds: StepCosts
@@ -158,3 +159,4 @@ class CompiledCosts:
     components: Mapping[str, StepCosts] = field(default_factory=dict)
     idle_w_by_component: Mapping[str, float] = field(default_factory=dict)
     wave: WaveCosts | None = None
+    regime_errors: Mapping[str, float] = field(default_factory=dict)

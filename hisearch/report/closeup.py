@@ -112,6 +112,42 @@ class TierCurve:
 
 
 @dataclass(frozen=True)
+class TierUse:
+    """What a tier did at the study's load, HBM first.
+
+    name: its medium, with its place where two tiers are made of the same. hit_rate: share of the prompt tokens that it
+    had, 0 to 1. peak: most of its room in use at once, all its stores together, 0 to 1. stored_gib, read_gib: moved
+    into it, and out of it. write_busy, read_busy: share of the time that its busiest link was busy, 0 to 1. The last
+    four are None of HBM.
+    """
+
+    name: str
+    hit_rate: float
+    peak: float
+    stored_gib: float | None = None
+    read_gib: float | None = None
+    write_busy: float | None = None
+    read_busy: float | None = None
+
+
+@dataclass(frozen=True)
+class StoreSeries:
+    """A store over time, or a tier's stores together. tier: 1 below HBM, …; held: share of the room in use, 0 to 1."""
+
+    name: str
+    tier: int
+    held: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TierTimeline:
+    """Stores over time. time_s: of each value of ``held``."""
+
+    time_s: tuple[float, ...]
+    stores: tuple[StoreSeries, ...]
+
+
+@dataclass(frozen=True)
 class CacheMark:
     """What a deployment's memory holds: name, and KV tokens of all stores up to it together."""
 
@@ -135,7 +171,11 @@ class IdealCache:
 
 @dataclass(frozen=True)
 class Closeup:
-    """All of it. trial: the number of the trial that was looked at. notes: what could not be looked at, and why."""
+    """All of it.
+
+    trial: the number of the trial that was looked at. notes: what could not be looked at, and why. tier_uses: empty
+    where there is HBM alone, and in folders of versions that did not keep them; tier_timeline: None then.
+    """
 
     trial: int
     loads: tuple[LoadPoint, ...]
@@ -144,6 +184,8 @@ class Closeup:
     tiers: tuple[TierCurve, ...]
     ideal: IdealCache | None
     notes: tuple[str, ...] = ()
+    tier_uses: tuple[TierUse, ...] = ()
+    tier_timeline: TierTimeline | None = None
 
     def to_json(self) -> str:
         """The text of ``closeup.json``; infinite figures as ``Infinity``, as Python writes them."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.report import closeup_figures as draw
-from hisearch.report.closeup import SHARES, IdealCache, LatencyCurve, TierCurve, WorkerTimeline
+from hisearch.report.closeup import SHARES, IdealCache, LatencyCurve, WorkerTimeline
 from hisearch.report.data import CostRow, LoadPoint, ReportInput
 from hisearch.report.drawing import Drawing, NumberTable
 from hisearch.report.importance import Importance, importance
 from hisearch.report.quantities import HOURS_PER_MONTH, UNDEFINED, percent, quantity, significant, usd
 from hisearch.report.terms import term_lines
+from hisearch.report.tier_drawings import tier_drawings
 from hisearch.search.deployments import hardware
 from hisearch.specs.wording import counted, listed
 
@@ -36,8 +37,8 @@ def closeup_drawings(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
         built.append((_latencies(look.latencies, who), draw.figure_latencies(look.latencies, data.slo)))
     if look is not None and look.ideal is not None:
         built.append((_ideal(look.ideal, who), draw.figure_ideal(look.ideal)))
-    if look is not None and look.tiers:
-        built.append((_tiers(look.tiers, who), draw.figure_tiers(look.tiers)))
+    if look is not None:
+        built += tier_drawings(look, who)
     if data.costs:
         names = _cost_names(data)
         built.append((_costs(data.costs, names), draw.figure_costs(data.costs, names)))
@@ -137,39 +138,6 @@ def _ideal(ideal: IdealCache, who: str) -> Drawing:
         NumberTable(
             "Memory and what an ideal cache of that size hits",
             ("Memory", "GiB for KV", "Ideal hit rate"),
-            tuple(rows),
-        ),
-    )
-
-
-def _tiers(curves: Sequence[TierCurve], who: str) -> Drawing:
-    rows = []
-    for curve in curves:
-        for point, freed in zip(curve.points, (*curve.returns(), None), strict=True):
-            here = " (chosen)" if point.gib == curve.chosen_gib else ""
-            rows.append(
-                (
-                    curve.name,
-                    f"{significant(point.gib)}{here}",
-                    percent(point.hit_rate),
-                    percent(point.own_hit_rate),
-                    f"{significant(point.ttft_p99_s)} s",
-                    usd(point.usd_per_hour),
-                    UNDEFINED if freed is None else f"${freed:,.2f}",
-                )
-            )
-    return Drawing(
-        "tiers",
-        "How large each cache tier should be",
-        f"The {who} with one tier of another size and all else as it is; a diamond is the chosen size, and sizes that "
-        "the engine or the host does not take are left out. Where a line is flat, more of the tier buys nothing. The "
-        "table says what the next dollar frees in machine time: above $1 the larger size pays for itself, where so "
-        "much time is freed that a machine can be given up.",
-        f"Hit rate and TTFT p99 over the size of {counted(len(curves), 'cache tier')}; the table has the same numbers.",
-        "half",
-        NumberTable(
-            "By size of each tier; the last column is of the step to the next larger size",
-            ("Tier", "GiB", "Hit rate", "of it here", "TTFT p99", "USD/hour", "Freed by the next dollar"),
             tuple(rows),
         ),
     )

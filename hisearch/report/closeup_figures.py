@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.report import theme
-from hisearch.report.closeup import SHARES, IdealCache, LatencyCurve, TierCurve, WorkerTimeline
+from hisearch.report.closeup import SHARES, IdealCache, LatencyCurve, WorkerTimeline
 from hisearch.report.data import CostRow, LoadPoint
 from hisearch.report.importance import Importance
 from hisearch.report.quantities import quantity
@@ -145,31 +145,6 @@ def figure_ideal(ideal: IdealCache) -> go.Figure:
         yaxis={"title": {"text": "Hit rate (% of prompt tokens)"}, "rangemode": "tozero"},
         legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
     )
-
-
-def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
-    """Hit rate and TTFT p99 over the size of each tier, the deployment's own size as a diamond."""
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    for index, curve in enumerate(curves):
-        line = {"color": COLOURS[index], "width": 2.5, "dash": DASHES[index]}
-        symbols = ["diamond" if point.gib == curve.chosen_gib else "circle" for point in curve.points]
-        sizes = [13 if symbol == "diamond" else 7 for symbol in symbols]
-        for row, values in enumerate(
-            ([100 * point.hit_rate for point in curve.points], [point.ttft_p99_s for point in curve.points]), start=1
-        ):
-            figure.add_scatter(
-                x=[_short(point.gib) for point in curve.points], y=[_short(value) for value in values],
-                mode="lines+markers", line=line, marker={"symbol": symbols, "size": sizes, "color": COLOURS[index]},
-                name=_plain(curve.name), showlegend=row == 1, row=row, col=1,
-                hovertemplate=f"%{{x:,}} GiB: %{{y}}<extra>{_plain(curve.name)}</extra>",
-            )  # fmt: skip
-    figure.update_yaxes(title={"text": "Hit rate (%)"}, row=1, col=1)
-    figure.update_yaxes(title={"text": "TTFT p99 (s)"}, rangemode="tozero", row=2, col=1)
-    figure.update_xaxes(type="log", tickformat=",.3~r", dtick="D2")
-    figure.update_xaxes(title={"text": "Size of the tier, all its stores (GiB)"}, row=2, col=1)
-    return theme.finish(figure, legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"})
 
 
 def figure_costs(rows: Sequence[CostRow], names: Sequence[str]) -> go.Figure:

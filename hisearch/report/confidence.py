@@ -1,8 +1,9 @@
 """How sure a recommendation is: ``confidence.json`` of a run folder, where it has one.
 
 The file's object has ``terms`` (label of an SLO term -> probability that it holds), ``intervals`` (metric -> [low,
-high], the range that it lies in, in the metric's own unit) and ``headroom`` (anything said of it). Further keys are
-allowed and left alone.
+high], the range that it lies in with probability ``level``, in the metric's own unit) and ``headroom`` (anything said
+of it); and, of what ``hisearch run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``contenders``,
+``rules``, ``sentences`` and ``simulations``. All may be left out; further keys are allowed and left alone.
 """
 
 from __future__ import annotations
@@ -19,12 +20,45 @@ CONFIDENCE = "confidence.json"
 
 
 @dataclass(frozen=True)
+class Contender:
+    """A deployment under the first draws. chance: that it meets the SLO; cheapest: that no cheaper one does."""
+
+    trial: int
+    draws: int
+    chance: float
+    cheapest: float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule recommends, why, and what that is against the engine's defaults."""
+
+    rule: str
+    trial: int
+    reason: str
+    against_baseline: str
+
+
+@dataclass(frozen=True)
 class Confidence:
-    """terms: label -> probability, 0 to 1. intervals: metric -> (low, high). headroom: as written."""
+    """terms: label -> probability, 0 to 1. intervals: metric -> (low, high). headroom: as written.
+
+    level: of the intervals, None where it is not said. summary: in words. satisfied: whether the probability that was
+    asked for is reached, None where none was. rules_within_usd: the price that rules which need one are shown within.
+    sentences: what would change the answer, by kind. simulations: by what they were for.
+    """
 
     terms: Mapping[str, float] = field(default_factory=dict)
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     headroom: Mapping[str, Any] = field(default_factory=dict)
+    level: float | None = None
+    summary: str = ""
+    satisfied: bool | None = None
+    contenders: tuple[Contender, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    rules_within_usd: float | None = None
+    sentences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    simulations: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_confidence(path: Path) -> Confidence | None:
@@ -42,11 +76,60 @@ def read_confidence(path: Path) -> Confidence | None:
         raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {type(data).__name__}")
+    level = data.get("level")
+    within = data.get("rules_within_usd_per_hour")
     return Confidence(
         {label: _probability(value, path, f"terms.{label}") for label, value in _object(data, "terms", path).items()},
         {name: _interval(value, path, f"intervals.{name}") for name, value in _object(data, "intervals", path).items()},
         _object(data, "headroom", path),
+        None if level is None else _probability(level, path, "level"),
+        _typed(data.get("summary", ""), str, path, "summary"),
+        None if data.get("satisfied") is None else _typed(data["satisfied"], bool, path, "satisfied"),
+        tuple(_contender(row, path, f"contenders[{at}]") for at, row in enumerate(_list(data, "contenders", path))),
+        tuple(_rule(row, path, f"rules[{at}]") for at, row in enumerate(_list(data, "rules", path))),
+        None if within is None else float(_typed(within, (int, float), path, "rules_within_usd_per_hour")),
+        {
+            kind: tuple(_typed(text, str, path, f"sentences.{kind}") for text in _typed(texts, list, path, kind))
+            for kind, texts in _object(data, "sentences", path).items()
+        },
+        {
+            what: _typed(count, int, path, f"simulations.{what}")
+            for what, count in _object(data, "simulations", path).items()
+        },
     )
+
+
+def _contender(row: Any, path: Path, key: str) -> Contender:
+    row = _typed(row, dict, path, key)
+    return Contender(
+        _typed(row.get("trial"), int, path, f"{key}.trial"),
+        _typed(row.get("draws"), int, path, f"{key}.draws"),
+        _probability(row.get("all_terms"), path, f"{key}.all_terms"),
+        _probability(row.get("cheapest"), path, f"{key}.cheapest"),
+    )
+
+
+def _rule(row: Any, path: Path, key: str) -> Rule:
+    row = _typed(row, dict, path, key)
+    return Rule(
+        _typed(row.get("rule"), str, path, f"{key}.rule"),
+        _typed(row.get("trial"), int, path, f"{key}.trial"),
+        _typed(row.get("reason"), str, path, f"{key}.reason"),
+        _typed(row.get("against_baseline"), str, path, f"{key}.against_baseline"),
+    )
+
+
+def _list(data: dict[str, Any], key: str, path: Path) -> list[Any]:
+    found: list[Any] = _typed(data.get(key, []), list, path, key)
+    return found
+
+
+def _typed(value: Any, kind: type | tuple[type, ...], path: Path, key: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = " or ".join(one.__name__ for one in kinds)
+        raise ValueError(f"{path}: {key}: expected {expected}, got {value!r}")
+    return value
 
 
 def _object(data: dict[str, Any], key: str, path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.report import figures, page
 from hisearch.report.closeup_drawings import closeup_drawings, importance_drawing
+from hisearch.report.conclusions import conclusions
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import STAGES, UNUSED, settings
 from hisearch.report.drawing import Drawing
@@ -61,6 +62,7 @@ def render(data: ReportInput) -> str:
         slo=page.slo_lines(data),
         sure=data.confidence is not None and bool(data.confidence.terms),
         facts=(*page.key_facts(data.highlighted, data.confidence), *page.growth(data)) if data.highlighted else (),
+        conclusions=conclusions(data),
         options=page.options(data),
         settings=page.chosen_settings(data),
         front=page.front_table(data),

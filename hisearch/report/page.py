@@ -115,9 +115,14 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
     for key, (name, show, unit, meaning) in _FACTS.items():
         if not math.isnan(found[key]):
             ends = confidence.intervals.get(key) if confidence is not None else None
-            spread = f"; {show(ends[0])} to {show(ends[1])} with confidence" if ends is not None else ""
+            spread = f"; {show(ends[0])} to {show(ends[1])} {_with_what(confidence)}" if ends is not None else ""
             facts.append(Fact(name, show(found[key]), unit, meaning + spread))
     return tuple(fact for fact in facts if fact.value != UNDEFINED)
+
+
+def _with_what(confidence: Confidence | None) -> str:
+    level = confidence.level if confidence is not None else None
+    return "with confidence" if level is None else f"with a probability of {level:.0%}"
 
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:

@@ -1,18 +1,20 @@
-"""Figures of the cache tiers of one simulated deployment: where hits come from, room, links, what more is worth.
+"""Figures of a deployment's cache tiers: where hits come from, links, room in use, and what sizes are worth.
 
-What is drawn is made apart from the drawing: ``hit_bars`` and ``occupancy_lines`` return plain data.
+What is drawn is made apart from the drawing: ``tier_uses`` and ``tier_timeline`` return plain data, which a run keeps
+in its ``closeup.json``.
 """
 
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from hisearch.report import theme
+from hisearch.report.closeup import StoreSeries, TierCurve, TierTimeline, TierUse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,10 +23,21 @@ if TYPE_CHECKING:
 #: A row of ``api.tiers.tier_rows``: HBM, then each tier below it.
 TierRow = Mapping[str, Any]
 
-_COLOURS = tuple(theme.STAGE_COLOURS.values())
+#: Of the tiers below HBM in order, each with a dash of its own; of HBM, and of what had to be computed.
+COLOURS = ("#3b82c4", "#c9701a", "#1f9a6c")
+DASHES = ("solid", "dash", "dot")
+_OF_HBM = "#8757c9"
+#: Of the directions of a link.
+_WRITTEN, _READ = "#d6336c", "#0c8599"
+#: Of the stores of a tier.
+_STORE_DASHES = ("solid", "dot", "dash", "dashdot")
 #: More stores than these are drawn as the sum of their tier.
 MOST_LINES = 8
 COMPUTED = "computed"
+_GIB = float(2**30)
+#: Least dollars freed by a dollar that are drawn as they are; an axis of factors has no place for less, or for nothing.
+LEAST_RETURN = 0.01
+_LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"}
 
 
 class Value(Protocol):
@@ -43,116 +56,149 @@ class Value(Protocol):
         """Price of the GiB."""
 
 
-class HitBar(NamedTuple):
-    """Share of the prompt tokens, in [0, 1], that a tier had; ``COMPUTED``: that none had."""
-
-    name: str
-    share: float
-
-
-class OccupancyLine(NamedTuple):
-    """A store, or a tier's stores together: time_s (T,), held: share of the capacity (T,), in [0, 1]."""
-
-    name: str
-    tier: int
-    time_s: npt.NDArray[np.float64]
-    held: npt.NDArray[np.float64]
+def tier_uses(rows: Sequence[TierRow]) -> tuple[TierUse, ...]:
+    """What each tier did, HBM first; media of two tiers carry their place."""
+    media = [str(row["tier"]) for row in rows]
+    names = [f"{name} (tier {k})" if media.count(name) > 1 else name for k, name in enumerate(media)]
+    return tuple(_use(name, row) for name, row in zip(names, rows, strict=True))
 
 
-def tier_names(rows: Sequence[TierRow]) -> list[str]:
-    """Names of the tiers, HBM first: the medium, with its place where two tiers are made of the same."""
-    media = [_plain(str(row["tier"])) for row in rows]
-    return [f"{name} (tier {k})" if media.count(name) > 1 else name for k, name in enumerate(media)]
+def _use(name: str, row: TierRow) -> TierUse:
+    room = int(row["capacity_tokens"])
+    hits, peak = _digits(row["hit_rate"]), _digits(row["peak_tokens"] / room) if room else 0.0
+    if "read_utilisation" not in row:
+        return TierUse(name, hits, peak)
+    return TierUse(
+        name,
+        hits,
+        peak,
+        _digits(row["stored_bytes"] / _GIB),
+        _digits(row["read_bytes"] / _GIB),
+        _digits(row["write_utilisation"]),
+        _digits(row["read_utilisation"]),
+    )
 
 
-def hit_bars(rows: Sequence[TierRow]) -> list[HitBar]:
-    """Where prompt tokens came from at the first admission; the shares add up to 1."""
-    bars = [HitBar(name, float(row["hit_rate"])) for name, row in zip(tier_names(rows), rows, strict=True)]
-    return [*bars, HitBar(COMPUTED, max(1.0 - sum(bar.share for bar in bars), 0.0))]
+def computed_share(uses: Sequence[TierUse]) -> float:
+    """Share of the prompt tokens that no tier had."""
+    return max(1.0 - sum(use.hit_rate for use in uses), 0.0)
 
 
-def occupancy_lines(series: pd.DataFrame) -> list[OccupancyLine]:
-    """One line for each store, or for each tier where there are more than ``MOST_LINES`` stores.
+def tier_timeline(series: pd.DataFrame) -> TierTimeline:
+    """A line for each store, or for each tier where there are more than ``MOST_LINES`` stores.
 
     Args:
         series: ``SimulatedDeployment.tier_series`` at regular times, the same for all stores.
     """
     together = len(series[["tier", "store"]].drop_duplicates()) > MOST_LINES
-    lines = []
+    stores = []
     for tier in sorted(set(series["tier"].tolist())):
         of_tier = series[series["tier"] == tier]
-        medium = _plain(str(of_tier["medium"].iloc[0]))
-        if together:
-            at = of_tier.groupby("time_s", sort=True)[["held_tokens", "capacity_tokens"]].sum()
-            share = (at["held_tokens"] / at["capacity_tokens"]).to_numpy(np.float64)
-            lines.append(OccupancyLine(f"{medium}, all stores", tier, at.index.to_numpy(np.float64), share))
-            continue
-        for store in sorted(set(of_tier["store"].tolist())):
-            mine = of_tier[of_tier["store"] == store]
-            share = (mine["held_tokens"] / mine["capacity_tokens"]).to_numpy(np.float64)
-            lines.append(OccupancyLine(f"{medium} {store}", tier, mine["time_s"].to_numpy(np.float64), share))
-    return lines
+        medium = str(of_tier["medium"].iloc[0])
+        groups = [(", all stores", of_tier)] if together else of_tier.groupby("store", sort=True)
+        for store, mine in groups:
+            at = mine.groupby("time_s", sort=True)[["held_tokens", "capacity_tokens"]].sum()
+            held = at["held_tokens"].to_numpy(np.float64) / at["capacity_tokens"].to_numpy(np.float64)
+            name = f"{medium}{store}" if together else f"{medium} {store}"
+            stores.append(StoreSeries(name, tier, tuple(_digits(share) for share in held)))
+    return TierTimeline(tuple(sorted({float(at_s) for at_s in series["time_s"]})), tuple(stores))
 
 
-def figure_tier_hits(rows: Sequence[TierRow]) -> go.Figure:
-    """Share of the prompt tokens that each tier had, and of those that had to be computed."""
-    import plotly.graph_objects as go
+def figure_tier_use(uses: Sequence[TierUse]) -> go.Figure:
+    """Share of the prompt tokens that each tier had and that had to be computed; use of each tier's busiest link."""
+    from plotly.subplots import make_subplots
 
-    figure = go.Figure()
-    for k, bar in enumerate(hit_bars(rows)):
+    figure = make_subplots(rows=2, cols=1, vertical_spacing=0.3, row_heights=[len(uses) + 1, len(uses) - 1])
+    names = [*(_plain(use.name) for use in uses), COMPUTED]
+    figure.add_bar(
+        y=names,
+        x=[round(100 * share, 2) for share in (*(use.hit_rate for use in uses), computed_share(uses))],
+        orientation="h", showlegend=False, row=1, col=1,
+        marker_color=[_OF_HBM, *(_colour(k) for k in range(1, len(uses))), theme.FAINT],
+        hovertemplate="%{y}: %{x:.1f} % of the prompt tokens<extra></extra>",
+    )  # fmt: skip
+    below = uses[1:]
+    for name, busy, colour in (
+        ("link, written", [use.write_busy for use in below], _WRITTEN),
+        ("link, read", [use.read_busy for use in below], _READ),
+    ):
         figure.add_bar(
-            y=["prompt tokens"],
-            x=[100 * bar.share],
-            name=bar.name,
-            orientation="h",
-            marker_color=theme.FAINT if bar.name == COMPUTED else _COLOURS[k % len(_COLOURS)],
-            hovertemplate=f"{bar.name}: %{{x:.1f}} %<extra></extra>",
-        )
-    axis = {"title": {"text": "Prompt tokens (%)"}, "range": [0, 100]}
-    return _finish(figure, barmode="stack", xaxis=axis, yaxis={"visible": False}, height=180)
+            y=[_plain(use.name) for use in below], x=[round(100 * (share or 0.0), 2) for share in busy],
+            orientation="h", name=name, marker_color=colour, row=2, col=1,
+            hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} % of the time<extra></extra>",
+        )  # fmt: skip
+    figure.update_yaxes(autorange="reversed")
+    figure.update_xaxes(title={"text": "Prompt tokens (%)"}, rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(title={"text": "Time that the busiest link is in use (%)"}, rangemode="tozero", row=2, col=1)
+    return theme.finish(figure, barmode="group", legend=_LEGEND)
 
 
-def figure_tier_occupancy(series: pd.DataFrame) -> go.Figure:
-    """How full the stores of each tier were over time; ``series`` as of ``occupancy_lines``."""
+def figure_tier_room(timeline: TierTimeline) -> go.Figure:
+    """How full the stores of each tier were over time."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    dashes = ("solid", "dot", "dash", "dashdot")
     drawn: dict[int, int] = {}
-    for line in occupancy_lines(series):
-        number = drawn.get(line.tier, 0)
-        drawn[line.tier] = number + 1
+    for store in timeline.stores:
+        number = drawn.get(store.tier, 0)
+        drawn[store.tier] = number + 1
         figure.add_scatter(
-            x=line.time_s,
-            y=100 * line.held,
-            name=line.name,
-            mode="lines",
-            line={"color": _COLOURS[line.tier % len(_COLOURS)], "dash": dashes[number % len(dashes)], "shape": "hv"},
-            hovertemplate=f"{line.name} at %{{x:,.0f}} s: %{{y:.1f}} %<extra></extra>",
-        )
-    return _finish(
+            x=timeline.time_s, y=[round(100 * share, 2) for share in store.held], name=_plain(store.name), mode="lines",
+            line={"color": _colour(store.tier), "dash": _STORE_DASHES[number % 4], "shape": "hv"},
+            hovertemplate=f"{_plain(store.name)} at %{{x:,.0f}} s: %{{y:.1f}} %<extra></extra>",
+        )  # fmt: skip
+    return theme.finish(
         figure,
-        xaxis={"title": {"text": "Simulated time (s)"}},
+        xaxis={"title": {"text": "Time (s)"}},
         yaxis={"title": {"text": "Room in use (%)"}, "range": [0, 105]},
+        legend=_LEGEND,
+        showlegend=True,
     )
 
 
-def figure_link_utilisation(rows: Sequence[TierRow]) -> go.Figure:
-    """Busy share of each tier's busiest link, in each direction."""
-    import plotly.graph_objects as go
+def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
+    """Hit rate, TTFT p99 and what the next dollar frees over the size of each tier; a diamond is the chosen size."""
+    from plotly.subplots import make_subplots
 
-    names = tier_names(rows)
-    below = [(name, row) for name, row in zip(names, rows, strict=True) if "read_utilisation" in row]
-    figure = go.Figure()
-    for key, name, colour in (("write_utilisation", "written", 0), ("read_utilisation", "read", 1)):
-        figure.add_bar(
-            x=[tier for tier, _ in below],
-            y=[100 * row[key] for _, row in below],
-            name=name,
-            marker_color=_COLOURS[colour],
-            hovertemplate=f"%{{x}}, {name}: %{{y:.1f}} % of the time<extra></extra>",
-        )
-    return _finish(figure, barmode="group", yaxis={"title": {"text": "Busiest link in use (%)"}, "range": [0, 105]})
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07)
+    for index, curve in enumerate(curves):
+        colour, dash = _colour(index + 1), DASHES[index]
+        symbols = ["diamond" if point.gib == curve.chosen_gib else "circle" for point in curve.points]
+        marker = {"symbol": symbols, "size": [13 if s == "diamond" else 7 for s in symbols], "color": colour}
+        for row, values in enumerate(
+            ([100 * point.hit_rate for point in curve.points], [point.ttft_p99_s for point in curve.points]), start=1
+        ):
+            figure.add_scatter(
+                x=[_short(point.gib) for point in curve.points], y=[_short(value) for value in values],
+                mode="lines+markers", line={"color": colour, "width": 2.5, "dash": dash}, marker=marker,
+                name=_plain(curve.name), showlegend=row == 1, row=row, col=1,
+                hovertemplate=f"%{{x:,}} GiB: %{{y}}<extra>{_plain(curve.name)}</extra>",
+            )  # fmt: skip
+        _add_returns(figure, curve, colour, dash)
+    figure.add_hline(y=1, line={"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}, row=3, col=1)
+    figure.update_yaxes(title={"text": "Hit rate (%)"}, row=1, col=1)
+    figure.update_yaxes(title={"text": "TTFT p99 (s)"}, rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(
+        title={"text": "Next $ frees ($)"}, type="log", tickformat=",.3~r", tickprefix="$", dtick=1, row=3, col=1
+    )
+    figure.update_xaxes(type="log", tickformat=",.3~r", dtick="D2")
+    figure.update_xaxes(title={"text": "Size of the tier, all its stores (GiB)"}, row=3, col=1)
+    return theme.finish(figure, legend=_LEGEND)
+
+
+def _add_returns(figure: go.Figure, curve: TierCurve, colour: str, dash: str) -> None:
+    """A level from each size to the next: dollars of machine time that a dollar spent on that step frees."""
+    returns = curve.returns()
+    if not returns:
+        return
+    levels = [*returns, returns[-1]]
+    figure.add_scatter(
+        x=[_short(point.gib) for point in curve.points],
+        y=[None if level is None else _short(max(level, LEAST_RETURN)) for level in levels],
+        mode="lines", line={"color": colour, "width": 2.5, "dash": dash, "shape": "hv"}, showlegend=False,
+        text=["" if level is None else f"${level:,.2f}" for level in levels], row=3, col=1,
+        hovertemplate=f"from %{{x:,}} GiB on: a dollar frees %{{text}}<extra>{_plain(curve.name)}</extra>",
+    )  # fmt: skip
 
 
 def figure_tier_values(values: Sequence[Value]) -> go.Figure:
@@ -162,18 +208,19 @@ def figure_tier_values(values: Sequence[Value]) -> go.Figure:
     figure = go.Figure()
     tiers = [f"{_plain(value.tier)} (tier {k})" for k, value in enumerate(values, 1)]
     bars = (
-        ("frees", [value.usd_per_hour_saved_per_gib for value in values], 2),
-        ("costs", [value.usd_per_gib_hour for value in values], 1),
+        ("frees", [value.usd_per_hour_saved_per_gib for value in values], COLOURS[2]),
+        ("costs", [value.usd_per_gib_hour for value in values], COLOURS[1]),
     )
     for name, usd, colour in bars:
         figure.add_bar(
             x=tiers,
             y=usd,
             name=name,
-            marker_color=_COLOURS[colour],
+            marker_color=colour,
             hovertemplate=f"%{{x}} {name} $%{{y:.6f}} a GiB-hour<extra></extra>",
         )
-    return _finish(figure, barmode="group", yaxis={"title": {"text": "USD per GiB-hour"}, "rangemode": "tozero"})
+    yaxis = {"title": {"text": "USD per GiB-hour"}, "rangemode": "tozero"}
+    return theme.finish(figure, barmode="group", yaxis=yaxis, legend=_LEGEND)
 
 
 def _plain(name: str) -> str:
@@ -181,8 +228,15 @@ def _plain(name: str) -> str:
     return html.escape(name, quote=False)
 
 
-def _finish(figure: go.Figure, **layout: Any) -> go.Figure:
-    """The house's template and margins."""
-    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-    margin = {"l": 10, "r": 10, "t": 34, "b": 10}
-    return figure.update_layout(template=theme.template("light"), legend=legend, margin=margin, **layout)
+def _colour(tier: int) -> str:
+    """Of the tier ``tier``, from 1 on below HBM."""
+    return COLOURS[(tier - 1) % len(COLOURS)]
+
+
+def _digits(value: float) -> float:
+    """Four significant digits: what a figure can show."""
+    return float(f"{value:.4g}")
+
+
+def _short(value: float) -> float | None:
+    return _digits(value) if math.isfinite(value) else None

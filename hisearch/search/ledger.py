@@ -131,6 +131,15 @@ class Ledger:
         of_one = math.ceil(self.simulations / len(self.trials)) if self.trials else self._simulations_each
         return max(room // of_one, min(room, 1))
 
+    def extend(self, simulations: int) -> None:
+        """Allow so many simulations more than the trials so far, whatever the budget says: for what follows a search.
+
+        Seconds go on to count. A search that an interrupt or its seconds ended stays ended.
+        """
+        self._budget = self._budget.model_copy(update={"simulations": max(self.simulations + simulations, 1)})
+        if self.stopped == "simulations":
+            self.stopped = ""
+
     def untried(self) -> set[str]:
         """What of the search's wishes the budget left out, in the words of ``run``."""
         return {what for key, what in self._refused.items() if key not in self._by_key}

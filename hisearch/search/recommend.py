@@ -37,7 +37,7 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
     if best is None:
         return None
     reason = _reason(best, feasible, comparable, objectives)
-    return Recommendation(best, reason, tuple(_runner_ups(best, feasible, objectives)))
+    return Recommendation(best, reason, runner_ups(best, feasible, objectives))
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
@@ -49,8 +49,8 @@ def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | N
     best = front(feasible, objectives)
     if not best:
         return None
-    price = min(_price(trial) for trial in best)
-    best = [trial for trial in best if _price(trial) == price]
+    price = min(price_of(trial) for trial in best)
+    best = [trial for trial in best if price_of(trial) == price]
     margin = max(trial.worst_margin for trial in best) - EQUAL_MARGIN
     best = [trial for trial in best if trial.worst_margin >= margin]
     goodput = max(trial.metrics["goodput_rps"] for trial in best) * (1 - EQUAL_GOODPUT)
@@ -68,12 +68,12 @@ def widest(best: Trial, trials: Sequence[Trial]) -> Trial | None:
 
     None where that is not wider by more than ``EQUAL_MARGIN``. It may be off the front: margin is no objective.
     """
-    equal = [trial for trial in trials if trial.comparable and trial.feasible and _price(trial) == _price(best)]
+    equal = [trial for trial in trials if trial.comparable and trial.feasible and price_of(trial) == price_of(best)]
     found = max(equal, key=lambda trial: (trial.worst_margin, -trial.number), default=None)
     return found if found is not None and found.worst_margin > best.worst_margin + EQUAL_MARGIN else None
 
 
-def _price(trial: Trial) -> float:
+def price_of(trial: Trial) -> float:
     """Dollars per hour without the last bits, in which sums in another order differ."""
     return round(trial.metrics["usd_per_hour"], 6)
 
@@ -100,10 +100,11 @@ def term_in_words(check: Check) -> str:
     if isinstance(check, LimitCheck):
         asked = "at least" if check.at_least else "at most"
         return f"{check.label} {check.value:.4g} of {asked} {check.bound:g}: {verdict}"
-    return f"{check.label} {_seconds(check.value_s or 0.0)} of at most {_seconds(check.bound_s)}: {verdict}"
+    return f"{check.label} {in_seconds(check.value_s or 0.0)} of at most {in_seconds(check.bound_s)}: {verdict}"
 
 
-def _seconds(value_s: float) -> str:
+def in_seconds(value_s: float) -> str:
+    """``0.61 s``, ``43 ms``."""
     return f"{value_s * 1e3:.3g} ms" if value_s < 0.1 else f"{value_s:.3g} s"
 
 
@@ -118,14 +119,14 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
         f"hour for {metrics['goodput_rps']:.3g} good requests per second, its tightest term being "
         f"{term_in_words(tightest)}."
     )
-    serving = cheapest([trial for trial in feasible if _price(trial) < _price(best)], objectives)
+    serving = cheapest([trial for trial in feasible if price_of(trial) < price_of(best)], objectives)
     if serving is not None:
-        count = sum(_price(trial) < _price(best) for trial in feasible)
+        count = sum(price_of(trial) < price_of(best) for trial in feasible)
         return (
-            f"{first} The SLO is also met by {counted(count, 'cheaper one')}, from ${_price(serving):,.2f} per hour "
+            f"{first} The SLO is also met by {counted(count, 'cheaper one')}, from ${price_of(serving):,.2f} per hour "
             f"({describe(serving.deployment)}), but beaten in those objectives, of which price is none."
         )
-    cheaper = [trial for trial in comparable if not trial.feasible and _price(trial) < _price(best)]
+    cheaper = [trial for trial in comparable if not trial.feasible and price_of(trial) < price_of(best)]
     nearest = nearest_miss(cheaper)
     if nearest is None:
         return f"{first} Nothing cheaper was simulated on the whole trace."
@@ -141,12 +142,12 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
     )
 
 
-def _runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> list[tuple[Trial, str]]:
+def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
     """Up to five distinct alternatives with what each would trade."""
     pool = best.deployment.pool
     elsewhere = [t for t in feasible if t.deployment.pool.accelerator != pool.accelerator]
     other_engine = [t for t in feasible if t.deployment.pool.engine.name != pool.engine.name]
-    cheaper = [t for t in feasible if _price(t) < _price(best)]
+    cheaper = [t for t in feasible if price_of(t) < price_of(best)]
     least_s = min(t.metrics["ttft_p99_s"] for t in feasible)
     fastest = [t for t in feasible if t.metrics["ttft_p99_s"] == least_s]
     choices = [
@@ -162,7 +163,7 @@ def _runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str
         if trial is not None and trial.number not in taken:
             taken.add(trial.number)
             found.append((trial, f"{title}: {_trade(best, trial)}"))
-    return found
+    return tuple(found)
 
 
 def _trade(best: Trial, other: Trial) -> str:
@@ -173,7 +174,7 @@ def _trade(best: Trial, other: Trial) -> str:
     ]
     for key, name in (("ttft_p99_s", "TTFT p99"), ("tpot_p99_s", "TPOT p99")):
         if not math.isnan(best.metrics[key]) and not math.isnan(other.metrics[key]):
-            parts.append(f"{name} {_seconds(other.metrics[key])} instead of {_seconds(best.metrics[key])}")
+            parts.append(f"{name} {in_seconds(other.metrics[key])} instead of {in_seconds(best.metrics[key])}")
     if round(best.worst_margin, 2) != round(other.worst_margin, 2):
         parts.append(f"tightest margin {other.worst_margin:.0%} instead of {best.worst_margin:.0%}")
     return ", ".join(parts)

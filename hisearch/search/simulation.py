@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.hardware.price_book import PriceBook
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
@@ -120,6 +120,12 @@ class Simulation:
         """What is simulated on."""
         return self._world
 
+    @property
+    def book(self) -> PriceBook:
+        """What everything costs."""
+        world = self._world
+        return PriceBook(world.accelerators, world.hosts, world.media, world.devices)
+
     def kv_capacity_tokens(self, pool: PoolSpec) -> int:
         """KV tokens that one worker holds.
 
@@ -149,11 +155,7 @@ class Simulation:
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment."""
-        return self._cost(deployment).total
-
-    def _cost(self, deployment: DeploymentSpec) -> CostBreakdown:
-        world = self._world
-        return deployment_cost(deployment, world.accelerators, world.hosts, world.media, world.devices)
+        return self.book.breakdown(deployment).total
 
     def plan(self, pool: PoolSpec) -> WorkerPlan:
         """The pool's worker, compiled at first use; replicas share it."""
@@ -183,20 +185,50 @@ class Simulation:
         return replace(found, metrics=metrics, simulations=most.simulations)
 
     def _evaluate_once(self, job: Job) -> Evaluation:
-        from hisearch.simulate.engine import simulate
+        trace = self.slice(job.slice_fraction)
+        return self._scored(job.deployment, self.plan(job.deployment.pool), trace, job.load, self._give_up(job, trace))
 
-        pool = job.deployment.pool
-        plan, trace = self.plan(pool), self.slice(job.slice_fraction)
+    def evaluate_disturbed(
+        self,
+        deployment: DeploymentSpec,
+        trace: CompiledTrace,
+        disturb: Callable[[CompiledCosts], CompiledCosts],
+        load: float = 1.0,
+    ) -> Evaluation:
+        """Simulate a deployment on another trace, with other step costs, and score it.
+
+        Args:
+            deployment: what is simulated.
+            trace: on what.
+            disturb: its workers' step costs, from compiled ones; nothing is compiled again.
+            load: factor on the study's own.
+
+        Raises:
+            ValueError: the deployment cannot be built or simulated.
+        """
+        plan = self.plan(deployment.pool)
+        return self._scored(deployment, replace(plan, costs=disturb(plan.costs)), trace, load)
+
+    def _scored(
+        self,
+        deployment: DeploymentSpec,
+        plan: WorkerPlan,
+        trace: CompiledTrace,
+        load: float = 1.0,
+        give_up: GiveUp | None = None,
+    ) -> Evaluation:
+        from hisearch.simulate.engine import NEVER, simulate
+
         result = simulate(
             plan,
             trace,
-            replicas=pool.replicas,
-            router=job.deployment.router,
+            replicas=deployment.pool.replicas,
+            router=deployment.router,
             seed=self._world.seed,
-            load=self._world.load * job.load,
-            give_up=self._give_up(job, trace),
+            load=self._world.load * load,
+            give_up=give_up if give_up is not None else NEVER,
         )
-        cost = self._cost(job.deployment)
+        cost = self.book.breakdown(deployment)
         score = evaluate(
             result,
             self._world.slo,

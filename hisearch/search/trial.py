@@ -10,7 +10,7 @@ from hisearch.score.metrics import metric_of
 from hisearch.score.terms import Check, RejectionCheck, TermCheck, is_of_size
 from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import MAXIMISED
+from hisearch.specs.study import MAXIMISED, RuleName
 
 __all__ = ["Recommendation", "TermCheck", "Trial", "is_maximised", "metric_of"]
 
@@ -90,8 +90,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The deployment to buy, why, and what stands next to it."""
+    """The deployment to buy, why, and what stands next to it.
+
+    rule: by which it was chosen (``hisearch.specs.study.RuleName``). against_baseline: a sentence that holds it against
+    ``baseline``; "" where that was not simulated.
+    """
 
     trial: Trial
     reason: str
     runner_ups: tuple[tuple[Trial, str], ...] = ()
+    rule: RuleName = "cheapest"
+    baseline: Trial | None = None
+    against_baseline: str = ""

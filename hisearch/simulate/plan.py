@@ -285,7 +285,11 @@ def check_simulated(pool: PoolSpec) -> None:
         return
     if pool.mover not in SIMULATED_MOVERS[pool.engine.name]:
         title, known = ENGINE_TITLES[pool.engine.name], " or ".join(SIMULATED_MOVERS[pool.engine.name])
-        message = f"{MOVER_TITLES[pool.mover]} under {title} can be exported, not simulated; simulated is {known}"
+        message = (
+            f"{MOVER_TITLES[pool.mover]} under {title} can be exported, not simulated; simulated is {known}, which is "
+            f"nearest with a store of the same size behind host memory, and LMCache under vLLM. {title} asks LMCache "
+            "while it matches a prefix, and loads into its radix tree there: rules of their own, not built yet"
+        )
         raise TierRefused(pool.name, TierProblem("movement.mover", message))
     for index, tier in enumerate(pool.tiers):
         if tier.ttl_s is not None and not may_expire(pool.mover, index):

@@ -8,7 +8,9 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hisearch.specs.errors import KeyedError
 
 API_VERSION = "hisearch/v1"
 
@@ -77,13 +79,32 @@ class Provenance(Strict):
     notes: str = Field("", description="What was assumed, converted or left out.")
 
 
+def check_price_range(key: str, bounds: tuple[float, float] | None, price: float) -> None:
+    """Refuse a range that does not hold the price.
+
+    Raises:
+        KeyedError: with ``key``.
+    """
+    if bounds is not None and not bounds[0] <= price <= bounds[1]:
+        expected = f"expected low <= {price:g} <= high, got [{bounds[0]:g}, {bounds[1]:g}]"
+        raise KeyedError((key,), f"{expected}; leave it out where the price is exact")
+
+
 class Price(Strict):
     """A price per hour. Shipped prices are assumptions for the user to edit, and say so."""
 
     usd_per_hour: NonNegative = Field(description="Of one accelerator, or of one whole host.")
+    range_usd_per_hour: tuple[NonNegative, NonNegative] | None = Field(
+        None, description="Least and most that it may turn out to be; exact where absent."
+    )
     evidence: Evidence = Field("assumed", description="How the price is known; reports mark assumed ones.")
     source: str = Field(min_length=1, description="Price list, contract or assumption it was taken from.")
     as_of: datetime.date = Field(description="Day on which it was looked up.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Price:
+        check_price_range("range_usd_per_hour", self.range_usd_per_hour, self.usd_per_hour)
+        return self
 
 
 class Metadata(Strict):

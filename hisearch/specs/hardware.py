@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, DType, NonNegative, NonNegativeInt, Positive, Price, Provenance, Strict
+from hisearch.specs.base import (
+    Count,
+    DType,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Price,
+    Provenance,
+    Strict,
+    check_price_range,
+)
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.systolic import SystolicSpec
 
@@ -73,9 +83,17 @@ class MediumSpec(Strict):
     queue_depth: Count = Field(1, description="Operations in flight.")
     capacity_bytes: Positive = Field(description="Size of one device, DIMM set or pool.")
     usd_per_gib_hour: NonNegative = Field(description="Price of what a tier takes of it.")
+    range_usd_per_gib_hour: tuple[NonNegative, NonNegative] | None = Field(
+        None, description="Least and most that it may turn out to be; exact where absent."
+    )
     energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte read or written.")
     scope: ScopeName = Field(description="Who usually shares a store of it: a Tier's scope where that has none.")
     provenance: Provenance = Field(description="Where the facts come from.")
+
+    @model_validator(mode="after")
+    def _check(self) -> MediumSpec:
+        check_price_range("range_usd_per_gib_hour", self.range_usd_per_gib_hour, self.usd_per_gib_hour)
+        return self
 
 
 class BasePartsSpec(Strict):

@@ -319,6 +319,61 @@ class LimitSpec(Strict):
         return self.at_most if self.at_most is not None else self.at_least or 0.0
 
 
+#: Rules by which a deployment is recommended; see ``RecommendSpec``.
+RuleName = Literal["cheapest", "best_value", "lowest_latency", "most_headroom"]
+
+
+class RecommendSpec(Strict):
+    """Which of the deployments that meet the SLO is recommended."""
+
+    rule: RuleName = Field(
+        "cheapest",
+        description="cheapest; best_value: the knee of the front; lowest_latency: of the first latency objective, "
+        "within usd_per_hour; most_headroom: the largest load that still meets the SLO (docs/confidence.md).",
+    )
+    usd_per_hour: Positive | None = Field(
+        None, description="Most that may be spent; lowest_latency needs it, cheapest does not take it."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> RecommendSpec:
+        if self.rule == "lowest_latency" and self.usd_per_hour is None:
+            raise KeyedError(("usd_per_hour",), "rule lowest_latency needs the most that may be spent")
+        if self.rule == "cheapest" and self.usd_per_hour is not None:
+            raise KeyedError(("usd_per_hour",), "rule cheapest spends as little as it can; leave it out")
+        return self
+
+
+class ConfidenceSpec(Strict):
+    """How sure a recommendation is: simulations beyond the budget's, under stated errors, resampled traffic, prices."""
+
+    at_least: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Recommend the cheapest deployment that meets the SLO with at least this probability; null for "
+        "the rule's own choice.",
+    )
+    level: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="Of the intervals.")
+    draws: NonNegativeInt = Field(64, description="Simulations of the recommended deployment; 0: none at all.")
+    contender_draws: NonNegativeInt = Field(
+        8, description="Simulations of each runner-up, the first of the same draws."
+    )
+    what_if: NonNegativeInt = Field(
+        120, description="Most simulations for what would change the answer, the baseline and the other rules."
+    )
+    search: NonNegativeInt = Field(
+        600, description="With at_least: most simulations of dearer deployments and further replicas."
+    )
+    seconds: Positive = Field(
+        300, description="No new simulation is started after this time; the only limit that depends on the machine."
+    )
+    correlation: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="Between the step-time errors of prefill, decode and mixed steps; an assumption."
+    )
+    assumed_price_error: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.25, description="Prices that are assumed and state no range may be off by this share either way."
+    )
+
+
 class StudySpec(Strict):
     """The question: which deployment serves this workload within this SLO, at what price?"""
 
@@ -341,6 +396,8 @@ class StudySpec(Strict):
         "(seconds, dollars, watts, joules): {usd_per_hour: {at_most: 40}, mean_w: {at_most: 6000}}.",
     )
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search.")
+    recommend: RecommendSpec = Field(RecommendSpec(), description="What to recommend.")
+    confidence: ConfidenceSpec = Field(ConfidenceSpec(), description="How sure to be of it.")
     seed: Seed = Field(0, description="Of everything random.")
     storage: Annotated[str, AfterValidator(refuse_secrets)] | None = Field(
         None,
@@ -364,6 +421,11 @@ class StudySpec(Strict):
             wanted, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
             if given is None:
                 raise KeyedError(("limits", name), f"needs {wanted}")
+        if self.confidence.at_least is not None and self.recommend.rule != "cheapest":
+            expected = "expected rule cheapest: at_least looks for the cheapest that is likely enough"
+            raise KeyedError(("recommend", "rule"), f"{expected}, got {self.recommend.rule}")
+        if self.confidence.at_least is not None and not self.confidence.draws:
+            raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
         return self
 
     @property

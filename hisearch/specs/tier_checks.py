@@ -9,7 +9,7 @@ from typing import get_args
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
 from hisearch.specs.parallelism import Parallelism, workers_per_node
-from hisearch.specs.tiers import TierSpec, mover_title, shares_memory
+from hisearch.specs.tiers import TierSpec, mover_title, not_shared, shares_memory
 
 _GIB = 1024.0**3
 
@@ -60,10 +60,7 @@ def _mover_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> Iterator
             "tiers.0.medium", f"{title} needs host memory (dram or cxl) here, {nearest.medium} is {medium.kind}"
         )
     elif not shares_memory(pool.engine.name, pool.mover) and scope_of(nearest, medium) != "worker":
-        yield TierProblem(
-            "tiers.0.scope",
-            f"{scope_of(nearest, medium)}: {title}'s nearest tier is each worker's own; set scope: worker",
-        )
+        yield TierProblem("tiers.0.scope", not_shared(pool.engine.name, pool.mover, scope_of(nearest, medium)))
     if pool.mover == "lmcache":
         yield from _lmcache_problems(pool, media)
     if pool.mover == "hicache" and len(pool.tiers) > 2:

@@ -175,6 +175,31 @@ def shares_memory(engine: EngineName, mover: MoverName) -> bool:
     return engine == "vllm" and mover == "lmcache"
 
 
+#: Why a nearest tier cannot be shared, and what can be, by engine and mover.
+_OWN_MEMORY: dict[tuple[EngineName, MoverName], str] = {
+    (
+        "sglang",
+        "hicache",
+    ): "every rank allocates its host pool itself. Set scope: worker, and let what is shared be the "
+    "next entry of tiers, as a store behind the host pool, e.g. {medium: ddr5, gib: 1024, scope: node}",
+    (
+        "vllm",
+        "offload",
+    ): "every worker allocates its host memory itself. Set scope: worker, or movement.mover: lmcache, "
+    "whose server has memory that workers share",
+    (
+        "trtllm",
+        "offload",
+    ): "every worker allocates its host cache itself, and nothing lies behind it. Set scope: worker",
+}
+
+
+def not_shared(engine: EngineName, mover: MoverName, scope: ScopeName) -> str:
+    """What to say of a nearest tier of a scope that its mover cannot give it; see ``shares_memory``."""
+    why = _OWN_MEMORY.get((engine, mover), "set scope: worker")
+    return f"{scope}: {mover_title(engine, mover)}'s nearest tier is each worker's own: {why}"
+
+
 def may_expire(mover: MoverName, index: int) -> bool:
     """Whether a time to live is simulated in the tier ``index``, from 0 on: in the stores behind SGLang's host pool."""
     return mover == "hicache" and index > 0
@@ -210,7 +235,7 @@ def check_tiers(engine: EngineName, page_tokens: int, tiers: Sequence[TierSpec],
     if len(tiers) > MOST_TIERS[mover]:
         raise KeyedError(("tiers",), f"{title} has {MOST_TIERS[mover]} at most, got {len(tiers)}")
     if not shares_memory(engine, mover) and tiers[0].scope not in (None, "worker"):
-        raise KeyedError(("tiers", 0, "scope"), f"{tiers[0].scope}: {title}'s nearest tier is each worker's own")
+        raise KeyedError(("tiers", 0, "scope"), not_shared(engine, mover, tiers[0].scope))
     for index, tier in enumerate(tiers):
         if tier.ttl_s is not None and mover == "hicache" and not may_expire(mover, index):
             message = f"nothing expires in {title}'s host tier, it only makes room; leave ttl_s out"

@@ -13,10 +13,10 @@ import yaml
 
 from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
-from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, build_profile
+from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder
-from hisearch.calibrate.tables import Tables, read_own
+from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
@@ -217,3 +217,52 @@ def test_a_format_whose_kernels_another_engine_measured_is_lent() -> None:
     assert {dtype: "sglang" in law.source for dtype, law in shipped.items()} == {
         dtype: ("moe", dtype) in lent for dtype in shipped
     }
+
+
+def test_narrow_products_are_of_the_table_that_is_fastest_where_all_measured() -> None:
+    """Shapes that one table alone has do not count, nor do tables without the format, nor those of 16-bit operands."""
+    fast, slow = gemm_frame(0.5).assign(dtype="fp8"), gemm_frame().assign(dtype="fp8")
+    outlier = fast.head(1).assign(m=3, latency_s=1e3)
+    frames = {"vllm": slow, "sglang": gemm_frame(0.1), "trtllm": pd.concat([fast, outlier])}
+    choices = [Measured(engine, "1", Tables({"gemm": frame}, {"gemm": engine})) for engine, frame in frames.items()]
+    assert [choice.engine for choice in _order("gemm", "fp8", choices, None)] == ["trtllm", "vllm"]
+    assert [choice.engine for choice in _order("gemm", "bf16", choices, None)] == list(frames)
+
+
+def write_products(folder: Path, passes: dict[str, float]) -> None:
+    """Tables of one product in fp8 and one in bf16, 30 us each, and of passes by their file, in microseconds."""
+    products = pd.DataFrame({"gemm_dtype": ["fp8", "bfloat16"], "m": 64, "n": 4096, "k": 8192, "latency": 0.03})
+    for family, name, frame in (
+        ("gemm", "gemm_perf", products.assign(kernel_source="kernel")),
+        *(
+            ("quantize", name, pd.DataFrame({"m": [64], "k": [8192], "latency": [us * 1e-3]}))
+            for name, us in passes.items()
+        ),
+    ):
+        path = folder / "board" / family / "vllm" / "1.0"
+        path.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(path / f"{name}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("passes", "fp8_us"),
+    [
+        ({"computescale_perf": 8.0, "scale_matrix_perf": 2.0}, 20.0),
+        ({"computescale_perf": 0.0, "scale_matrix_perf": 2.0}, 30.0),
+        ({"computescale_perf": 8.0}, 30.0),
+        ({}, 30.0),
+    ],
+)
+def test_products_in_fp8_are_without_the_passes_that_quantise(
+    tmp_path: Path, passes: dict[str, float], fp8_us: float
+) -> None:
+    """Where both parts were measured, and of fp8 alone."""
+    write_products(tmp_path, passes)
+    frame = read_aiconfigurator(tmp_path, "board", "vllm").frames["gemm"].set_index("dtype")
+    assert frame.loc["fp8", "latency_s"] == pytest.approx(fp8_us * 1e-6)
+    assert frame.loc["bf16", "latency_s"] == pytest.approx(30e-6)
+
+
+def test_a_product_shorter_than_its_passes_is_left_out(tmp_path: Path) -> None:
+    write_products(tmp_path, {"computescale_perf": 29.0, "scale_matrix_perf": 2.0})
+    assert list(read_aiconfigurator(tmp_path, "board", "vllm").frames["gemm"]["dtype"]) == ["bf16"]

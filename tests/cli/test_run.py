@@ -69,6 +69,41 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, here: Pat
     assert data["nearest_miss"] is None
 
 
+def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", "-q", "--recommend", "best_value")
+    assert ran.code == 0
+    for expected in ("How sure", "What would change the answer", "By rule", "with its default settings", "of 64 draws"):
+        assert expected in ran.out
+    data = hisearch("run", "--resume", "r", "--json", "-q").json
+    assert data["recommendation"]["rule"] == "best_value"  # the folder's study keeps it
+    assert data["confidence"]["recommendation"]["trial"] == data["recommendation"]["trial"]
+    assert data["confidence"]["draws"] == 64
+    tpot_s = data["recommendation"]["metrics"]["tpot_p99_s"]
+    tight = ("--set", f"spec.slo.terms.1={{metric: tpot_s, percentile: 99, at_most_s: {1.001 * tpot_s}}}")
+    unsure = hisearch("run", "small.yaml", "--out", "tight", "--json", "-q", "--confidence", "0.999", *tight,
+                      "--set", "spec.confidence.search=1")  # fmt: skip
+    assert unsure.json["confidence"]["satisfied"] is False
+    assert unsure.code == 99
+    assert "was asked for" in unsure.json["confidence"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--recommend", "lowest_latency"), "needs the most that may be spent"),
+        (("--recommend", "fastest"), "spec.recommend.rule"),
+        (("--recommend", "best_value", "--confidence", "0.9"), "expected rule cheapest"),
+        (("--confidence", "95"), "spec.confidence.at_least"),
+    ],
+)
+def test_rules_and_probabilities_that_make_no_sense_are_refused(
+    hisearch: Hisearch, here: Path, options: tuple[str, ...], message: str
+) -> None:
+    ran = hisearch("run", "small.yaml", "--out", "r", *options)
+    assert ran.code == 1
+    assert message in ran.err
+
+
 def test_an_slo_that_nothing_meets_exits_with_99(hisearch: Hisearch, here: Path) -> None:
     setting = "spec.slo.terms.0.at_most_s=0.001"
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", setting)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from hisearch.specs.catalogue import shipped_root
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import DEPLOYMENT
 
@@ -103,3 +105,62 @@ def test_refusals_name_file_line_and_key(
     judged = hisearch("doctor", "tiered.yaml", "--json")
     assert judged.code == 1
     assert any(problem.startswith(expected) for problem in judged.json["problems"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "nearest", "behind", "expected"),
+    [
+        ("vllm", "gib: 0.0001", "", "tiered.yaml:11: spec.pools.0.tiers.0.gib: 0.0001 GiB are less than one chunk"),
+        (
+            "sglang",
+            "gib: 99",
+            "gib: 1e-5",
+            "tiered.yaml:12: spec.pools.0.tiers.1.gib: 1e-05 GiB are less than one page",
+        ),
+        (
+            "sglang",
+            "gib: 1",
+            "gib: 9",
+            "tiered.yaml:11: spec.pools.0.tiers.0.gib: 1 GiB hold 7629 tokens; SGLang's host",
+        ),
+        (
+            "sglang",
+            "gib: 99, scope: node",
+            "gib: 9",
+            "tiered.yaml:11: spec.pools.0.tiers.0.scope: node: HiCache's nearest tier is each worker's own: every rank "
+            "allocates its host pool itself. Set scope: worker, and let what is shared be the next entry of tiers",
+        ),
+        (
+            "sglang",
+            "gib: 99",
+            "gib: 9, scope: node",
+            "tiered.yaml:12: spec.pools.0.tiers.1.scope: node: slow.yaml is outside every node; its scope is cluster",
+        ),
+        ("sglang", "gib: 99", "gib: 9, scope: rack", "tiered.yaml:12: spec.pools.0.tiers.1.scope: expected 'worker'"),
+        ("sglang", "gib: 99", "gib: 9, ttl_s: 0", "tiered.yaml:12: spec.pools.0.tiers.1.ttl_s: must be greater than 0"),
+        (
+            "sglang",
+            "gib: 99",
+            "gib: 9, ttl_s: -5",
+            "tiered.yaml:12: spec.pools.0.tiers.1.ttl_s: must be greater than 0",
+        ),
+        ("sglang", "gib: 99", "gib: 9", "slow.yaml:8: spec.read_bytes_per_s: must be greater than 0, got 0"),
+    ],
+)
+def test_tiers_that_cannot_be_are_refused_by_file_line_and_key(
+    hisearch: Hisearch, here: Path, engine: str, nearest: str, behind: str, expected: str
+) -> None:
+    """A tier smaller than a page, a host pool no larger than HBM, a scope that no node has, no bandwidth, no time."""
+    write(here, engine, "{mover: lmcache}" if engine == "vllm" else "{}")
+    text = (here / "tiered.yaml").read_text()
+    text = text.replace("{medium: ddr5, gib: 1}", f"{{medium: ddr5, {nearest}}}")
+    text = text.replace("{medium: rdma-pool, gib: 16}", f"{{medium: slow.yaml, {behind or 'gib: 16'}}}")
+    (here / "tiered.yaml").write_text(text)
+    medium = (shipped_root() / "profiles/media/rdma-pool.yaml").read_text().replace("name: rdma-pool", "name: slow")
+    if "read_bytes_per_s" in expected:
+        medium = re.sub("read_bytes_per_s: .*", "read_bytes_per_s: 0", medium)
+    (here / "slow.yaml").write_text(medium)
+    for verb in (("simulate", "tiered.yaml", "--trace", "visits.yaml"), ("doctor", "tiered.yaml")):
+        ran = hisearch(*verb)
+        assert ran.code == 1
+        assert expected in " ".join((ran.err + ran.out).split())

@@ -7,14 +7,17 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result, offload_arrays
 from hisearch.simulate.engine import EngineStuck
+from hisearch.specs.deployment import EngineSpec
 from hisearch.validate.restatement.recording import step_seconds as batch_seconds
+from hisearch.validate.restatement.transfers import CopyLaw
 from hisearch.validate.restatement.vllm import StuckError
+from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
 from tests.kernels.systems import (
     ENGINES,
     System,
@@ -29,6 +32,7 @@ from tests.kernels.systems import (
     vllm_engines,
 )
 from tests.reference.cluster import ClusterOutcome
+from tests.reference.random_traces import TraceShape
 
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
@@ -150,8 +154,27 @@ def test_trtllm_with_its_host_cache_equals_its_reference(system: System) -> None
     _assert_equal(system)
 
 
+def reuse_under_pressure() -> System:
+    """A prompt is looked up, in vain, and stored; others take all the room; then it comes again."""
+    shape = TraceShape(
+        requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
+        same_time=0.5, repeat=0.0,
+    )  # fmt: skip
+    engine = EngineSpec(name="vllm", page_tokens=1, max_running_requests=1, chunk_tokens=64, prefix_caching=False)
+    free = CopyLaw(0.0, 0.0)
+    return System(
+        seed=213,
+        engine=engine.model_copy(update={"overlap": False}),
+        capacity_tokens=150,
+        shape=shape,
+        rugged=False,
+        offload=OffloadConfig(64, free, free),
+    )
+
+
 @examples(500)
 @given(system=offload_systems(), uses=st.sampled_from([1, 3, 20, 4096]))
+@example(system=reuse_under_pressure(), uses=4096)
 def test_offloading_equals_its_reference(system: System, uses: int) -> None:
     with mock.patch.object(offload_arrays, "USES", uses):
         _assert_same_without_log(system, _assert_equal(system))

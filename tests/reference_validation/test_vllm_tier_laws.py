@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.validate.restatement import lmcache, vllm, vllm_offload
+from hisearch.validate.restatement import lmcache, lmcache_store, vllm, vllm_offload
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Recording, Request, Step
 from hisearch.validate.restatement.transfers import CopyLaw
@@ -56,7 +58,24 @@ FREE = CopyLaw(0.0, 0.0)
 
 
 class CheckedOffload(vllm_offload.OffloadWorker):
-    """Checks its pool and its host memory around every step."""
+    """Checks its pool and its host memory around every step, and that no block behind a missing one is a hit.
+
+    Host memory may hold such blocks: no law of parents holds there. ``behind``: how many look-ups came by some.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.behind = 0
+        self._look_up_in_store = self.store.lookup
+        self.store.lookup = self._watched  # type: ignore[method-assign]
+
+    def _watched(self, keys: Sequence[Hashable]) -> int:
+        blocks = [self.store.policy.get(key) for key in keys]
+        ready = [block is not None and block.ready for block in blocks]
+        found = self._look_up_in_store(keys)
+        assert found == sum(1 for _ in takewhile(bool, ready))
+        self.behind += sum(ready) > found
+        return found
 
     def form(self, now: float) -> Step | None:
         step = super().form(now)
@@ -78,7 +97,27 @@ class CheckedOffload(vllm_offload.OffloadWorker):
 
 
 class CheckedLmcache(lmcache.LmcacheWorker):
-    """Checks its tiers around every step."""
+    """Checks its tiers around every step, and that no chunk behind a missing one is a hit (as ``CheckedOffload``).
+
+    A tier is asked for what follows the hits of the one before it.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.behind = 0
+        self._look_up_in_store = self.store.lookup
+        self.store.lookup = self._watched  # type: ignore[method-assign]
+
+    def _watched(self, keys: Sequence[Hashable], now: float) -> lmcache_store.Find:
+        find = self._look_up_in_store(keys, now)
+        assert [key for tier in find.tiers for key in tier] == list(keys[: find.chunks])
+        held = [
+            {key for key in keys if key in tier.held and tier.held[key].ready_s <= now} for tier in self.store.stores
+        ]
+        assert all(set(found) <= there for found, there in zip(find.tiers, held, strict=True))
+        assert find.chunks == len(keys) or keys[find.chunks] not in held[-1]
+        self.behind += any(key in there for there in held for key in keys[find.chunks + 1 :])
+        return find
 
     def form(self, now: float) -> Step | None:
         step = super().form(now)
@@ -162,6 +201,26 @@ def test_lmcache_conserves(seed: int, config: vllm.VllmConfig, settings_: lmcach
     _check(worker, recording, requests)
     again = lmcache.replay(config, settings_, requests, recorded_law)
     assert (again.steps, again.finish_s) == (recording.steps, recording.finish_s)
+
+
+@pytest.mark.parametrize("mover", ["offload", "lmcache"])
+def test_look_ups_do_come_by_what_lies_behind_a_hole(mover: str) -> None:
+    """Else what the checked workers say of hits would say little."""
+    law = CopyLaw(1e-4, 4e-6)
+    behind = 0
+    for seed in range(20):
+        block_size, num_blocks = (1, 200) if mover == "offload" else (16, 30)
+        config = vllm.VllmConfig(max_num_seqs=4, max_tokens=64, block_size=block_size, num_blocks=num_blocks)
+        requests = _requests(seed, config)
+        worker: Any
+        if mover == "offload":
+            worker = CheckedOffload(config, OffloadConfig(60, law, law, eviction="arc"), recorded_law)
+        else:
+            tiers = (lmcache.LmcacheTier(64, eviction="mru"), lmcache.LmcacheTier(96, law, law, "mru"))
+            worker = CheckedLmcache(config, lmcache.LmcacheConfig(law, law, tiers, chunk_tokens=16), recorded_law)
+        vllm.drive(worker, requests)
+        behind += worker.behind
+    assert behind > 0
 
 
 @given(seed=SEEDS, config=WORKERS)

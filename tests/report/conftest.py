@@ -14,8 +14,11 @@ from hisearch.report.closeup import (
     IdealCache,
     LatencyCurve,
     LoadPoint,
+    StoreSeries,
     TierCurve,
     TierPoint,
+    TierTimeline,
+    TierUse,
     WorkerSeries,
     WorkerTimeline,
 )
@@ -158,7 +161,10 @@ def make_closeup(trial: int = 0) -> Closeup:
         (1000, 100_000, 1_000_000, 4_000_000), (0.1, 0.3, 0.5, 0.6), 131072.0,
         (CacheMark("HBM", 100_000), CacheMark("with ddr5", 1_000_000)), 0.41,
     )  # fmt: skip
-    return Closeup(trial, loads, latencies, WorkerTimeline(5.0, (worker, worker)), (tier,), ideal)
+    uses = (TierUse("hbm", 0.2, 1.0), TierUse("ddr5", 0.21, 0.95, 120.0, 40.0, 0.07, 0.02))
+    room = TierTimeline((0.0, 5.0, 10.0), tuple(StoreSeries(f"ddr5 {k}", 1, (0.0, 0.4 + k / 2, 0.95)) for k in (0, 1)))
+    workers = WorkerTimeline(5.0, (worker, worker))
+    return Closeup(trial, loads, latencies, workers, (tier,), ideal, tier_uses=uses, tier_timeline=room)
 
 
 def make_costs(trials: tuple[Trial, ...]) -> tuple[CostRow, ...]:

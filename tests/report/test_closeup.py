@@ -43,6 +43,18 @@ def test_another_file_is_refused(build_closeup: Any, tmp_path: Path, change: Any
         read_closeup(path)
 
 
+def test_a_file_from_before_tiers_were_looked_at_is_read(build_closeup: Any, build_input: Any, tmp_path: Path) -> None:
+    data = json.loads(build_closeup().to_json())
+    del data["tier_uses"], data["tier_timeline"]
+    path = tmp_path / "closeup.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    older = read_closeup(path)
+    assert older == replace(build_closeup(), tier_uses=(), tier_timeline=None)
+    drawn = [drawing.key for drawing, _ in closeup_drawings(build_input(closeup=older))]
+    assert "tiers" in drawn
+    assert not {"tier-use", "tier-room"} & set(drawn)
+
+
 def test_a_torn_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "closeup.json"
     path.write_text('{"closeup": 1,\n "tri', encoding="utf-8")
@@ -115,7 +127,8 @@ def test_a_dollar_for_more_of_a_tier_is_held_against_what_it_frees(build_closeup
 
 def test_every_figure_has_its_numbers_in_a_table(build_input: Any) -> None:
     drawn = closeup_drawings(build_input())
-    assert [drawing.key for drawing, _ in drawn] == ["capacity", "latencies", "ideal", "tiers", "costs", "workers"]
+    keys = ["capacity", "latencies", "ideal", "tier-use", "tier-room", "tiers", "costs", "workers"]
+    assert [drawing.key for drawing, _ in drawn] == keys
     for drawing, figure in drawn:
         assert figure.data
         assert drawing.table is not None
@@ -144,6 +157,14 @@ def test_confidence_is_read_strictly(tmp_path: Path) -> None:
         ({"terms": []}, "terms: expected an object, got list"),
         ({"intervals": {"x": [2, 1]}}, r"intervals\.x: expected \[low, high\] with low at most high"),
         ({"intervals": {"x": [1]}}, r"intervals\.x: expected \[low, high\]"),
+        ({"level": "high"}, "level: expected a probability"),
+        ({"summary": 3}, "summary: expected str, got 3"),
+        ({"satisfied": 1}, "satisfied: expected bool, got 1"),
+        ({"contenders": {}}, "contenders: expected"),
+        ({"contenders": [{"trial": 1.5}]}, r"contenders\[0\]\.trial: expected int, got 1\.5"),
+        ({"rules": [{"rule": "cheapest", "trial": 1}]}, r"rules\[0\]\.reason: expected str, got None"),
+        ({"sentences": {"steps": "slow"}}, "steps: expected list, got 'slow'"),
+        ({"simulations": {"draws": True}}, r"simulations\.draws: expected int, got True"),
         ([], "expected an object, got list"),
     ):
         path.write_text(json.dumps(wrong), encoding="utf-8")

@@ -23,7 +23,7 @@ pytestmark = [
 
 PICTURES = Path(__file__).parents[2] / "build" / "pictures"
 ALL_DRAWN = "document.documentElement.dataset.drawn === 'all'"
-FIGURES = 13
+FIGURES = 15
 
 #: Marks of trials in a figure in the plane, without the ring around the picked one.
 MARKS = (

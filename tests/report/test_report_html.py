@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hisearch.report.confidence import Confidence
+from hisearch.report.confidence import Confidence, Contender, Rule
 from hisearch.report.describe import settings
 from hisearch.report.html import render, write_report
 from hisearch.search.trial import Recommendation
@@ -100,6 +100,8 @@ def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
         "capacity",
         "latencies",
         "ideal",
+        "tier-use",
+        "tier-room",
         "tiers",
         "costs",
         "workers",
@@ -148,6 +150,31 @@ def test_confidence_is_a_column_where_it_is_known(build_input: Any) -> None:
     source = without_plotly(render(build_input(confidence=sure)))
     assert ">97.5 %</td>" in source
     assert "5.50 to 6.50 with confidence" in source
+
+
+def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) -> None:
+    assert 'id="sure"' not in without_plotly(render(build_input()))
+    chosen = build_input().recommendation.trial
+    sure = Confidence(
+        {"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)}, {}, 0.8, "It holds in <b>half</b> of 64 draws.", False,
+        (Contender(chosen.number, 8, 0.5, 0.25), Contender(0, 8, 1.0, 0.0)),
+        (Rule("cheapest", chosen.number, "It is cheap.", "Half the baseline."), Rule("best_value", 0, "The knee.", "")),
+        42.0, {"steps": ("If decode is 6 % slower, 4 replicas are needed.",), "load": ("Holds up to 1.2 ×.",)},
+        {"draws": 64, "baseline": 5},
+    )  # fmt: skip
+    source = without_plotly(render(build_input(confidence=sure)))
+    for text in (
+        '<p class="caution">It holds in &lt;b&gt;half&lt;/b&gt; of 64 draws.</p>',
+        "under the same 8 draws",
+        "<li>If decode is 6 % slower, 4 replicas are needed.</li>",
+        "It is cheap. Half the baseline.",
+        "lowest latency and most headroom within $42.00 per hour",
+        "64 for draws and 5 for baseline",
+        "5.50 to 6.50 with a probability of 80%",
+        '<a href="#sure">How sure</a>',
+    ):
+        assert text in source, text
+    assert source.count('<tr class="chosen"><th scope="row">') == 2
 
 
 def test_the_settings_behind_every_mark_are_on_the_page_once(build_input: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,20 @@ import pandas as pd
 import pytest
 
 from hisearch.report import tier_figures as figures
+from hisearch.report.closeup import TierCurve, TierPoint, TierUse
 
+#: As ``api.tiers.tier_rows`` gives them, as far as they are drawn.
 ROWS: list[dict[str, Any]] = [
-    {"tier": "hbm", "hit_rate": 0.4},
-    {"tier": "ddr5", "hit_rate": 0.25, "write_utilisation": 0.1, "read_utilisation": 0.3},
-    {"tier": "ddr5", "hit_rate": 0.15, "write_utilisation": 0.5, "read_utilisation": 0.0},
-]
+    {"tier": "hbm", "hit_rate": 0.4, "capacity_tokens": 100, "peak_tokens": 90},
+    {
+        "tier": "<b>ddr5", "hit_rate": 0.25, "capacity_tokens": 200, "peak_tokens": 200,
+        "stored_bytes": 3 * 2**30, "read_bytes": 2**29, "write_utilisation": 0.1, "read_utilisation": 0.3,
+    },
+    {
+        "tier": "<b>ddr5", "hit_rate": 0.15, "capacity_tokens": 1000, "peak_tokens": 10,
+        "stored_bytes": 0, "read_bytes": 0, "write_utilisation": 0.5, "read_utilisation": 0.0,
+    },
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,37 +44,71 @@ def series(stores: int) -> pd.DataFrame:
     return pd.DataFrame([*rows, *(far | {"time_s": at, "held_tokens": 500} for at in (0.0, 5.0))])
 
 
-def test_prompt_tokens_come_from_a_tier_or_are_computed() -> None:
-    bars = figures.hit_bars(ROWS)
-    assert [bar.name for bar in bars] == ["hbm", "ddr5 (tier 1)", "ddr5 (tier 2)", "computed"]
-    assert [bar.share for bar in bars] == pytest.approx([0.4, 0.25, 0.15, 0.2])
-    drawn = figures.figure_tier_hits(ROWS)
-    assert [trace.x[0] for trace in drawn.data] == pytest.approx([40, 25, 15, 20])
-    assert drawn.layout.barmode == "stack"
+def test_what_each_tier_did() -> None:
+    uses = figures.tier_uses(ROWS)
+    assert uses == (
+        TierUse("hbm", 0.4, 0.9),
+        TierUse("<b>ddr5 (tier 1)", 0.25, 1.0, 3.0, 0.5, 0.1, 0.3),
+        TierUse("<b>ddr5 (tier 2)", 0.15, 0.01, 0.0, 0.0, 0.5, 0.0),
+    )
+    assert figures.computed_share(uses) == pytest.approx(0.2)
+
+
+def test_prompt_tokens_come_from_a_tier_or_are_computed_and_links_are_below_hbm() -> None:
+    tokens, written, read = figures.figure_tier_use(figures.tier_uses(ROWS)).data
+    names = ("hbm", "&lt;b&gt;ddr5 (tier 1)", "&lt;b&gt;ddr5 (tier 2)", "computed")
+    assert tokens.y == names
+    assert list(tokens.x) == pytest.approx([40, 25, 15, 20])
+    assert len(set(tokens.marker.color)) == 4
+    assert (written.name, read.name) == ("link, written", "link, read")
+    assert written.y == read.y == names[1:3]
+    assert (written.x, read.x) == ((10, 50), (30, 0))
+    # One below the other: beside each other their axes run into one another on a phone.
+    assert tokens.xaxis != written.xaxis == read.xaxis
+    assert not {written.marker.color, read.marker.color} & set(tokens.marker.color)
 
 
 def test_each_store_has_a_line_of_its_own() -> None:
-    lines = figures.occupancy_lines(series(3))
-    assert [line.name for line in lines] == ["&lt;b&gt;ddr5 0", "&lt;b&gt;ddr5 1", "&lt;b&gt;ddr5 2", "pool 0"]
-    assert lines[2].held.tolist() == [0.02, 0.2]
-    assert lines[3].held.tolist() == [0.5, 0.5]
-    drawn = figures.figure_tier_occupancy(series(3))
+    timeline = figures.tier_timeline(series(3))
+    assert timeline.time_s == (0.0, 5.0)
+    assert [store.name for store in timeline.stores] == ["<b>ddr5 0", "<b>ddr5 1", "<b>ddr5 2", "pool 0"]
+    assert timeline.stores[2].held == (0.02, 0.2)
+    assert timeline.stores[3].held == (0.5, 0.5)
+    drawn = figures.figure_tier_room(timeline)
+    assert [trace.name for trace in drawn.data][::3] == ["&lt;b&gt;ddr5 0", "pool 0"]
     assert [list(trace.y) for trace in drawn.data][2:] == [[2.0, 20.0], [50.0, 50.0]]
     assert len({trace.line.dash for trace in drawn.data[:3]}) == 3
     assert len({trace.line.color for trace in drawn.data}) == 2
 
 
 def test_many_stores_are_drawn_together() -> None:
-    lines = figures.occupancy_lines(series(10))
-    assert [line.name for line in lines] == ["&lt;b&gt;ddr5, all stores", "pool, all stores"]
-    assert lines[0].held.tolist() == [45 / 1000, 450 / 1000]
+    stores = figures.tier_timeline(series(10)).stores
+    assert [store.name for store in stores] == ["<b>ddr5, all stores", "pool, all stores"]
+    assert stores[0].held == (45 / 1000, 450 / 1000)
 
 
-def test_links_of_tiers_below_hbm() -> None:
-    drawn = figures.figure_link_utilisation(ROWS)
-    assert [trace.name for trace in drawn.data] == ["written", "read"]
-    assert [list(trace.x) for trace in drawn.data] == [["ddr5 (tier 1)", "ddr5 (tier 2)"]] * 2
-    assert [list(trace.y) for trace in drawn.data] == [[10, 50], [30, 0]]
+def test_what_the_next_dollar_frees_is_a_level_from_size_to_size() -> None:
+    """By hand: of 100 s of device time at $20 an hour, 10 s more of it freed are $2, for $0.5 more of the tier."""
+    points = (
+        TierPoint(64.0, 0.3, 0.1, 2.0, 50.0, 0.5),
+        TierPoint(128.0, 0.4, 0.2, math.inf, 40.0, 1.0),
+        TierPoint(256.0, 0.4, 0.2, 1.0, 45.0, 2.0),
+    )
+    curve = TierCurve("ddr5, per worker", 128.0, points, device_s=100.0, machines_usd_per_hour=20.0)
+    assert curve.returns() == pytest.approx((4.0, -1.0))
+    hits, ttft, freed = figures.figure_tiers([curve]).data
+    assert list(hits.y) == [30, 40, 40]
+    assert list(ttft.y) == [2.0, None, 1.0]
+    assert list(hits.marker.symbol) == ["circle", "diamond", "circle"]
+    assert list(freed.y) == [4.0, figures.LEAST_RETURN, figures.LEAST_RETURN]
+    assert list(freed.text) == ["$4.00", "$-1.00", "$-1.00"]
+    assert freed.line.shape == "hv"
+
+
+def test_sizes_of_one_price_have_no_return() -> None:
+    points = tuple(TierPoint(gib, 0.3, 0.1, 2.0, 50.0, 0.5) for gib in (1.0, 2.0))
+    *_, freed = figures.figure_tiers([TierCurve("x", 1.0, points, 100.0, 20.0)]).data
+    assert list(freed.y) == [None, None]
 
 
 def test_what_more_is_worth_beside_what_it_costs() -> None:

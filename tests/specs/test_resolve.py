@@ -40,7 +40,7 @@ def test_everything_a_study_names_is_there(project: Path) -> None:
     study = load_study("mine")
     assert study.name == "mine"
     assert study.model.name == "qwen3-8b"
-    assert study.profile.name == "roofline"
+    assert study.profile.name == "auto"
     assert list(study.accelerators) == ["h100-sxm", "h200", "l40s"]
     assert list(study.hosts) == ["hgx-h100-8", "hgx-h200-8", "l40s-8"]
     assert {"ddr5", "nvme-gen4"} <= set(study.media)
@@ -165,7 +165,7 @@ def test_a_deployment_and_all_it_names() -> None:
     assert list(resolved.accelerators) == ["h100-sxm"]
     assert set(resolved.hosts) == {"hgx-h100-8", "hgx-h200-8"}
     assert {"ddr5", "nvme-gen4"} <= set(resolved.media)
-    assert resolved.profile.name == "roofline"
+    assert resolved.profile.name == "auto"
 
 
 def test_a_deployments_references_are_placed(project: Path) -> None:
@@ -177,9 +177,8 @@ def test_a_deployments_references_are_placed(project: Path) -> None:
 
 def test_a_profile_of_tables_needs_tables(project: Path) -> None:
     space = (shipped_root() / "spaces/quickstart.yaml").read_text().replace("name: quickstart", "name: own")
-    profile = next(line for line in space.splitlines() if line.strip().startswith("profile:"))
-    write(project / "spaces/own.yaml", space.replace(profile, "  profile: vllm-tables"))
-    line = space.splitlines().index(profile) + 1
+    write(project / "spaces/own.yaml", space.rstrip() + "\n  profile: vllm-tables\n")
+    line = len(space.rstrip().splitlines()) + 1
     assert refusal("mine", "spec.space=own").startswith(
         f"spaces/own.yaml:{line}: spec.profile: profile 'vllm-tables' names no operator tables; copy it"
     )

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.latency.estimator import compile_costs
+from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.resolve import load_deployment
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.stats import lru_hit_curve
@@ -170,8 +171,9 @@ def test_unrecorded_arrivals_are_taken_from_the_turn_before():
 def test_the_default_depth_is_that_of_the_shipped_roofline():
     known = load_deployment("qwen3-32b-h100-tp2")
     pool = known.deployment.pools[0]
+    roofline = Catalogue().get("LatencyProfile", "roofline").spec
     costs = compile_costs(
-        "roofline", known.profile.spec, known.model.spec, known.accelerators[pool.accelerator].spec, tensor_parallel=1,
+        "roofline", roofline, known.model.spec, known.accelerators[pool.accelerator].spec, tensor_parallel=1,
         weight_dtype="bf16", kv_dtype="bf16", engine=pool.engine, max_tokens=8192, max_sequences=1,
         max_context_tokens=32768,
     ).seconds  # fmt: skip

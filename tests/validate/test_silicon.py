@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,25 @@ class TestConditions:
         row = only_row(tmp_path, concurrency="64", attention_dp="4", moe_tp="4", model="openai/gpt-oss-120b")
         assert conditions_of(row).engine.max_running_requests == 16
 
+    def test_rows_of_scripts_that_draft_tokens_draft_them(self, tmp_path: Path) -> None:
+        deepseek = {
+            "backend": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp8",
+            "input_tokens": "1024", "output_tokens": "1024", "concurrency": "64", "attention_dp": "1",
+        }  # fmt: skip
+        plain = conditions_of(only_row(tmp_path, **deepseek, backend_version="1.2.0rc6.post2", tp="8", moe_tp="8"))
+        assert (plain.draft_tokens, plain.gather_steps) == (0, 40)
+        assert plain.speculation.tokens_per_step == 1.0
+        drafting = deepseek | {"backend_version": "1.2.0rc6.post3"}
+        one = conditions_of(only_row(tmp_path, **drafting, tp="8", moe_tp="8"))
+        assert (one.draft_tokens, one.gather_steps) == (3, 0)
+        groups = conditions_of(only_row(tmp_path, **drafting | {"attention_dp": "8"}, moe_ep="8"))
+        assert (groups.draft_tokens, groups.gather_steps) == (1, 60)
+        qwen = deepseek | {
+            "backend": "sglang", "model": "Qwen/Qwen3.5-397B-A17B", "backend_version": "0.5.9", "tp": "4",
+        }  # fmt: skip
+        assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
+        assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
+
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.
 APART = {
@@ -205,11 +225,20 @@ class TestClosedLoop:
         assert arrays.output_tokens.mean() == pytest.approx(180, rel=0.02)
 
     def test_requests_reach_the_scheduler_one_by_one_after_the_front_end(self) -> None:
+        """Those sent at once have their prompts read one after another; later ones meet nobody there."""
         arrays = closed_loop(Loop(256, 1000, 200, 1.0, 1.0, 10, FrontEnd(1e-3, 1e-6))).arrays
-        delay_s = np.where(arrays.previous < 0, arrays.arrival_s, arrays.think_s)
-        assert delay_s.mean() == pytest.approx(2e-3, rel=0.05)
-        assert delay_s.max() <= 4e-3
-        assert len(np.unique(delay_s)) == len(delay_s)
+        at_once = arrays.previous < 0
+        arrival_s = arrays.arrival_s[at_once]
+        assert np.diff(arrival_s).min() >= 1e-3
+        assert arrival_s[-1] == pytest.approx(256e-3, abs=2e-3)
+        assert arrays.think_s[~at_once].mean() == pytest.approx(2e-3, rel=0.05)
+        assert arrays.think_s.max() <= 4e-3
+        assert len(np.unique(arrays.think_s[~at_once])) == np.count_nonzero(~at_once)
+
+    def test_a_front_end_that_needs_no_time_for_tokens_holds_nobody_up(self) -> None:
+        arrays = closed_loop(Loop(256, 1000, 200, 1.0, 1.0, 10, FrontEnd(1e-3, 0.0))).arrays
+        assert arrays.arrival_s[arrays.previous < 0].mean() == pytest.approx(1e-3, rel=0.1)
+        assert np.nanmax(arrays.arrival_s) <= 2e-3
 
 
 class TestPricing:
@@ -217,6 +246,21 @@ class TestPricing:
         few, many = (pricer.price(only_row(tmp_path, concurrency=c)) for c in ("2", "64"))
         assert 0 < few.ttft_s < many.ttft_s
         assert 0 < few.tpot_s < many.tpot_s
+
+    def test_drafted_tokens_shorten_the_time_of_a_token(self, tmp_path: Path) -> None:
+        """By less than the tokens that a step makes, and a prompt that is held back waits for longer steps."""
+        row = only_row(
+            tmp_path, backend="trtllm", model="deepseek-ai/DeepSeek-R1", system="b200_sxm", precision="fp4",
+            gemm_dtype="nvfp4", input_tokens="1024", output_tokens="1024", concurrency="64", attention_dp="8",
+            moe_ep="8", backend_version="1.2.0rc6.post3",
+        )  # fmt: skip
+        pricer, times = Pricer(), HostTimes(step_s=1e-3)
+        drafting, plain = (
+            pricer.with_times(replace(row, version=version), times) for version in (row.version, "1.2.0rc6.post2")
+        )
+        made = conditions_of(row).speculation.tokens_per_step
+        assert plain.tpot_s / made < drafting.tpot_s < plain.tpot_s
+        assert drafting.ttft_s > plain.ttft_s
 
     @pytest.mark.parametrize(
         ("cells", "reason"),

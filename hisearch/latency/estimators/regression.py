@@ -67,6 +67,7 @@ class RegressionEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
+            regime_errors={regime: error.median for regime, error in law.errors.items()},
             warnings=tuple(_warnings(law, priced)),
         )
 

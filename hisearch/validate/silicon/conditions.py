@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisearch.latency.speculation import Speculation
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.validate.silicon.rows import SiliconRow
@@ -26,6 +27,10 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
 #: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes).
 ASYNC_SINCE = 14
+#: TensorRT-LLM of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1, and of no other of its scripts.
+DRAFTING = "1.2.0rc6.post3"
+#: Share of drafted tokens that are accepted where all before them were; assumed, one for all models and engines.
+ACCEPTED = 0.6
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Conditions:
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
     poll_steps: decode steps between two looks at the network (SGLang ``--scheduler-recv-interval``).
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
+    draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
     kv_dtype: format of the KV cache.
     """
 
@@ -47,6 +53,12 @@ class Conditions:
     requests_per_slot: int = 10
     poll_steps: int = 1
     gather_steps: int = 0
+    draft_tokens: int = 0
+
+    @property
+    def speculation(self) -> Speculation:
+        """What becomes of the drafted tokens."""
+        return Speculation(self.draft_tokens, ACCEPTED)
 
 
 def conditions_of(row: SiliconRow) -> Conditions:
@@ -105,7 +117,11 @@ def _inferencemax_vllm(row: SiliconRow) -> Conditions:
 
 
 def _inferencemax_sglang(row: SiliconRow) -> Conditions:
-    """DeepSeek and Qwen3.5: prompts are polled for every 10 decode steps, every 30 from 16 requests in flight on."""
+    """DeepSeek and Qwen3.5: prompts are polled for every 10 decode steps, every 30 from 16 requests in flight on.
+
+    Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``).
+    """
+    drafts = 3 if _drafts_on_four(row) else 0
     fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
     poll = 30 if row.concurrency >= 16 else 10
     if fp4:
@@ -115,14 +131,23 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         poll = 10
     else:
         engine = _engine(row, chunk_tokens=32768, most_running=256, memory_fraction=0.82, max_prefill_tokens=32768)
-    return _burst(engine, "fp8", poll_steps=poll)
+    return _burst(engine, "fp8", poll_steps=poll, draft_tokens=drafts)
+
+
+def _drafts_on_four(row: SiliconRow) -> bool:
+    split = row.parallelism
+    qwen = "qwen3.5" in row.model.lower() and row.precision == "fp8"
+    return qwen and row.version == "0.5.9" and split.ranks == split.tensor == 4 and split.expert == 1
 
 
 def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
 
     Attention groups wait up to 60 steps until every one of them has a prompt (``attention_dp_config.timeout_iters``).
+    Of DeepSeek, ``DRAFTING`` is the image of the scripts that draft tokens (``dsr1_fp4_b200_trt_mtp.sh``,
+    ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts.
     """
+    groups = row.parallelism.attention_data > 1
     short = (row.input_tokens, row.output_tokens) == (1024, 1024)
     if "llama" in row.model.lower():
         engine = _engine(row, chunk_tokens=16384, most_running=2048)
@@ -131,13 +156,18 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
         return _burst(_engine(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85), "fp8")
     budget = (row.concurrency + row.input_tokens + 127) // 64 * 64
     gather = 40 if row.precision == "fp8" and short and row.concurrency >= 64 else 0
-    if row.parallelism.attention_data > 1:
+    drafts = 0
+    if row.version == DRAFTING:
+        drafts, gather = 1 if groups else 3, 0
+    if groups:
         gather = 60
     engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=0.8)
-    return _burst(engine, "fp8", gather_steps=gather)
+    return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
 
 
-def _burst(engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_steps: int = 0) -> Conditions:
+def _burst(
+    engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_steps: int = 0, draft_tokens: int = 0
+) -> Conditions:
     return Conditions(
         INFERENCEMAX,
         engine,
@@ -146,6 +176,7 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_s
         output_share=0.8,
         poll_steps=poll_steps,
         gather_steps=gather_steps,
+        draft_tokens=draft_tokens,
     )
 
 

@@ -1,19 +1,21 @@
 """Host work of engines, fitted to measured runs: five constants of an engine, and of each version with enough runs.
 
-    r_i = log(predicted / measured) of TTFT and TPOT of run i, simulated
-    minimise   sum_i |r_i|  +  RIDGE * |(theta - start) / unit|^2     within 0 <= theta <= BOUNDS
+    r_i = log(predicted / measured) of TTFT and TPOT of run i, simulated; w_i its weight
+    minimise   sum_i w_i |r_i|  +  RIDGE * |(theta - start) / unit|^2     within 0 <= theta <= BOUNDS
 
 by Gauss-Newton steps, shortened where they miss, on reweighted least squares (weights 1 / sqrt(r^2 + ROUNDING^2)),
 derivatives by simulating again with each constant raised by one unit, until a group stands still. An engine's own
 constants are fitted to all its runs; a version's are drawn towards them and fitted to its own. Both begin at whatever
 leaves the least errors: those, ``START``, or what the profiles at hand say. Nothing is fitted to a row, a model or a
-GPU.
+GPU. An engine's own constants stand for versions that have none, so that no version outweighs the others there: the
+runs of one count as the root of their number.
 
 TTFT of campaigns with a start-up cost (``START_UP``) is left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +122,7 @@ class _Fit:
     def __init__(self, pricer: Pricer, groups: dict[Group, list[SiliconRow]]) -> None:
         self.pricer = pricer
         self.groups = groups
+        self.weights = {key: _weights(rows) for key, rows in groups.items()}
         self.residuals: dict[Group, F8] = {}
         self.slopes: dict[Group, F8] = {}
 
@@ -136,10 +139,10 @@ class _Fit:
     def _step(self, key: Group, theta: dict[Group, F8], start: F8) -> bool:
         """As much of a Gauss-Newton step as lowers what is minimised; whether it was worth it."""
         rows = self.groups[key]
-        before = _loss(rows, self.residuals[key])
+        before = self._loss(key, self.residuals[key])
         step = self.solve(key, theta[key], start, np.ones(len(rows), bool)) - theta[key]
         tried = [theta[key] + share * step for share in SHARES]
-        losses = [_loss(rows, _residuals(rows, self.pricer, vector)) for vector in tried]
+        losses = [self._loss(key, _residuals(rows, self.pricer, vector)) for vector in tried]
         if min(losses) >= before:
             return False
         theta[key] = tried[int(np.argmin(losses))]
@@ -148,7 +151,7 @@ class _Fit:
     def best(self, key: Group, candidates: Sequence[F8]) -> F8:
         """The one of ``candidates`` that leaves a group the least errors."""
         rows = self.groups[key]
-        found = min(candidates, key=lambda theta: _loss(rows, _residuals(rows, self.pricer, theta)))
+        found = min(candidates, key=lambda theta: self._loss(key, _residuals(rows, self.pricer, theta)))
         return np.clip(found, 0.0, BOUNDS)
 
     def linearise(self, theta: dict[Group, F8], groups: Iterable[Group]) -> None:
@@ -167,13 +170,19 @@ class _Fit:
         from scipy.optimize import lsq_linear
 
         residuals, slopes = self.residuals[key][used], self.slopes[key][used]
-        weights = (residuals**2 + ROUNDING**2) ** -0.25
+        weights = (residuals**2 + ROUNDING**2) ** -0.25 * np.sqrt(self.weights[key][used, None])
         weights[np.array([_starts_up(row) for row in self.groups[key]])[used], 0] = 0.0
         matrix = np.vstack([(weights[..., None] * slopes).reshape(-1, len(UNITS)), RIDGE * np.eye(len(UNITS))])
         wanted = np.concatenate([-(weights * residuals).ravel(), RIDGE * (start - theta) / UNITS])
         low, high = -theta / UNITS, (BOUNDS - theta) / UNITS
         step = lsq_linear(matrix, wanted, (np.minimum(low, -1e-9), np.maximum(high, 1e-9))).x
         return np.asarray(np.clip(theta + UNITS * step, 0.0, BOUNDS))
+
+    def _loss(self, key: Group, residuals: F8) -> float:
+        """Weighted sum of the rounded absolute residuals that count."""
+        counted = np.ones_like(residuals)
+        counted[[_starts_up(row) for row in self.groups[key]], 0] = 0.0
+        return float((self.weights[key][:, None] * counted * np.sqrt(residuals**2 + ROUNDING**2)).sum())
 
 
 def _left_out(
@@ -239,11 +248,11 @@ def _residuals(rows: Iterable[SiliconRow], pricer: Pricer, theta: F8) -> F8:
     )
 
 
-def _loss(rows: Sequence[SiliconRow], residuals: F8) -> float:
-    """Sum of the rounded absolute residuals that count."""
-    counted = np.ones_like(residuals)
-    counted[[_starts_up(row) for row in rows], 0] = 0.0
-    return float((counted * np.sqrt(residuals**2 + ROUNDING**2)).sum())
+def _weights(rows: Sequence[SiliconRow]) -> F8:
+    """Weights of rows, 1 on average: those of a version count as the root of their number."""
+    runs = Counter(row.version for row in rows)
+    weights: F8 = np.array([runs[row.version] ** -0.5 for row in rows])
+    return np.asarray(weights / weights.mean())
 
 
 def _vector(times: HostTimes) -> F8:

@@ -22,6 +22,7 @@ from hisearch.latency.host import with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
+from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import kv_bytes_per_token
@@ -131,7 +132,10 @@ class Pricer:
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
         device = self._device(row, conditions)
-        seconds = with_host_times(device.costs.seconds, times, self._model(row).layers)
+        layers = self._model(row).layers
+        seconds = with_host_times(device.costs.seconds, times, layers)
+        if conditions.draft_tokens:
+            seconds = with_speculation(seconds, conditions.speculation, layers)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
         loop = Loop(
             -(-row.concurrency // row.parallelism.attention_data),
@@ -275,7 +279,8 @@ class Pricer:
 class FrontEnd(NamedTuple):
     """Seconds from the client's send until the scheduler knows a prompt: HTTP, tokenisation, the way between processes.
 
-    request_s: for each request. token_s: for each token of the prompt.
+    request_s: for each request, of many at once. token_s: for each token of the prompt, of one prompt after another:
+    one event loop reads and tokenises them.
     """
 
     request_s: float
@@ -301,7 +306,8 @@ def closed_loop(loop: Loop) -> CompiledTrace:
     A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
     that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
     evenly, whole tokens, from the stated share of the nominal one up to it. A request reaches the scheduler after the
-    front end's time, drawn evenly between nothing and twice its mean: requests that are sent at once come one by one.
+    front end's time, drawn evenly between nothing and twice its mean. Those that are sent at once, the first of every
+    slot, wait for each other there: their prompts are read one by one.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
@@ -309,11 +315,13 @@ def closed_loop(loop: Loop) -> CompiledTrace:
         draw.integers(max(int(share * nominal), 1), nominal + 1, count)
         for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
     )
-    delay_s = draw.uniform(0.0, 2.0, count) * (loop.front_end.request_s + loop.front_end.token_s * inputs)
+    share = draw.uniform(0.0, 2.0, count)
+    delay_s = share * (loop.front_end.request_s + loop.front_end.token_s * inputs)
     index = np.arange(count)
     first = index < loop.slots
-    # The first request of every slot arrives after its own delay; slots are numbered as they arrive.
-    delay_s[: loop.slots].sort()
+    read_s = np.cumsum(loop.front_end.token_s * inputs[: loop.slots])
+    # Slots are numbered as their first requests arrive.
+    delay_s[: loop.slots] = np.sort(share[: loop.slots]) * loop.front_end.request_s + read_s
     trace = make_trace(
         arrival_s=np.where(first, delay_s, np.nan),
         input_tokens=inputs,
@@ -329,8 +337,8 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
     counted = table.finished
     if not counted.any():
         raise NotPriced("no request finishes in the simulated engine")
-    inputs = float(table.input_tokens[counted].mean())
-    sent_s = loop.front_end.request_s + loop.front_end.token_s * inputs
+    trace = closed_loop(loop).arrays
+    sent_s = float(np.where(trace.previous < 0, trace.arrival_s, trace.think_s)[counted].mean())
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
     held_s = _held_steps(conditions, row, loop.slots) * tpot_s
@@ -338,16 +346,17 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
 
 
 def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
-    """Decode steps for which a prompt is held back, on average.
+    """Steps of one token for which a prompt is held back, on average.
 
     A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
     steps later, while others come at a rate of ``slots / output_tokens`` a step, holds the first for g steps and the
-    others for g / 2.
+    others for g / 2. A step that makes several tokens is as many steps of one.
     """
     polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
     gather = float(conditions.gather_steps)
     others = gather * slots / row.output_tokens
-    return polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+    steps = polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+    return steps * conditions.speculation.tokens_per_step
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:

@@ -1,0 +1,82 @@
+"""What everything costs, and what deployments would cost if something had another price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
+
+from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.specs.base import Evidence, Price
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.devices import DeviceSpec
+from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+
+_Priced = TypeVar("_Priced", AcceleratorSpec, HostSpec, DeviceSpec)
+
+#: Units of prices.
+PER_HOUR = "USD/hour"
+PER_GIB_HOUR = "USD/GiB/hour"
+
+
+class Listed(NamedTuple):
+    """A price. bounds: least and most that it may turn out to be, None where it states none."""
+
+    item: str
+    usd: float
+    unit: str
+    evidence: Evidence
+    bounds: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class PriceBook:
+    """Catalogue entries by name; an item is whatever has a price above zero, by its name."""
+
+    accelerators: Mapping[str, AcceleratorSpec]
+    hosts: Mapping[str, HostSpec]
+    media: Mapping[str, MediumSpec]
+    devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
+
+    def cost(self, deployment: DeploymentSpec) -> float:
+        """Dollars per hour, without electricity."""
+        return self.breakdown(deployment).total
+
+    def breakdown(self, deployment: DeploymentSpec) -> CostBreakdown:
+        """The same, by what is bought.
+
+        Raises:
+            ValueError: see ``deployment_cost``.
+        """
+        return deployment_cost(deployment, self.accelerators, self.hosts, self.media, self.devices)
+
+    def prices(self) -> Iterator[Listed]:
+        """Every price above zero. Those of media are assumptions: their documents cannot say anything else."""
+        for kind in (self.accelerators, self.hosts, self.devices):
+            for name, spec in kind.items():
+                price: Price = spec.price
+                if price.usd_per_hour > 0:
+                    yield Listed(name, price.usd_per_hour, PER_HOUR, price.evidence, price.range_usd_per_hour)
+        for name, medium in self.media.items():
+            if medium.usd_per_gib_hour > 0:
+                bounds = medium.range_usd_per_gib_hour
+                yield Listed(name, medium.usd_per_gib_hour, PER_GIB_HOUR, "assumed", bounds)
+
+    def at(self, prices: Mapping[str, float]) -> PriceBook:
+        """The same with other prices of some items; they need not lie within stated ranges."""
+        return replace(
+            self,
+            accelerators={name: _at(spec, prices.get(name)) for name, spec in self.accelerators.items()},
+            hosts={name: _at(spec, prices.get(name)) for name, spec in self.hosts.items()},
+            devices={name: _at(spec, prices.get(name)) for name, spec in self.devices.items()},
+            media={
+                name: spec.model_copy(update={"usd_per_gib_hour": prices[name]}) if name in prices else spec
+                for name, spec in self.media.items()
+            },
+        )
+
+
+def _at(spec: _Priced, usd: float | None) -> _Priced:
+    if usd is None:
+        return spec
+    return spec.model_copy(update={"price": spec.price.model_copy(update={"usd_per_hour": usd})})

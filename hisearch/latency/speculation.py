@@ -1,0 +1,74 @@
+"""Speculative decoding in step costs, on average: a step that makes several tokens of a sequence as steps of one each.
+
+Notation
+    d      tokens drafted for every sequence in a step, by one layer that is run d times (multi-token prediction)
+    a      tokens that a step makes of a sequence, on average: 1 + p + p^2 + … + p^d
+    p      share of drafted tokens that are accepted where all before them were
+    L      layers
+    n, c   decoding sequences, the context that they read together
+
+    step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         checking what was drafted
+           + d * ((token_s[n] + decode_s(n, c)) / L + sequence_s[n])                    drafting
+    costs of one token each: step / a
+
+The simulated engine makes one token a step. Its steps are therefore an a-th of a speculative one's, which leaves the
+time of a token, the growth of contexts and what decodes add to a step with prompts as they are on average; what a
+prompt waits for the step under way is shorter than it should be, by less than a step.
+
+Not modelled: how p differs between requests, the prompt's own pass through the drafting layer, and memory for drafted
+tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.latency.costs import StepCosts, tokens_knot
+from hisearch.traces.compiled import F8
+
+
+class Speculation(NamedTuple):
+    """How an engine speculates.
+
+    draft_tokens: d. accepted: p, 0 to 1.
+    """
+
+    draft_tokens: int
+    accepted: float
+
+    @property
+    def tokens_per_step(self) -> float:
+        """a: tokens that a step makes of a sequence, on average."""
+        return sum(self.accepted**k for k in range(self.draft_tokens + 1))
+
+
+def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) -> StepCosts:
+    """Costs of steps of one token each that together take as long as speculative ones do.
+
+    Of ``decode_s`` alone: prompts are computed as before. Its entries may be negative, a step's cost is not.
+
+    Raises:
+        ValueError: the costs tell decodes beside prompts apart, or unequal contexts.
+    """
+    if costs.beside_s is not None or costs.skew_s is not None:
+        raise ValueError("speculation needs costs without beside_s and skew_s")
+    drafted = speculation.draft_tokens
+    sequences = np.array([tokens_knot(i) for i in range(costs.decode_s.shape[0])], dtype=np.int64)
+    alone = dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)
+    host = costs.host_s + costs.host_per_sequence_s * sequences
+    checked = dense(costs.token_s, (drafted + 1) * sequences) + dense(costs.sequence_s, (drafted + 1) * sequences)
+    drafting = drafted * (dense(costs.token_s, sequences) / layers + dense(costs.sequence_s, sequences))
+    attention = costs.decode_s * (1.0 + drafted / layers)
+    step = (host + checked + drafting)[:, None] + attention
+    decode = step / speculation.tokens_per_step - (host + alone)[:, None]
+    decode[0, :] = 0.0
+    return costs._replace(decode_s=np.ascontiguousarray(decode))
+
+
+def dense(table: F8, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> F8:
+    """``table`` at whole numbers, continued beyond its end with the last slope."""
+    last = len(table) - 1
+    beyond = np.maximum(at - last, 0) * (table[last] - table[last - 1])
+    return np.asarray(table[np.minimum(at, last)] + beyond)

@@ -1,0 +1,158 @@
+"""The cheapest deployment that is likely enough to meet the SLO.
+
+What met it is walked up by price: the deployments that were simulated on the whole trace, and, of the best of every
+accelerator with every engine, one replica more at a time. Each is simulated under the draws of
+``hisearch.search.uncertainty``, those first that the recommended deployment fared worst under, in batches, and is
+rejected as soon as it has missed the SLO under more of them than the wanted probability leaves. Passed over are those
+of which no margin is wider than a rejected one's: what is as tight will miss as often.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+from hisearch.search.confidence import BATCH, Assessor
+from hisearch.search.deployments import parameters_of
+from hisearch.search.growth import most_replicas, with_replicas
+from hisearch.search.job import Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.polish import STAGE
+from hisearch.search.problem import Problem
+from hisearch.search.recommend import cheapest, price_of
+from hisearch.search.sizing import LEAST_GAIN
+from hisearch.search.trial import Trial
+
+
+@dataclass(frozen=True)
+class Assured:
+    """What a walk came to.
+
+    trial: the cheapest that is likely enough, or None. looked_at: deployments that were simulated under draws.
+    simulations: under draws. spent: the limit on them, or the search's seconds, ended the walk.
+    """
+
+    trial: Trial | None
+    looked_at: int
+    simulations: int
+    spent: bool = False
+
+
+@dataclass(order=True)
+class _Next:
+    """A deployment to look at, by price, then the widest margin, then number.
+
+    trial: None where it is yet to be simulated: ``base`` with so many ``replicas``.
+    """
+
+    usd: float
+    tightness: float
+    number: int
+    trial: Trial | None = field(compare=False)
+    base: Trial | None = field(compare=False, default=None)
+    replicas: int = field(compare=False, default=0)
+
+
+class Walk:
+    """One walk up the prices; see the module."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, assessor: Assessor, at_least: float, limit: int) -> None:
+        """Args: probability wanted, most simulations under draws."""
+        self._problem, self._ledger, self._assessor = problem, ledger, assessor
+        self._draws = len(assessor.uncertainty)
+        #: Draws under which a deployment may miss: what is left is at least the wanted share.
+        self._allowed = math.floor((1.0 - at_least) * self._draws + 1e-9)
+        self._limit = limit
+        self._rejected: list[Trial] = []
+        self._queue: list[_Next] = []
+        self._looked_at = 0
+
+    def run(self, hardest_on: Trial) -> Assured:
+        """Walk; draws are ordered by how badly ``hardest_on`` fared under them, which must be known."""
+        before = self._assessor.simulations
+        self._order = self._by_hardship(hardest_on)
+        self._fill()
+        while self._queue:
+            step = heapq.heappop(self._queue)
+            trial = step.trial if step.trial is not None else self._simulate(step)
+            if trial is None:
+                continue
+            likely = self._likely_enough(trial, before)
+            if likely is None or self._ledger.stopped:
+                return Assured(None, self._looked_at, self._assessor.simulations - before, spent=True)
+            if likely:
+                return Assured(trial, self._looked_at, self._assessor.simulations - before)
+            if step.base is not None:
+                self._grow(step.base, trial, step.replicas + 1)
+        return Assured(None, self._looked_at, self._assessor.simulations - before)
+
+    def _by_hardship(self, trial: Trial) -> list[int]:
+        found = self._assessor.known(trial.deployment, range(self._draws))
+        worst = [max((check.violation for check in one.slo), default=math.inf) for one in found]
+        return sorted(range(self._draws), key=lambda number: (-worst[number], number))
+
+    def _fill(self) -> None:
+        """Every feasible trial, and one more replica of the best of every kind."""
+        feasible = [trial for trial in self._ledger.trials if trial.comparable and trial.feasible]
+        for trial in feasible:
+            heapq.heappush(self._queue, _Next(price_of(trial), -trial.worst_margin, trial.number, trial))
+        kinds = dict.fromkeys(_kind(trial) for trial in feasible)
+        for kind in kinds:
+            base = cheapest([trial for trial in feasible if _kind(trial) == kind], self._problem.objectives)
+            if base is not None:
+                self._grow(base, None, base.deployment.pools[0].replicas + 1)
+
+    def _grow(self, base: Trial, last: Trial | None, replicas: int) -> None:
+        """Queue ``base`` with so many replicas; not where the space has no more, or the last one gained nothing."""
+        if replicas > most_replicas(self._problem, base.deployment):
+            return
+        if last is not None and last.worst_margin - base.worst_margin < LEAST_GAIN:
+            return
+        deployment = with_replicas(self._problem, base.deployment, replicas)
+        usd = self._problem.planner.usd_per_hour(deployment) + base.metrics.get("energy_usd_per_hour", 0.0)
+        number = len(self._ledger.trials) + base.number
+        heapq.heappush(self._queue, _Next(round(usd, 6), -base.worst_margin, number, None, base, replicas))
+
+    def _simulate(self, step: _Next) -> Trial | None:
+        """The deployment at the study's own figures; None where it misses the SLO or cannot be simulated."""
+        assert step.base is not None
+        deployment = with_replicas(self._problem, step.base.deployment, step.replicas)
+        trial = self._ledger.run([Job(STAGE, deployment, parameters_of(deployment))])[0]
+        if trial is None or not (trial.comparable and trial.feasible):
+            return None
+        return trial
+
+    def _likely_enough(self, trial: Trial, before: int) -> bool | None:
+        """Whether it is; None where the limit or time leaves that open. before: simulations when the walk began."""
+        if any(_no_wider(trial, other) for other in self._rejected):
+            return False
+        self._looked_at += 1
+        missed = 0
+        for start in range(0, self._draws, BATCH):
+            if self._assessor.simulations - before >= self._limit or self._assessor.out_of_time:
+                return None
+            batch = self._order[start : start + BATCH]
+            self._assessor.evaluations([trial.deployment], [batch])
+            missed += sum(not one.feasible for one in self._assessor.known(trial.deployment, batch))
+            if missed > self._allowed:
+                self._rejected.append(trial)
+                return False
+        return True
+
+
+def _kind(trial: Trial) -> tuple[str, str]:
+    pool = trial.deployment.pools[0]
+    return pool.accelerator, pool.engine.name
+
+
+def _no_wider(trial: Trial, rejected: Trial) -> bool:
+    """True where no margin of ``trial`` is wider than that of a rejected deployment of its kind."""
+    if _kind(trial) != _kind(rejected):
+        return False
+    ours, theirs = _margins(trial), _margins(rejected)
+    return all(ours.get(label, math.inf) <= margin for label, margin in theirs.items())
+
+
+def _margins(trial: Trial) -> dict[str, float]:
+    return {check.label: check.margin for check in trial.slo if check.margin is not None}

@@ -1,0 +1,153 @@
+"""A conclusion in sentences, for the report, the terminal and machines alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hisearch.hardware.price_book import PER_HOUR
+from hisearch.score.capacity import Capacity
+from hisearch.search.conclusion import Conclusion, Faster, NextPurchase, StepChange
+from hisearch.search.confidence import Assessment
+from hisearch.search.deployments import describe
+from hisearch.search.price_sensitivity import PriceBreakEven
+from hisearch.search.recommend import price_of
+from hisearch.search.setting_sensitivity import Setting
+from hisearch.search.step_sensitivity import MOST_FACTOR, Instead
+from hisearch.search.trial import Trial
+from hisearch.specs.wording import counted, listed
+
+#: Most sentences of prices and of settings.
+PRICES = 6
+SETTINGS = 8
+
+_STEPS = {
+    "all steps": "all steps, host work among them, are",
+    "prefill": "prefill is",
+    "decode": "decode steps are",
+    "host work": "host work is",
+}
+
+
+def chance_in_words(found: Assessment, varied: Sequence[str]) -> str:
+    """How likely the recommendation is to meet the SLO, and under what."""
+    low, high = found.all_terms_range
+    held = round(found.all_terms * found.draws)
+    text = (
+        f"Simulated again under {listed(list(varied))}, it meets the whole SLO in {held:,} of "
+        f"{counted(found.draws, 'draw')}: a probability of {found.all_terms:.0%} (with {found.level:.0%} confidence "
+        f"between {low:.0%} and {high:.0%}, as far as so many draws tell)."
+    )
+    if found.errors:
+        text += f" {counted(found.errors, 'draw')} could not be simulated and count as missed."
+    return text
+
+
+def asked_in_words(found: Conclusion) -> str:
+    """What came of the probability that was asked for; "" where none was."""
+    if found.at_least is None or found.assessment is None:
+        return ""
+    wanted = f"A probability of at least {found.at_least:.0%} was asked for"
+    if found.satisfied and found.assured is None:
+        return f"{wanted}; the first choice has it."
+    if found.assured is None:
+        return f"{wanted}."
+    if found.satisfied:
+        return f"{wanted}; {counted(found.assured.looked_at, 'deployment')} were looked at by price until one had it."
+    if found.assured.spent:
+        return (
+            f"{wanted}. None was found: the limits on further simulations ended the search for it after "
+            f"{counted(found.assured.looked_at, 'deployment')}. Raise spec.confidence.search or "
+            "spec.confidence.seconds."
+        )
+    return (
+        f"{wanted}. None of the {counted(found.assured.looked_at, 'deployment')} that met the SLO and were looked at "
+        "has it, further replicas among them: widen the space, loosen the SLO, or have step times with a smaller error "
+        "(hisearch calibrate)."
+    )
+
+
+def step_in_words(one: StepChange) -> str:
+    """How much slower steps may be, and what then."""
+    found = one.break_even
+    if found.missed is None:
+        return f"If {_STEPS[found.what]} {MOST_FACTOR:g} times as slow as predicted, the SLO still holds."
+    held = found.holds or 1.0
+    text = f"If {_STEPS[found.what]} {found.missed - 1:.1%} slower than predicted, {found.term} is missed"
+    text += f" (it holds at {held - 1:.1%})" if held > 1.0 else ""
+    return f"{text}{_then(one.instead)}."
+
+
+def _then(instead: Instead | None) -> str:
+    if instead is None:
+        return ""
+    return f"; then {describe(instead.deployment)} is needed, at ${instead.usd_per_hour:,.2f} per hour"
+
+
+def faster_in_words(one: Faster) -> str:
+    """How much faster steps would have to be for something cheaper."""
+    what = f"{describe(one.trial.deployment)} at ${price_of(one.trial):,.2f} per hour"
+    if one.break_even.holds is None:
+        return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
+    share = 1 - one.break_even.holds
+    return f"If all steps are {share:.1%} faster than predicted, {what} would do, the nearest cheaper one."
+
+
+def price_in_words(one: PriceBreakEven) -> str:
+    """Beyond which price another one is cheaper."""
+    unit = "per hour" if one.unit == PER_HOUR else "per GiB and hour"
+    way = "more" if one.dearer else "less"
+    return (
+        f"If {one.item} costs {way} than {_dollars(one.usd)} {unit} (now {_dollars(one.now_usd)}, "
+        f"{one.usd / one.now_usd - 1:+.1%}), {describe(one.trial.deployment)} is cheaper."
+    )
+
+
+def _dollars(usd: float) -> str:
+    return f"${usd:,.2f}" if usd >= 0.1 else f"${usd:.3g}"
+
+
+def setting_in_words(one: Setting, best: Trial) -> str:
+    """What one setting does: to the SLO and to the price."""
+    usd = price_of(one.trial) - price_of(best)
+    price = (
+        "at the same price" if abs(usd) < 0.005 else f"for ${abs(usd):,.2f} per hour {'more' if usd > 0 else 'less'}"
+    )
+    worst = max(one.trial.slo, key=lambda check: check.violation)
+    verdict = (
+        f"{worst.label} is missed by {worst.violation:.0%}"
+        if not one.trial.feasible
+        else f"the SLO holds, with a tightest margin of {one.trial.worst_margin:.0%} instead of {best.worst_margin:.0%}"
+    )
+    return f"With {one.name} {one.instead} instead of {one.ours} {verdict}, {price}."
+
+
+def next_in_words(one: NextPurchase) -> str:
+    """What to buy next."""
+    first = f"At {one.load:.3g} × this load {one.term} is missed"
+    if one.instead is None:
+        return f"{first}; nothing that was looked at carries that."
+    usd = f"${one.instead.usd_per_hour:,.2f} per hour"
+    return f"{first}: the next to buy is {describe(one.instead.deployment)}, which carries it at {usd}."
+
+
+def sentences(found: Conclusion) -> dict[str, list[str]]:
+    """What would change the answer, by kind: steps, prices, settings, load; kinds without any are left out."""
+    best = found.recommendation.trial
+    changing = [one for one in found.settings if not one.trial.feasible or price_of(one.trial) < price_of(best)]
+    said = {
+        "steps": [step_in_words(one) for one in found.steps]
+        + ([faster_in_words(found.faster)] if found.faster is not None else []),
+        "prices": [price_in_words(one) for one in found.prices[:PRICES]],
+        "settings": [setting_in_words(one, best) for one in changing[:SETTINGS]],
+        "load": ([_carried(found.headroom)] if found.headroom is not None else [])
+        + ([next_in_words(found.next_purchase)] if found.next_purchase is not None else []),
+    }
+    return {kind: texts for kind, texts in said.items() if texts}
+
+
+def _carried(room: Capacity) -> str:
+    text = f"The SLO holds up to {room.load:.3g} × this load"
+    if math.isinf(room.infeasible_load):
+        return f"{text} at least; more was not tried."
+    return f"{text}, and no longer at {room.infeasible_load:.3g} ×."

@@ -1,0 +1,93 @@
+"""The walk to the cheapest deployment that is likely enough, against looking at all of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hisearch.score.terms import TermCheck
+from hisearch.search.assurance import Assured, Walk
+from hisearch.search.confidence import Assessor
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.recommend import price_of, recommend
+from hisearch.search.uncertainty import factors_of
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.study import BudgetSpec
+from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_deployment, make_problem
+from tests.search.test_confidence import costs, uncertainty
+
+DRAWS = 64
+
+
+def slower(deployment: DeploymentSpec, draw) -> Evaluation:  # type: ignore[no-untyped-def]
+    """The fake world where all takes as much longer as the draw's decode steps do: also the load weighs more."""
+    factor = factors_of(costs(0.1), draw.normal, 0.5)["decode"]
+    found = FakeEvaluator()(Job(1, deployment, load=factor))
+    checks = tuple(
+        TermCheck(check.label, (check.value_s or 0.0) * factor, check.bound_s)
+        if isinstance(check, TermCheck)
+        else check
+        for check in found.slo
+    )
+    return Evaluation(found.metrics, checks, all(check.holds for check in checks))
+
+
+def walked(at_least: float, *, limit: int = 10_000, workers: int = 1) -> tuple[Assured, Assessor, Ledger]:
+    problem = make_problem()
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=workers)
+    started = [make_deployment(kind, count) for kind, counts in (("fast", (6, 8)), ("dear", (5,))) for count in counts]
+    ledger.run([Job(1, deployment, {}) for deployment in started])
+    assert all(trial.feasible for trial in ledger.trials)
+    found = recommend(ledger.trials, OBJECTIVES)
+    assert found is not None
+    assessor = Assessor(uncertainty(DRAWS), slower, workers=workers)
+    assessor.assess([found.trial], [DRAWS], 0.9)
+    ledger.extend(64)
+    return Walk(problem, ledger, assessor, at_least, limit).run(found.trial), assessor, ledger
+
+
+def share(deployment: DeploymentSpec) -> float:
+    drawn = uncertainty(DRAWS)
+    return sum(slower(deployment, drawn.draw(k)).feasible for k in range(DRAWS)) / DRAWS
+
+
+@pytest.mark.parametrize("at_least", [0.5, 0.8, 0.9, 0.97])
+def test_it_finds_what_looking_at_all_finds(at_least: float) -> None:
+    found, assessor, ledger = walked(at_least)
+    assert found.trial is not None
+    assert share(found.trial.deployment) >= at_least
+    sizes = [make_deployment("fast", n) for n in range(6, 40)] + [make_deployment("dear", n) for n in range(5, 20)]
+    enough = [make_problem().planner.usd_per_hour(one) for one in sizes if share(one) >= at_least]
+    assert price_of(found.trial) == min(enough)
+    assert assessor.simulations < DRAWS * (found.looked_at + 2)
+    assert found.trial in ledger.trials
+
+
+def test_l6_workers_change_nothing() -> None:
+    one, two = walked(0.95)[0], walked(0.95, workers=3)[0]
+    assert one == two
+
+
+def test_a_limit_ends_it_and_is_said() -> None:
+    found, assessor, _ = walked(0.97, limit=8)
+    assert found.trial is None
+    assert found.spent
+    assert assessor.simulations <= DRAWS + 16
+
+
+def test_where_nothing_is_likely_enough_none_is_found() -> None:
+    class Never(Assessor):
+        def known(self, deployment, numbers):  # type: ignore[no-untyped-def]
+            checks = (TermCheck("ttft_p99", math.inf, 2.0),)
+            return [Evaluation({}, checks, False) for _ in numbers]
+
+    problem = make_problem()
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6))
+    ledger.run([Job(1, make_deployment("fast", count), {}) for count in (6, 7)])
+    ledger.extend(64)
+    found = Walk(problem, ledger, Never(uncertainty(8), slower), 0.9, 10_000).run(ledger.trials[0])
+    assert found.trial is None
+    assert not found.spent
+    assert found.looked_at >= 2

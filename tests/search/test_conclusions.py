@@ -1,0 +1,193 @@
+"""What follows the search of a study on the real simulator, small enough for a test."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hisearch
+from hisearch.api.conclude import uncertainty_of
+from hisearch.api.study import StudyResult, load_study
+from hisearch.report.conclusions import conclusions
+from hisearch.report.confidence import CONFIDENCE
+from hisearch.search.confidence import Assessor
+from hisearch.search.uncertainty import Uncertainty, normal_draws
+from tests.search.test_study import STUDY
+
+DRAWS = 16
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "small.yaml"
+    path.write_text(STUDY + f"  confidence: {{draws: {DRAWS}, contender_draws: 4}}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(study_file: Path) -> StudyResult:
+    return load_study(study_file).run(workers=1, run_dir=study_file.parent / "run")
+
+
+def record(result: StudyResult) -> dict[str, object]:
+    found: dict[str, object] = json.loads((result.run_dir / CONFIDENCE).read_text())
+    return found
+
+
+def test_the_record_says_how_sure_and_what_it_took(result: StudyResult) -> None:
+    data = record(result)
+    assert result.recommendation is not None
+    assert data["recommendation"]["trial"] == result.recommendation.trial.number  # type: ignore[index]
+    assert data["draws"] == DRAWS
+    assert set(data["terms"]) == {"ttft_p99", "tpot_p99", "rejected_fraction"}  # type: ignore[call-overload]
+    assert 0.0 <= data["all_terms"] <= min(data["terms"].values())  # type: ignore[attr-defined, operator]
+    low, high = data["intervals"]["ttft_p99_s"]  # type: ignore[index]
+    assert low <= data["medians"]["ttft_p99_s"] <= high  # type: ignore[index]
+    assert data["simulations"]["draws"] == DRAWS - 4  # type: ignore[index]
+    lines = (result.run_dir / "confidence.jsonl").read_text().splitlines()
+    assert len(lines) - 1 <= sum(data["simulations"].values())  # type: ignore[attr-defined]
+    assert data["sentences"]["steps"]  # type: ignore[index]
+    assert [rule["rule"] for rule in data["rules"]][:3] == ["cheapest", "best_value", "lowest_latency"]  # type: ignore[attr-defined, index]
+    assert len(result.trials) <= result.resolved.study.budget.simulations
+
+
+def test_the_baseline_is_simulated_and_no_trial(result: StudyResult) -> None:
+    found = result.recommendation
+    assert found is not None
+    assert found.baseline is not None
+    assert found.baseline.number not in {trial.number for trial in result.trials}
+    assert found.against_baseline
+    assert found.baseline.deployment.pools[0].accelerator == found.trial.deployment.pools[0].accelerator
+
+
+def test_without_errors_a_draw_is_the_trial_itself(result: StudyResult, study_file: Path) -> None:
+    """L7: no errors of step times, the trace as it is and sure prices give the trial's own figures."""
+    assert result.recommendation is not None
+    trial, simulation = result.recommendation.trial, result.simulation
+    still = Uncertainty(simulation.world.trace, 0, np.zeros((2, 5)))
+    assessor = Assessor(
+        still,
+        lambda deployment, draw: simulation.evaluate_disturbed(
+            deployment, draw.trace, lambda costs: draw.disturbed(costs, 0.5)
+        ),
+    )
+    found = assessor.assess([trial], [2], 0.9)[0]
+    for name, ends in found.intervals.items():
+        assert ends == (trial.metrics[name], trial.metrics[name]), name
+    assert found.all_terms == float(trial.feasible)
+
+
+def test_slower_steps_never_raise_the_share_of_good_requests_by_much(result: StudyResult) -> None:
+    """The simulator itself, whose figures need not be monotone step by step: over a factor of 1.3 they are."""
+    assert result.recommendation is not None
+    trial, simulation = result.recommendation.trial, result.simulation
+    from hisearch.search.uncertainty import with_factors
+
+    values = [
+        simulation.evaluate_disturbed(
+            trial.deployment,
+            simulation.world.trace,
+            lambda costs, factor=factor: with_factors(costs, dict.fromkeys(("prefill", "decode", "host"), factor)),  # type: ignore[misc]
+        ).metrics
+        for factor in (1.0, 1.3, 1.69, 2.2)
+    ]
+    for name in ("tpot_p99_s", "ttft_p99_s", "e2e_mean_s"):
+        column = [one[name] for one in values]
+        assert column == sorted(column), name
+
+
+def test_l6_workers_change_nothing(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
+    other = load_study(study_file).run(workers=3, run_dir=tmp_path / "run")
+    assert record(other) == record(result)
+
+
+@pytest.mark.parametrize("kept", [1, 9, 30])
+def test_l9_a_killed_conclusion_goes_on_where_it_was(
+    result: StudyResult, study_file: Path, tmp_path: Path, kept: int
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(result.run_dir, folder)
+    journal = folder / "confidence.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:kept]) + '{"key": "torn')
+    (folder / CONFIDENCE).unlink()
+    resumed = load_study(study_file).run(run_dir=folder, resume=True)
+    assert record(resumed) == record(result)
+    assert sorted(journal.read_text().splitlines()) == sorted(line.strip() for line in lines)
+
+
+def test_a_stored_run_recommends_the_same(result: StudyResult) -> None:
+    stored = hisearch.load_run(result.run_dir)
+    ours, theirs = stored.recommendation, result.recommendation
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.trial, ours.reason, ours.rule, ours.runner_ups) == (
+        theirs.trial, theirs.reason, theirs.rule, theirs.runner_ups,
+    )  # fmt: skip
+    assert ours.baseline is not None
+    assert theirs.baseline is not None
+    assert ours.baseline.metrics["usd_per_hour"] == theirs.baseline.metrics["usd_per_hour"]
+    assert stored.outcome.headroom == result.outcome.headroom
+    assert conclusions(stored.report_input()) == conclusions(result.report_input())
+
+
+def test_the_report_shows_it(result: StudyResult) -> None:
+    found = conclusions(result.report_input())
+    assert found is not None
+    page = (result.run_dir / "report.html").read_text()
+    assert "How sure, and what would change the answer" in page
+    assert "By other rules" in page
+    assert "Chance to hold" in page
+    assert found.changes
+    assert len([row for row in found.contenders if row.chosen]) == 1
+    assert len([row for row in found.rules if row.chosen]) == 1
+
+
+def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
+    result: StudyResult, study_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(result.run_dir, folder)
+    rule = ["spec.recommend={rule: best_value}"]
+    best_value = load_study(study_file, rule).run(run_dir=folder, resume=True)
+    assert best_value.recommendation is not None
+    assert best_value.recommendation.rule == "best_value"
+    assert hisearch.load_run(folder).recommendation.rule == "best_value"  # type: ignore[union-attr]
+    impossible = ["spec.confidence.at_least=0.99", "spec.confidence.search=8", "spec.confidence.correlation=1.0"]
+    unsure = load_study(study_file, impossible).run(run_dir=folder, resume=True)
+    assert unsure.confidence is not None
+    asked = unsure.confidence.satisfied
+    chance = record(unsure)["all_terms"]
+    assert unsure.unsure == (asked is False)
+    assert asked is False or chance >= 0.99  # type: ignore[operator]
+    assert "A probability of at least 99% was asked for" in unsure.confidence.summary
+
+
+def test_no_draws_and_no_what_ifs_leave_nothing_but_the_rules(study_file: Path, tmp_path: Path) -> None:
+    nothing = ["spec.confidence.draws=0", "spec.confidence.what_if=0"]
+    found = load_study(study_file, nothing).run(run_dir=tmp_path / "run")
+    data = record(found)
+    assert data["simulations"] == {}
+    assert data["summary"] == ""
+    assert found.confidence is not None
+    assert not found.unsure
+    assert "Chance to hold" not in (found.run_dir / "report.html").read_text()
+
+
+def test_prices_of_the_space_have_ranges(study_file: Path) -> None:
+    study = load_study(study_file)
+    from hisearch.search.simulation import Simulation
+
+    found = {one.item: one for one in uncertainty_of(study, Simulation(study.world())).prices}
+    assert set(found) == {"h100-sxm", "l40s", "ddr5"}
+    price = found["h100-sxm"]
+    assert (price.low, price.high) == pytest.approx((0.75 * price.usd, 1.25 * price.usd))
+    sure = load_study(study_file, ["spec.confidence.assumed_price_error=0"])
+    assert uncertainty_of(sure, Simulation(sure.world())).prices == ()
+    assert len(normal_draws(0, 0)) == 0
+    assert replace(price, low=1.0).low == 1.0

@@ -1,0 +1,201 @@
+"""Recommendation by rule, held against slow restatements, and the baseline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.search.baseline import BASELINE, SIMULATIONS, default_engine, find_baseline
+from hisearch.search.confidence import Assessor
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.pareto import front
+from hisearch.search.recommend import price_of, recommend
+from hisearch.search.rules import (
+    HEADROOM_CANDIDATES,
+    against_baseline,
+    headroom_candidates,
+    knee,
+    recommend_by,
+    table_limit_usd,
+)
+from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.study import RecommendSpec, StudySpec
+from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_deployment, make_problem, make_trial
+from tests.search.test_confidence import Known, uncertainty
+
+figure = st.integers(1, 6)
+rows = st.lists(st.tuples(figure, figure, figure, figure, st.booleans()), min_size=1, max_size=20)
+
+
+def trials_of(figures: list[tuple[int, int, int, int, bool]]) -> list[Trial]:
+    return [
+        make_trial(n, ttft / 4, goodput, usd, tpot_s=tpot / 150, feasible=feasible, replicas=n + 1)
+        for n, (ttft, goodput, usd, tpot, feasible) in enumerate(figures)
+    ]
+
+
+@given(rows)
+def test_the_knee_is_the_point_farthest_from_the_plane_of_the_worst(
+    figures: list[tuple[int, int, int, int, bool]],
+) -> None:
+    """Restated: mean over the objectives that vary of log(value / best) / log(worst / best), the smallest first."""
+    trials = trials_of(figures)
+    points = [trial for trial in front(trials, OBJECTIVES) if trial.feasible]
+    values = {
+        "ttft": [t.metrics["ttft_p99_s"] for t in points],
+        "goodput": [1 / t.metrics["goodput_rps"] for t in points],
+        "usd": [t.metrics["usd_per_hour"] for t in points],
+    }
+    means = []
+    for k in range(len(points)):
+        shares = [
+            math.log(column[k] / min(column)) / math.log(max(column) / min(column))
+            for column in values.values()
+            if max(column) / min(column) > 1.01
+        ]
+        means.append(sum(shares) / len(shares) if shares else 0.0)
+    found = knee(trials, OBJECTIVES)
+    assert {t.number for t in found} == {t.number for t in points}
+    order = {t.number: mean for t, mean in zip(points, means, strict=True)}
+    assert [order[t.number] for t in found] == pytest.approx(sorted(means))
+
+
+def test_the_knee_is_held_against_the_next_prices() -> None:
+    bent = [make_trial(n, ttft, 5.0, usd) for n, (ttft, usd) in enumerate([(1.9, 1.0), (0.3, 1.5), (0.2, 9.0)])]
+    found = recommend_by(bent, ("ttft_p99", "usd_per_hour"), RecommendSpec(rule="best_value"))
+    assert found is not None
+    assert found.trial.number == 1
+    assert "33.3% cheaper, with ttft_p99 533.3% higher" in found.reason
+    assert "500.0% dearer, with ttft_p99 33.3% lower" in found.reason
+
+
+def test_the_knee_of_a_bent_front_is_its_bend() -> None:
+    bent = [make_trial(0, 1.9, 5.0, 1.0), make_trial(1, 0.3, 5.0, 1.5), make_trial(2, 0.2, 5.0, 9.0)]
+    assert knee(bent, ("ttft_p99", "usd_per_hour"))[0].number == 1
+
+
+@given(rows, st.integers(1, 6), st.sampled_from(["cheapest", "best_value", "lowest_latency", "most_headroom"]))
+def test_every_rule_recommends_what_meets_the_slo_within_its_price(
+    figures: list[tuple[int, int, int, int, bool]], limit: int, rule: str
+) -> None:
+    trials = trials_of(figures)
+    spec = RecommendSpec.model_validate({"rule": rule} | ({} if rule == "cheapest" else {"usd_per_hour": limit}))
+    loads = {trial.number: 1.0 + trial.number / 10 for trial in trials if trial.feasible}
+    found = recommend_by(trials, OBJECTIVES, spec, loads=loads)
+    feasible = [trial for trial in trials if trial.feasible]
+    if not feasible:
+        assert found is None
+        return
+    assert found is not None
+    assert found.trial.feasible
+    assert found.rule == rule
+    inside = [trial for trial in feasible if price_of(trial) <= limit]
+    if rule == "cheapest":
+        assert found.trial == recommend(trials, OBJECTIVES).trial  # type: ignore[union-attr]
+    elif not inside:
+        assert price_of(found.trial) == min(map(price_of, feasible))
+        assert "Nothing that was simulated meets the SLO within" in found.reason
+    elif rule == "lowest_latency":
+        assert found.trial.metrics["ttft_p99_s"] == min(t.metrics["ttft_p99_s"] for t in inside)
+    elif rule == "most_headroom":
+        assert loads[found.trial.number] == max(loads[t.number] for t in inside)
+    assert price_of(found.trial) <= limit or rule == "cheapest" or not inside
+    assert found.trial.number not in {trial.number for trial, _ in found.runner_ups}
+    assert 1 <= found.reason.count(". ") + 1 <= 3
+
+
+def test_what_was_chosen_by_something_else_is_kept_with_its_reason() -> None:
+    trials = trials_of([(2, 5, 3, 4, True), (1, 5, 4, 4, True)])
+    found = recommend_by(trials, OBJECTIVES, RecommendSpec(), chosen=(trials[1], "Surer."))
+    assert found is not None
+    assert (found.trial.number, found.reason) == (1, "Surer.")
+
+
+def test_candidates_for_headroom_have_the_widest_margins_one_of_each_price() -> None:
+    trials = [make_trial(n, 0.2 + 0.1 * (n % 7), 5.0, 1.0 + n % 9) for n in range(40)]
+    found = headroom_candidates(trials, RecommendSpec(rule="most_headroom", usd_per_hour=7.0))
+    assert len(found) == HEADROOM_CANDIDATES == len({price_of(trial) for trial in found})
+    margins = [trial.worst_margin for trial in found]
+    assert margins == sorted(margins, reverse=True)
+    assert all(price_of(trial) <= 7.0 for trial in found)
+    best = max(t.worst_margin for t in trials if price_of(t) <= 7.0)
+    assert margins[0] == best
+
+
+def test_the_table_s_limit_is_the_study_s_or_twice_the_cheapest() -> None:
+    trials = [make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 0.5, 5.0, 6.0)]
+    assert table_limit_usd(trials, OBJECTIVES, RecommendSpec()) == 8.0
+    assert table_limit_usd(trials, OBJECTIVES, RecommendSpec(rule="lowest_latency", usd_per_hour=5.0)) == 5.0
+
+
+def test_engines_start_with_their_own_defaults() -> None:
+    gib = 2**30
+    assert default_engine("vllm", 80 * gib).chunk_tokens == 8192
+    assert default_engine("vllm", 48 * gib).chunk_tokens == 2048
+    sizes = [default_engine("sglang", size * gib).chunk_tokens for size in (24, 48, 80, 141, 180)]
+    assert sizes == [2048, 4096, 8192, 8192, 16384]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_baseline_has_the_fewest_replicas_of_plain_workers_that_meet_the_slo(engine: str) -> None:
+    evaluator = FakeEvaluator()
+
+    def what_if(deployment: DeploymentSpec, factors, load: float) -> Evaluation:  # type: ignore[no-untyped-def]
+        assert (factors, load) == ({}, 1.0)
+        return evaluator(Job(0, deployment))
+
+    problem = make_problem()
+    best = evaluator(Job(1, make_deployment("fast", 6, engine))).trial(3, Job(1, make_deployment("fast", 6, engine)))
+    assessor = Assessor(uncertainty(4), Known(), what_if=what_if)
+    found = find_baseline(problem, assessor, best, 80 * 2**30)
+    assert found is not None
+    assert found.feasible
+    assert found.number == BASELINE
+    pool = found.deployment.pools[0]
+    assert (pool.engine.name, pool.accelerator, pool.tensor_parallel, pool.tiers) == (engine, "fast", 1, [])
+    assert found.deployment.router.policy == "round_robin"
+    fewer = found.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": pool.replicas - 1})]})
+    assert not evaluator(Job(0, fewer)).feasible
+    assert assessor.simulations <= SIMULATIONS
+    text = against_baseline(best, found)
+    assert f"${found.metrics['usd_per_hour']:,.2f} per hour" in text
+    assert "ttft_p99" in text
+
+
+def test_where_one_rank_never_does_the_baseline_has_more() -> None:
+    def what_if(deployment: DeploymentSpec, factors, load: float) -> Evaluation:  # type: ignore[no-untyped-def]
+        found = FakeEvaluator(base_ttft_s=0.2 if deployment.pools[0].tensor_parallel > 1 else 90.0)
+        return found(Job(0, deployment))
+
+    assessor = Assessor(uncertainty(4), Known(), what_if=what_if)
+    found = find_baseline(make_problem(), assessor, make_trial(0, 1.0, 5.0, 4.0, replicas=4), 80 * 2**30)
+    assert found is not None
+    assert found.feasible
+    assert found.deployment.pools[0].tensor_parallel == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"recommend": {"rule": "lowest_latency"}}, "needs the most that may be spent"),
+        ({"recommend": {"rule": "cheapest", "usd_per_hour": 5.0}}, "leave it out"),
+        ({"recommend": {"rule": "best_value"}, "confidence": {"at_least": 0.9}}, "expected rule cheapest"),
+        ({"confidence": {"at_least": 0.9, "draws": 0}}, "at_least needs draws"),
+        ({"confidence": {"at_least": 1.0}}, "less than 1"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(keys: dict[str, object], message: str) -> None:
+    plain = {"model": "m", "workload": {"trace": "t"}, "slo": "s", "space": "p"}
+    with pytest.raises(ValueError, match=message):
+        StudySpec.model_validate(plain | keys)
+
+
+def test_equal_prices_and_free_hardware_are_said() -> None:
+    free = make_trial(0, 1.0, 5.0, 0.0)
+    assert "as dear" in against_baseline(free, make_trial(BASELINE, 1.0, 5.0, 0.0))
+    assert not np.isnan(price_of(free))

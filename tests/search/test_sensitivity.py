@@ -1,0 +1,183 @@
+"""Break-evens: of step times by trial, of prices by arithmetic, and single settings."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.hardware.price_book import PriceBook
+from hisearch.score.terms import TermCheck
+from hisearch.search.confidence import Assessor
+from hisearch.search.job import Evaluation, Job
+from hisearch.search.price_sensitivity import price_break_evens
+from hisearch.search.setting_sensitivity import single_changes
+from hisearch.search.step_sensitivity import (
+    MOST_FACTOR,
+    RIVALS,
+    SCALED,
+    SIMULATIONS,
+    TOLERANCE,
+    break_even,
+    instead_of,
+    step_break_evens,
+)
+from hisearch.search.trial import Trial
+from hisearch.search.uncertainty import REGIMES
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import DeploymentSpec
+from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial
+from tests.search.test_confidence import Known, uncertainty
+
+
+def value(tpot_s: float) -> Evaluation:
+    check = TermCheck("tpot_p99", tpot_s, 0.05)
+    return Evaluation({"tpot_p99_s": tpot_s}, (check,), check.holds)
+
+
+@given(st.floats(0.0251, 0.0499), st.floats(0.5, 4.0))
+def test_a_break_even_is_bracketed_by_what_was_simulated(nominal_s: float, power: float) -> None:
+    found = break_even("decode", lambda factor: value(nominal_s * factor**power), nominal_s / 0.05 - 1)
+    truth = (0.05 / nominal_s) ** (1 / power)
+    if truth >= MOST_FACTOR:
+        assert (found.holds, found.missed, found.simulations) == (MOST_FACTOR, None, 1)
+        return
+    assert found.holds is not None
+    assert found.missed is not None
+    assert found.holds <= truth * (1 + 1e-12)
+    assert truth <= found.missed * (1 + 1e-12)
+    assert found.simulations <= SIMULATIONS
+    if found.simulations < SIMULATIONS:
+        assert found.missed <= found.holds * (1 + TOLERANCE) * (1 + 1e-12)
+    assert found.missed / found.holds < 1.012
+    assert found.term == "tpot_p99"
+
+
+@given(st.floats(0.0501, 0.2))
+def test_how_much_faster_it_would_have_to_be(nominal_s: float) -> None:
+    found = break_even("all steps", lambda factor: value(nominal_s * factor), nominal_s / 0.05 - 1, slower=False)
+    if nominal_s / MOST_FACTOR > 0.05:
+        assert (found.holds, found.missed) == (None, 1 / MOST_FACTOR)
+        return
+    assert found.holds is not None
+    assert found.missed is not None
+    assert found.holds <= 0.05 / nominal_s * (1 + 1e-12)
+    assert 0.05 / nominal_s <= found.missed * (1 + 1e-12)
+    assert found.missed / found.holds < 1.012
+
+
+def test_each_kind_of_step_is_scaled_by_itself() -> None:
+    def what_if(deployment: DeploymentSpec, factors, load: float) -> Evaluation:  # type: ignore[no-untyped-def]
+        assert load == 1.0
+        return value(0.03 * factors.get("decode", 1.0) + 0.01 * factors.get("prefill", 1.0))
+
+    best = make_trial(0, 1.0, 5.0, 4.0, tpot_s=0.04)
+    for workers in (1, 3):
+        assessor = Assessor(uncertainty(8), Known(), what_if=what_if, workers=workers)
+        found = {one.what: one for one in step_break_evens(assessor, best)}
+        truth = {"all steps": 1.25, "prefill": 2.0, "decode": 4 / 3}
+        for what, factor in truth.items():
+            assert found[what].holds == pytest.approx(factor, rel=0.02)
+        assert found["host work"].missed is None
+    assert set(SCALED["all steps"]) == set(REGIMES)
+
+
+def evaluate(deployment: DeploymentSpec, load: float = 1.0) -> Evaluation:
+    return FakeEvaluator()(Job(1, deployment, load=load))
+
+
+def feasible_trials(*deployments: DeploymentSpec) -> list[Trial]:
+    return [evaluate(one).trial(number, Job(1, one)) for number, one in enumerate(deployments)]
+
+
+def test_the_cheapest_that_holds_is_named_instead() -> None:
+    problem = make_problem()
+    candidates = [make_deployment("fast", 6), make_deployment("dear", 6), make_deployment("fast", 9)]
+    trials = feasible_trials(*candidates)
+    assert all(trial.feasible for trial in trials)
+    looked_at: list[DeploymentSpec] = []
+
+    def heavier(deployment: DeploymentSpec) -> Evaluation:
+        looked_at.append(deployment)
+        return evaluate(deployment, 1.35)
+
+    assert not heavier(candidates[0]).feasible
+    found = instead_of(problem, trials, trials[0], heavier, "ttft_p99")
+    assert found is not None
+    # Brute force over more replicas and what was simulated.
+    sizes = [make_deployment("fast", count) for count in range(7, 10)] + candidates[1:]
+    holding = [problem.planner.usd_per_hour(one) for one in sizes if evaluate(one, 1.35).feasible]
+    assert problem.planner.usd_per_hour(found.deployment) == min(holding)
+    prices = [problem.planner.usd_per_hour(one) for one in looked_at[1:]]
+    assert prices == sorted(prices)
+    assert found.simulations <= RIVALS
+
+
+def test_nothing_is_named_where_nothing_holds() -> None:
+    trials = feasible_trials(make_deployment("fast", 6))
+    assert (
+        instead_of(make_problem(), trials, trials[0], lambda _: evaluate(make_deployment("slow", 1)), "ttft_p99")
+        is None
+    )
+
+
+@cache
+def book() -> PriceBook:
+    catalogue = Catalogue()
+    spec = {name: catalogue.get("Accelerator", name).spec for name in ("h100-sxm", "h200", "l40s")}
+    medium = catalogue.get("Medium", "ddr5").spec
+    hosts = {accelerator.host: catalogue.get("Host", accelerator.host).spec for accelerator in spec.values()}
+    return PriceBook(spec, hosts, {"ddr5": medium})
+
+
+def priced(number: int, accelerator: str, replicas: int, prices: PriceBook) -> Trial:
+    deployment = make_deployment(accelerator, replicas)
+    return make_trial(number, 1.0, 5.0, prices.cost(deployment), accelerator=accelerator, replicas=replicas)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["h100-sxm", "h200", "l40s"]), st.integers(1, 9)), min_size=2, max_size=8))
+def test_beyond_a_price_s_break_even_the_answer_is_another_one(kinds: list[tuple[str, int]]) -> None:
+    prices = book()
+    trials = [priced(number, name, count, prices) for number, (name, count) in enumerate(kinds)]
+    best = min(trials, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+    found = price_break_evens(prices, trials, best)
+
+    def least(item: str, usd: float) -> float:
+        other = prices.at({item: usd})
+        return min(other.cost(trial.deployment) for trial in trials)
+
+    for one in found:
+        away = 1.001 if one.dearer else 0.999
+        ours = best.deployment
+        assert one.dearer == (one.usd >= one.now_usd) or one.usd == one.now_usd
+        before, after = prices.at({one.item: one.usd / away}), prices.at({one.item: one.usd * away})
+        assert before.cost(ours) == pytest.approx(least(one.item, one.usd / away)) or one.usd == one.now_usd
+        assert after.cost(ours) > after.cost(one.trial.deployment)
+    said = {(one.item, one.dearer) for one in found}
+    for price in prices.prices():
+        if price.item in {"h100-sxm", "h200", "l40s"} and (price.item, True) not in said:
+            assert prices.at({price.item: 50 * price.usd}).cost(best.deployment) == pytest.approx(
+                least(price.item, 50 * price.usd)
+            )
+
+
+def test_trials_that_differ_in_one_thing_are_found() -> None:
+    plain = make_deployment("fast", 4)
+    pool = plain.pools[0]
+    engine = pool.engine.model_copy(update={"chunk_tokens": 2048})
+    other_chunk = plain.model_copy(update={"pools": [pool.model_copy(update={"engine": engine})]})
+    aware = plain.model_copy(update={"router": plain.router.model_copy(update={"policy": "cache_aware"})})
+    both = other_chunk.model_copy(update={"router": aware.router})
+    trials = feasible_trials(plain, other_chunk, aware, both, make_deployment("fast", 5))
+    found = {(one.name, one.ours, one.instead): one.trial.number for one in single_changes(trials, trials[0])}
+    assert found == {
+        ("chunk_tokens", "8192", "2048"): 1,
+        ("router", plain.router.policy, "cache_aware"): 2,
+        ("replicas", "4", "5"): 4,
+    }
+    margins = [one.trial.worst_margin for one in single_changes(trials, trials[0])]
+    assert margins == sorted(margins)
+    assert not math.isnan(margins[0])
