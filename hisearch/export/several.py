@@ -107,10 +107,8 @@ def export_several(
         inputs=tuple(inputs),
         benchmark=benchmark,
         left_out=left_out,
-        folders=sorted(
-            {path.split("/")[0] for path in files if path.split("/")[0] not in (several.engine, "benchmark")}
-        ),
-        slots=list(accelerators_per_host),
+        folders=[name for name in ("compose", "kubernetes", "llm-d", "dynamo") if f"{name}/README.md" in files],
+        slots=list(dict.fromkeys(accelerators_per_host)),
         notes=[*fronts.notes(deployment), *_notes(launches)],
     )
     return write_export(out, {README: readme, DEPLOYMENT: deployment_text(deployment, standing)} | inputs | files)
@@ -165,7 +163,7 @@ def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
             ]
             for server in several.servers
         },
-        front_words=words if config else [*words, "--host", "$LISTEN", "--port", str(SERVICE_PORTS[engine])],
+        front_lines=_lines(words if config else [*words, "--host", "$LISTEN", "--port", str(SERVICE_PORTS[engine])]),
         front_config=dump_yaml(config) if config else "",
     )
     files = {f"{engine}/run.sh": script}
@@ -174,6 +172,16 @@ def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
         if options:
             files[f"{engine}/{_options_name(first)}"] = options
     return files
+
+
+def _lines(words: Sequence[str]) -> list[list[str]]:
+    """Words of a command, a line for each flag with what follows it."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return lines
 
 
 def _options_name(server: Server) -> str:
