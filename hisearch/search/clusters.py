@@ -21,6 +21,7 @@ import numpy as np
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import decode_step_seconds
+from hisearch.search.deployments import MIXED_NAMES, worker_key
 from hisearch.search.estimates import (
     Estimate,
     expected_hit_rate,
@@ -309,8 +310,8 @@ def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iter
     for one, other in itertools.combinations(best, 2):
         if one.pool.engine.name != other.pool.engine.name:
             continue
-        dearer, cheaper = sorted((one, other), key=lambda c: c.rps_per_usd)
-        sides = tuple(_share(problem, side, name) for side, name in ((cheaper, "main"), (dearer, "other")))
+        ordered = sorted((one, other), key=lambda c: worker_key(c.pool))
+        sides = tuple(_share(problem, side, name) for side, name in zip(ordered, MIXED_NAMES, strict=True))
         if within_limits(problem, tuple(side.pool for side in sides), (1, 1)):
             slower = max(sides, key=lambda side: side.estimate.ttft_s)
             estimate = replace(slower.estimate, tpot_s=max(side.estimate.tpot_s for side in sides))

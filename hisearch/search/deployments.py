@@ -52,17 +52,22 @@ def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, route
 
 
 def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: TierChoice) -> DeploymentSpec:
-    """The same deployment with other memory settings of its first pool: prefill workers', where there are any.
+    """The same deployment with other memory settings of all workers that compute prompts.
 
     Raises:
         pydantic.ValidationError: the engine does not know them.
     """
-    data = deployment.pool.model_dump()
+    pools = [pool if pool.role == "decode" else _with_cache(pool, memory_fraction, choice) for pool in deployment.pools]
+    return deployment.model_copy(update={"pools": pools})
+
+
+def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> PoolSpec:
+    data = pool.model_dump()
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
     data["tiers"] = [tier.model_dump() for tier in choice.tiers]
     data["movement"] = choice.movement.model_dump()
     data["agents"] = choice.agents.model_dump() if choice.agents is not None else None
-    return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data), *deployment.pools[1:]]})
+    return PoolSpec.model_validate(data)
 
 
 def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
@@ -103,6 +108,34 @@ def one_less(deployment: DeploymentSpec) -> list[DeploymentSpec]:
         for index, count in enumerate(counts)
         if count > 1
     ]
+
+
+#: Names of the pools of unequal workers.
+MIXED_NAMES = ("main", "other")
+
+
+def canonical(deployment: DeploymentSpec) -> DeploymentSpec | None:
+    """The deployment as the search knows it; None for two pools of equal workers, which are one.
+
+    Unequal workers are named in a fixed order: which of them comes first is no choice.
+    """
+    if shape_of(deployment) != "mixed":
+        return deployment
+    pools = mixed_order(deployment.pools)
+    if worker_key(pools[0]) == worker_key(pools[1]):
+        return None
+    return deployment if pools == deployment.pools else deployment.model_copy(update={"pools": pools})
+
+
+def mixed_order(pools: Sequence[PoolSpec]) -> list[PoolSpec]:
+    """Pools of unequal workers in their order, with their names."""
+    ordered = sorted(pools, key=worker_key)
+    return [pool.model_copy(update={"name": name}) for pool, name in zip(ordered, MIXED_NAMES, strict=True)]
+
+
+def worker_key(pool: PoolSpec) -> str:
+    """What tells a pool's workers from others, whatever their pool is called and how many they are."""
+    return pool.model_copy(update={"name": "", "replicas": 1}).model_dump_json()
 
 
 def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:

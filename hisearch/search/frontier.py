@@ -20,7 +20,7 @@ import numpy as np
 from hisearch.search.arms import lone_arm
 from hisearch.search.beliefs import Beliefs
 from hisearch.search.clusters import role_problem, within_limits
-from hisearch.search.deployments import on_engine, parameters_of, resized, with_cache
+from hisearch.search.deployments import canonical, on_engine, parameters_of, resized, with_cache
 from hisearch.search.execution import Candidate
 from hisearch.search.improvement import Box, choose, hits
 from hisearch.search.inputs import Expectations, Part, encode
@@ -162,12 +162,15 @@ class Frontier:
 
 def neighbourhood(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
     """Deployments of the space that differ in one setting, at any price; some may not be buildable."""
-    for other in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
-        if other != deployment and within_limits(problem, other.pools, tuple(p.replicas for p in other.pools)):
-            yield _canonical(problem, other)
+    for found in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
+        other = canonical(found)
+        if other is None or other == deployment:
+            continue
+        if within_limits(problem, other.pools, tuple(p.replicas for p in other.pools)):
+            yield _lone(problem, other)
 
 
-def _canonical(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
+def _lone(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
     """A single replica gets everything whatever the router: it is named after the first arm."""
     if len(deployment.pools) > 1 or deployment.pool.replicas > 1:
         return deployment

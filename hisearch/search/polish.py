@@ -17,7 +17,7 @@ from hisearch.search.arms import arms_beside
 from hisearch.search.cache import MEMORY_STEP
 from hisearch.search.clusters import role_problem, within_limits
 from hisearch.search.contenders import moved
-from hisearch.search.deployments import one_less, parameters_of, resized
+from hisearch.search.deployments import canonical, one_less, parameters_of, resized
 from hisearch.search.ending import UNTRIED_NEIGHBOURS
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
@@ -66,9 +66,12 @@ def _usd(trial: Trial) -> float:
 def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
     """Deployments of the space that differ from ``best`` in one setting and cost no more, each once."""
     found: dict[str, DeploymentSpec] = {}
-    for other in changed(problem, best.deployment):
+    for changed_one in changed(problem, best.deployment):
+        other = canonical(changed_one)
+        if other is None or other == best.deployment:
+            continue
         key = other.model_dump_json()
-        if other == best.deployment or key in found or not can_build(problem, other):
+        if key in found or not can_build(problem, other):
             continue
         if problem.planner.usd_per_hour(other) <= best.metrics["usd_per_hour"] + _SAME_PRICE:
             found[key] = other

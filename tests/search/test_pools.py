@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -13,11 +14,11 @@ from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.search.arms import apart_arms, mixed_arms, unified_arms
 from hisearch.search.clusters import Cluster, role_problem, within_limits
 from hisearch.search.contenders import deployment, key_of_deployment
-from hisearch.search.deployments import deployment_of, parameters_of, shape_of
+from hisearch.search.deployments import deployment_of, mixed_order, parameters_of, shape_of
 from hisearch.search.driver import MOST_CANDIDATES
 from hisearch.search.execution import groups, search_execution
 from hisearch.search.job import Evaluation, Job
-from hisearch.search.pareto import front
+from hisearch.search.pareto import front, minimised
 from hisearch.search.problem import Problem
 from hisearch.search.screening import combinations, screen
 from hisearch.search.simulation import Simulation
@@ -100,7 +101,7 @@ def every_deployment(problem: Problem) -> list[DeploymentSpec]:
         ]
         pairs.append((named, apart_arms(space, space.pools.apart)))
     for sides in itertools.combinations(workers["unified"], 2):
-        named = [side.model_copy(update={"name": name}) for side, name in zip(sides, ("main", "other"), strict=True)]
+        named = mixed_order(sides)
         pairs.append((named, mixed_arms(space, space.pools.mixed)))
     for (named, arms), numbers in itertools.product(pairs, itertools.product(counts, counts)):
         if within_limits(problem, named, numbers):
@@ -160,7 +161,21 @@ def test_the_search_finds_the_cheapest_of_all_shapes(small: tuple[Study, Problem
     assert result.recommendation.trial.metrics["usd_per_hour"] == pytest.approx(cheapest)
     assert {shape_of(trial.deployment) for trial in result.trials} == {"unified", "apart", "mixed"}
     _cheapest_of_each_shape(result, trials)
+    of_the_space = {trial.deployment.model_dump_json() for trial in trials}
+    whole = [trial for trial in result.trials if trial.slice_fraction == 1.0]
+    assert {trial.deployment.model_dump_json() for trial in whole} <= of_the_space
+    assert _hypervolume(whole, trials) >= 0.995
     _is_written(result)
+
+
+def _hypervolume(ours: list[Trial], every: list[Trial]) -> float:
+    """Share of the exhaustive front's hypervolume, on its own scale."""
+    import moocore
+
+    best, mine = (minimised(front(some, OBJECTIVES), OBJECTIVES) for some in (every, ours))
+    low, span = best.min(axis=0), np.ptp(best, axis=0)
+    found, whole = (float(moocore.hypervolume((points - low) / span, ref=[1.1] * 3)) for points in (mine, best))
+    return found / whole
 
 
 def _cheapest_of_each_shape(result: StudyResult, trials: list[Trial]) -> None:
