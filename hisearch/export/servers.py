@@ -81,6 +81,8 @@ def check_expressible(deployment: DeploymentSpec) -> None:
     for pool in deployment.pools:
         if pool.autoscale is not None or pool.schedule:
             raise ExportError(f"pool {pool.name}: replicas over time are up to an autoscaler; fixed ones are exported")
+        if pool.devices is not None:
+            raise ExportError(f"pool {pool.name}: no engine has settings for devices beside accelerators")
     if deployment.admission.policy != "none":
         raise ExportError(f"no router here has the admission {deployment.admission.policy}")
     if not is_apart(deployment):

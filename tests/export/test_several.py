@@ -268,6 +268,7 @@ def test_charts(case: DeploymentSpec, write: Any) -> None:
         (apart("sglang", admission={"policy": "queue_cap"}), "the admission queue_cap"),
         (apart("sglang", decode={"engine": {"name": "vllm"}}), "sglang and vllm behind one router"),
         (apart("sglang", prefill={"tensor_parallel": 16}), "does not fit a host with 8"),
+        (apart("sglang", prefill={"schedule": [{"at_s": 9, "replicas": 2}]}), "pool prefill: replicas over time"),
     ],
 )
 def test_what_no_engine_can_be_told_is_refused_by_name(write: Any, deployment: DeploymentSpec, message: str) -> None:
