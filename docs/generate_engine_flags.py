@@ -2,7 +2,7 @@
 
 Usage::
 
-    pip download --no-deps sglang==0.5.9 vllm==0.19.1 sglang-router==0.3.2 guidellm==0.8.1
+    pip download --no-deps sglang==0.5.9 vllm==0.19.1 sglang-router==0.3.2 vllm-router==0.1.17 guidellm==0.8.1
     python docs/generate_engine_flags.py FOLDER            # prints what each program takes
     python docs/generate_engine_flags.py FOLDER --write    # writes tests/export/flags/PROGRAM-VERSION.json
     python docs/generate_engine_flags.py FOLDER --check    # exits with 1 where a list differs from the wheel's
@@ -88,8 +88,8 @@ def _words(node: ast.expr | None, named: dict[str, list[str]]) -> list[str] | No
     return None
 
 
-def argparse_flags(*trees: ast.Module) -> Flags:
-    """Flags of the ``add_argument`` calls of ``trees``."""
+def argparse_flags(*trees: ast.Module, repeats: bool = False) -> Flags:
+    """Flags of the ``add_argument`` calls of ``trees``; ``repeats``: which ones may be given several times, too."""
     named, found = _constants(*trees), Flags()
     for tree in trees:
         for call in _calls(tree, "add_argument"):
@@ -100,6 +100,8 @@ def argparse_flags(*trees: ast.Module) -> Flags:
                 about["choices"] = sorted(choices)
             if "store_" in ast.unparse(given.get("action", ast.Constant(""))):
                 about["switch"] = True
+            if repeats and ast.unparse(given.get("action", ast.Constant(""))) == "'append'":
+                about["repeats"] = True
             found |= dict.fromkeys(_names(call), about)
     return found
 
@@ -237,8 +239,8 @@ class Program(NamedTuple):
     modules: str
 
 
-def _argparse(*modules: str) -> Callable[[Wheel], Flags]:
-    return lambda wheel: argparse_flags(*(wheel.tree(module) for module in modules))
+def _argparse(*modules: str, repeats: bool = False) -> Callable[[Wheel], Flags]:
+    return lambda wheel: argparse_flags(*(wheel.tree(module) for module in modules), repeats=repeats)
 
 
 PROGRAMS = (
@@ -252,7 +254,12 @@ PROGRAMS = (
     ),
     Program(
         "sglang-router", "python -m sglang_router.launch_router", "sglang_router", "0.3.2",
-        _argparse("sglang_router/router_args.py"), "sglang_router/router_args.py, without the router- prefix",
+        _argparse("sglang_router/router_args.py", repeats=True),
+        "sglang_router/router_args.py, without the router- prefix",
+    ),
+    Program(
+        "vllm-router", "vllm-router", "vllm_router", "0.1.17", _argparse("vllm_router/router_args.py", repeats=True),
+        "vllm_router/router_args.py, without the router- prefix",
     ),
     Program(
         "vllm", "vllm serve", "vllm", "0.19.1", vllm_serve,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hisearch.search.simulation import Simulation, World
     from hisearch.simulate.plan import WorkerPlan
     from hisearch.simulate.result import Result
+    from hisearch.simulate.tier_plan import TierPlan
     from hisearch.traces.compiled import I8, CompiledTrace
 
 _T = TypeVar("_T")
@@ -70,6 +71,12 @@ class Subject:
     def world(self) -> World:
         """What it is simulated on."""
         return self.simulation.world
+
+    @property
+    def tiers(self) -> tuple[TierPlan, ...]:
+        """Tiers below device memory whose size is looked into: the first pool's, where it alone has any."""
+        first, *others = self.replay.fleet.pools
+        return () if any(pool.plan.tiers for pool in others) else first.plan.tiers
 
     def resized(self, index: int, share: float) -> WorkerPlan | None:
         """A worker with a tier of ``share`` times its size; None where the engine or the host does not take that."""
@@ -122,7 +129,7 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress
     loads = _loads(subject) if scales_with_load else []
     plans = {
         (index, share): plan
-        for index in range(len(subject.replay.plan.tiers))
+        for index in range(len(subject.tiers))
         for share in TIER_SHARES
         if share != 1.0 and (plan := subject.resized(index, share)) is not None
     }
@@ -256,9 +263,9 @@ def _round_interval(least_s: float) -> float:
 
 def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float], Result | None]) -> list[TierCurve]:
     """A curve per tier below HBM, of those that come in more than one size."""
-    plan, cost = subject.replay.plan, subject.replay.cost
+    cost = subject.replay.cost
     curves = []
-    for index, (tier, price) in enumerate(zip(plan.tiers, cost.tiers, strict=True)):
+    for index, (tier, price) in enumerate(zip(subject.tiers, cost.tiers, strict=bool(subject.tiers))):
         by_share = {share: results.get((index, share)) for share in TIER_SHARES} | {1.0: base}
         points = [
             _tier_point(price.gib * price.stores * share, price.usd_per_hour * share, index, result)
@@ -304,10 +311,11 @@ def _ideal(subject: Subject, base: Result) -> IdealCache | None:
     if not trace.prompt_tokens:
         return None
     block = default_block_tokens(trace)
-    pool = subject.trial.deployment.pool
-    held = plan.kv_capacity_tokens * pool.replicas
+    pools = subject.replay.fleet.pools
+    held = sum(pool.plan.kv_capacity_tokens * pool.replicas for pool in pools if pool.role != "decode")
     marks = [CacheMark("HBM", held)]
-    for tier, price in zip(plan.tiers, subject.replay.cost.tiers, strict=True):
+    tiers = [tier for pool in pools for tier in pool.plan.tiers]
+    for tier, price in zip(tiers, subject.replay.cost.tiers, strict=True):
         held += tier.capacity_tokens * price.stores
         marks.append(CacheMark(f"with {tier.medium}", held))
     capacities = sorted({*curve_capacities(trace, block_tokens=block), *(mark.tokens for mark in marks)})
@@ -315,7 +323,7 @@ def _ideal(subject: Subject, base: Result) -> IdealCache | None:
     return IdealCache(
         tuple(point.capacity_tokens for point in points),
         _short([point.hit_rate for point in points]),
-        plan.memory.kv_bytes_per_token_per_rank * pool.tensor_parallel,
+        plan.memory.kv_bytes_per_token_per_rank * subject.trial.deployment.pool.tensor_parallel,
         tuple(marks),
         base.hit_rate,
     )

@@ -9,7 +9,6 @@ from hisearch.api.replay import Replay
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.report.data import CostRow
 from hisearch.search.trial import Trial
-from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ def cost_of(result: StudyResult, deployment: DeploymentSpec) -> CostBreakdown:
 
 def replay_of(result: StudyResult, trial: Trial) -> Replay:
     """A trial's deployment, ready to be simulated again."""
-    plan = result.simulation.plan(trial.deployment.pool)
-    fleet = FleetPlan((PoolPlan(plan, trial.deployment.pool.replicas),), trial.deployment.router)
+    fleet = result.simulation.fleet(trial.deployment)
     return Replay(trial.deployment, fleet, pool_costs_of(result, trial), result.resolved.slo.spec)
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from hisearch.export.benchmark import Benchmark
 from hisearch.export.deployment import document_text, export_deployment
 from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
+from hisearch.export.flags import Launch
+from hisearch.export.several import export_several
 from hisearch.export.standing import Standing, standing_of
+from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
 from hisearch.specs.resolved import ResolvedStudy, ships
 from hisearch.specs.stand_alone import stand_alone
@@ -32,24 +35,45 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
         ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where these
             belong.
     """
-    resolved, pool = result.resolved, trial.deployment.pool
-    accelerator = resolved.accelerators[pool.accelerator].spec
-    host_name = pool.host or accelerator.host
-    limit = len(result.simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
+    resolved, simulation = result.resolved, result.simulation
+    launches = [
+        Launch(
+            pool, resolved.model.spec, resolved.accelerators[pool.accelerator].spec, simulation.kv_capacity_tokens(pool)
+        )
+        for pool in trial.deployment.pools
+    ]
+    slots = [_slots(resolved, pool) for pool in trial.deployment.pools]
+    limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
     replay, inputs = replay_of(resolved, trial.load, limit)
-    about = f"workload {result.simulation.slice(1.0).name}"
+    deployment = stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware)
+    # Names of what a deployment brings along are its own: pools keep them.
+    launches = [launch._replace(pool=pool) for launch, pool in zip(launches, deployment.pools, strict=True)]
+    beside: dict[str, Any] = {
+        "standing": standing(result, trial),
+        "replay": replay,
+        "inputs": inputs,
+        "benchmark": Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
+        if not trial.error
+        else None,
+    }
+    if len(launches) > 1:
+        return export_several(deployment, launches, folder, accelerators_per_host=slots, **beside)
+    first = launches[0]
     return export_deployment(
-        stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware),
-        resolved.model.spec,
-        accelerator,
-        result.simulation.kv_capacity_tokens(pool),
+        deployment,
+        first.model,
+        first.accelerator,
+        first.kv_capacity_tokens,
         folder,
-        accelerators_per_host=resolved.hosts[host_name].spec.accelerators if host_name is not None else USUAL_SLOTS,
-        standing=standing(result, trial),
-        replay=replay,
-        inputs=inputs,
-        benchmark=Benchmark(benchmark_of(result, trial), about) if not trial.error else None,
+        accelerators_per_host=slots[0],
+        **beside,
     )
+
+
+def _slots(resolved: ResolvedStudy, pool: PoolSpec) -> int:
+    """Accelerator slots of a pool's hosts."""
+    name = pool.host or resolved.accelerators[pool.accelerator].spec.host
+    return resolved.hosts[name].spec.accelerators if name is not None else USUAL_SLOTS
 
 
 def benchmark_of(result: StudyResult, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:

@@ -103,11 +103,12 @@ class Study:
         from hisearch.search.tier_choices import TierChoices
 
         space = self.resolved.space.spec
-        return [
+        found: list[Variant] = [
             (engine, mover)
             for engine in space.execution.engines
             for mover in TierChoices(space.cache, engine, {}).possible_movers
         ]
+        return [*found, "decode"] if space.pools.apart is not None else found
 
     def world(self) -> World:
         """All that decides the outcome of the study's simulations."""
@@ -129,6 +130,7 @@ class Study:
             devices=resolved.hardware.device_specs,
             limits=resolved.study.limits_by_name,
             capacity=CAPACITY in resolved.study.objectives,
+            fabrics={name: document.spec for name, document in resolved.hardware.fabrics.items()},
         )
 
     def problem(self, simulation: Simulation) -> Problem:

@@ -146,6 +146,11 @@ def verify_run(
     runs = [found for path in measured for found in read_measurements(Path(path))]
     result = load_run(run) if isinstance(run, str | Path) else run
     chosen = _chosen(result, trial)
+    if len(chosen.deployment.pools) > 1:
+        raise ValueError(
+            f"{result.run_dir}: trial {chosen.number} has {len(chosen.deployment.pools)} pools; terms are told apart "
+            "in deployments of one pool only"
+        )
     replay = benchmark_of(result, chosen, USUAL_REQUESTS)
     plan = replace(result.simulation.plan(chosen.deployment.pool), ignore_eos=True)
     simulate = _simulator(result, chosen)

@@ -52,8 +52,9 @@ def export(
 ) -> None:
     """Write a run's recommendation as launch scripts and manifests.
 
-    For bare machines, Docker Compose, Kubernetes, llm-d and Dynamo, with benchmarks to check it. An earlier export's
-    own files in the folder are replaced; where others are in the way, nothing is written.
+    For bare machines, Docker Compose, Kubernetes, llm-d and Dynamo, with benchmarks to check it; of several pools each
+    one's servers and the router that knows them. An earlier export's own files in the folder are replaced; where others
+    are in the way, nothing is written.
     """
     if engine not in {None, "sglang", "vllm", "trtllm"}:
         raise typer.BadParameter(f"expected sglang, vllm or trtllm, got '{engine}'", param_hint="--engine")

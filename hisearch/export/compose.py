@@ -5,6 +5,7 @@ Form: the Compose Specification (compose-spec/compose-spec, ``schema/compose-spe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hisearch.export.containers import (
@@ -36,7 +37,7 @@ def compose_files(
     services: dict[str, Any] = {}
     for placement in placements:
         one = container(launch, placement.port, placement.replica, options)
-        service = _service(one, placement)
+        service = service_of(one, placement.devices)
         if len(hosts) > 1:
             service = {"profiles": [f"host-{placement.host}"]} | service
         services[f"replica-{placement.replica}"] = service
@@ -49,22 +50,23 @@ def compose_files(
     return files | ({f"compose/{OPTIONS}": options} if options else {})
 
 
-def _service(one: Container, placement: Placement) -> dict[str, Any]:
+def service_of(one: Container, devices: Sequence[int], source: str = "options") -> dict[str, Any]:
+    """A server on its host's network; ``source``: of TensorRT-LLM's options among the document's configs."""
     missing = f"weights in {one.checkpoint}, a Hugging Face id or a folder in the container"
     model = "${MODEL:?" + missing + "}" if one.model is None else _default("MODEL", one.model)
-    command = [_plain(word) for word in one.words("\0")]
+    command = [plain(word) for word in one.words("\0")]
     environment = {
-        setting.name: "${" + setting.name + ":?" + _plain(setting.meaning) + "}"
+        setting.name: "${" + setting.name + ":?" + plain(setting.meaning) + "}"
         if setting.value is None
         else _default(setting.name, setting.value)
         if setting.meaning
-        else _plain(setting.value)
+        else plain(setting.value)
         for setting in one.settings
     }
     volumes = [f"${{WEIGHTS:-~/.cache/huggingface}}:{WEIGHTS_FOLDER}"]
     if one.kv_scope is not None:
         volumes.append("${KV_DIR:?folder for KV}:" + KV_FOLDER)
-    devices = [str(device) for device in placement.devices]
+    held = [str(device) for device in devices]
     port = next(one.arguments[i + 1] for i, word in enumerate(one.arguments) if word == "--port")
     service: dict[str, Any] = {
         "image": one.image,
@@ -77,14 +79,14 @@ def _service(one: Container, placement: Placement) -> dict[str, Any]:
         "volumes": volumes,
         "deploy": {
             "resources": {
-                "reservations": {"devices": [{"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}]}
+                "reservations": {"devices": [{"driver": "nvidia", "device_ids": held, "capabilities": ["gpu"]}]}
             }
         },
         "healthcheck": _health(port),
         "restart": "unless-stopped",
     }
     if one.options:
-        service["configs"] = [{"source": "options", "target": str(OPTIONS_FILE)}]
+        service["configs"] = [{"source": source, "target": str(OPTIONS_FILE)}]
     return service
 
 
@@ -114,9 +116,9 @@ def _router(
 
 def _default(name: str, value: str) -> str:
     """A variable with a default; the value alone where it holds a brace, which would end the variable."""
-    return _plain(value) if "}" in value else "${" + name + ":-" + _plain(value) + "}"
+    return plain(value) if "}" in value else "${" + name + ":-" + plain(value) + "}"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Compose does not take for one of its variables."""
     return text.replace("$", "$$")

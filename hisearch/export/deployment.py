@@ -127,7 +127,7 @@ def export_deployment(
         inputs=inputs,
         benchmark=benchmark,
     )
-    return write_export(out, {README: readme, DEPLOYMENT: _yaml(deployment, standing)} | inputs | files)
+    return write_export(out, {README: readme, DEPLOYMENT: deployment_text(deployment, standing)} | inputs | files)
 
 
 def _script(
@@ -169,7 +169,8 @@ def summary(pool: PoolSpec) -> str:
     return text if pool.devices is None else f"{text}, simulated with {devices_in_words(pool.devices)} each"
 
 
-def _yaml(deployment: DeploymentSpec, standing: Standing) -> str:
+def deployment_text(deployment: DeploymentSpec, standing: Standing) -> str:
+    """``deployment.yaml``."""
     description = f"{standing.title}. Exported by hisearch; every setting is written out."
     return document_text("Deployment", standing.name, description, deployment.model_dump(mode="json"))
 

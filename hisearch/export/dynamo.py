@@ -72,31 +72,37 @@ def dynamo_files(deployment: DeploymentSpec, launch: Launch, name: str) -> dict[
 
 
 def _graph(deployment: DeploymentSpec, launch: Launch, name: str, worker: str, options: str) -> dict[str, Any]:
-    runtime = RUNTIMES[launch.pool.engine.name]
     policy: RouterName = deployment.router.policy if launch.pool.replicas > 1 else "round_robin"
-    frontend = {
-        "componentType": "frontend",
-        "replicas": 1,
-        "extraPodSpec": {
-            "mainContainer": {
-                "image": runtime.image,
-                "command": ["python3", "-m", "dynamo.frontend"],
-                "args": list(ROUTER_FLAGS[policy]),
-            }
-        },
-    }
     return {
         "apiVersion": "nvidia.com/v1alpha1",
         "kind": "DynamoGraphDeployment",
         "metadata": {"name": name},
         "spec": {
             "backendFramework": launch.pool.engine.name,
-            "services": {"Frontend": frontend, "Worker": _worker(launch, name, worker, options)},
+            "services": {
+                "Frontend": frontend_of(launch.pool.engine.name, policy),
+                "Worker": worker_of(launch, name, worker, options),
+            },
         },
     }
 
 
-def _worker(launch: Launch, name: str, worker: str, options: str) -> dict[str, Any]:
+def frontend_of(engine: EngineName, policy: RouterName) -> dict[str, Any]:
+    """What clients talk to; it routes by a policy of ``ROUTER_FLAGS``."""
+    return {
+        "componentType": "frontend",
+        "replicas": 1,
+        "extraPodSpec": {
+            "mainContainer": {
+                "image": RUNTIMES[engine].image,
+                "command": ["python3", "-m", "dynamo.frontend"],
+                "args": list(ROUTER_FLAGS[policy]),
+            }
+        },
+    }
+
+
+def worker_of(launch: Launch, name: str, worker: str, options: str) -> dict[str, Any]:
     """The pool's replicas; the operator sets probes and ports of its own."""
     runtime = RUNTIMES[launch.pool.engine.name]
     one = container(launch, _PORT, options=options)

@@ -7,9 +7,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 from hisearch.export.flags import TABLES, ExportError
 from hisearch.export.targets import TARGET_FILES
+from hisearch.specs.cluster import RoleName
 
 README = "README.md"
 DEPLOYMENT = "deployment.yaml"
@@ -26,6 +28,7 @@ _NAMES = (
     *(README, DEPLOYMENT, WORKLOAD, SLO),
     *(f"{folder}{engine}/run.sh" for folder in ("", "alternatives/") for engine in TABLES),
     TRTLLM_OPTIONS,
+    *(f"trtllm/{role}.yaml" for role in get_args(RoleName)),
     *TARGET_FILES,
 )
 

@@ -39,7 +39,7 @@ def target_files(export: Export, benchmark: Benchmark | None) -> dict[str, str]:
     launch = export.launch
     options = options_text(launch) if launch.pool.engine.name == "trtllm" else ""
     files = _compose(export, options) | _kubernetes(export, options) | _llm_d(export, options) | _dynamo(export)
-    return files | (_benchmark(export, benchmark) if benchmark is not None else {})
+    return files | (benchmark_files(export.launch, benchmark) if benchmark is not None else {})
 
 
 def _required(export: Export) -> list[str]:
@@ -111,8 +111,9 @@ def _dynamo(export: Export) -> dict[str, str]:
     return {"dynamo/README.md": readme} | dynamo.dynamo_files(export.deployment, export.launch, export.name)
 
 
-def _benchmark(export: Export, benchmark: Benchmark) -> dict[str, str]:
-    engine, replay = export.launch.pool.engine.name, benchmark.replay
+def benchmark_files(launch: Launch, benchmark: Benchmark) -> dict[str, str]:
+    """Scripts that send the simulated requests to what serves ``launch``'s model."""
+    engine, replay = launch.pool.engine.name, benchmark.replay
     found = tools(benchmark, engine)
     common = {
         "about": benchmark.about,
@@ -129,7 +130,7 @@ def _benchmark(export: Export, benchmark: Benchmark) -> dict[str, str]:
             "benchmark.sh.j2",
             **common,
             tool=tool,
-            model=export.launch.model.huggingface_id,
+            model=launch.model.huggingface_id,
             port=SERVICE_PORTS[engine],
         )
     return files

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from hisearch.report.quantities import HOURS_PER_MONTH, usd
-from hisearch.search.deployments import devices_in_words, formats, mover_in_words, stores
+from hisearch.search.deployments import (
+    SHAPES,
+    devices_in_words,
+    formats,
+    formats_of,
+    mover_in_words,
+    shape_of,
+    stores,
+)
 from hisearch.search.trial import Trial
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -15,39 +23,62 @@ NO_ROUTER = "none needed"
 NO_TTL = "none"
 #: Settings that are sizes of a cache tier, nearest first.
 TIER_SIZES = ("tier 1 (GiB)", "tier 2 (GiB)", "tier 3 (GiB)")
+#: Of a setting.
+Value = str | int | float
+
 #: Values of a setting that has no effect in a deployment.
-UNUSED: frozenset[str | int | float] = frozenset({NOT_USED, NO_ROUTER})
+UNUSED: frozenset[Value] = frozenset({NOT_USED, NO_ROUTER})
 STAGES = {1: "execution", 2: "routing", 3: "cache tiers", 4: "front and comparisons"}
-
-
-def replicas(deployment: DeploymentSpec) -> str:
-    """``3 replicas`` or ``1 replica``."""
-    return counted(deployment.pool.replicas, "replica")
 
 
 def sentence(trial: Trial, model_id: str) -> str:
     """What, how many, which settings, and what it costs: one sentence without its verb."""
     deployment = trial.deployment
+    if len(deployment.pools) > 1:
+        return f"{_several_in_words(deployment, model_id)}: {cost(trial)}"
     pool = deployment.pool
-    text = f"{replicas(deployment)} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
-    text += f"{pool.accelerators} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
-    if pool.parallelism.ranks > 1:
-        text += f" (tensor parallel {pool.tensor_parallel}{_beyond_tensor(pool)})"
-    if pool.devices is not None:
-        text += f", each with {devices_in_words(pool.devices)}"
+    text = f"{counted(pool.replicas, 'replica')} of {model_id} on {ENGINE_TITLES[pool.engine.name]}, "
+    text += _hardware_in_words(pool)
     if formats(deployment):
         text += f", {' and '.join(formats(deployment))}"
     if pool.replicas > 1:
         text += f", behind a {deployment.router.policy} router"
+    return f"{text}, {_batch_in_words(pool)}{_tiers_in_words(pool)}: {cost(trial)}"
+
+
+def _several_in_words(deployment: DeploymentSpec, model_id: str) -> str:
+    """What and how many of each pool, and what is between them."""
+    pools, apart = deployment.pools, shape_of(deployment) == "apart"
+    engines = listed(list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools)))
+    parts = [
+        f"{counted(pool.replicas, 'replica')}{f' for {pool.role}' if apart else ''} on {_hardware_in_words(pool)}"
+        f"{''.join(f', {name}' for name in formats_of(pool))}, {_batch_in_words(pool)}{_tiers_in_words(pool)}"
+        for pool in pools
+    ]
+    text = f"{model_id} on {engines}, {SHAPES[shape_of(deployment)]}: {'; '.join(parts)}; "
+    text += f"behind a {deployment.router.policy} router"
+    if apart:
+        text += f", and a {deployment.decode_router.policy} router for decode, over {deployment.transfer.fabric}"
+    return text
+
+
+def _hardware_in_words(pool: PoolSpec) -> str:
+    """``8 × h100-sxm in all (tensor parallel 2)``."""
+    text = f"{pool.accelerators} × {pool.accelerator}{' in all' if pool.replicas > 1 else ''}"
+    if pool.parallelism.ranks > 1:
+        text += f" (tensor parallel {pool.tensor_parallel}{_beyond_tensor(pool)})"
+    return text + (f", each with {devices_in_words(pool.devices)}" if pool.devices is not None else "")
+
+
+def _batch_in_words(pool: PoolSpec) -> str:
     engine = pool.engine
-    text += (
-        f", with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
-        f"{counted(engine.max_running_requests, 'running request')}"
-    )
-    text += " per replica" if pool.replicas > 1 else ""
-    if pool.tiers:
-        text += f", and cache tiers of {listed(stores(pool))} ({mover_in_words(pool)})"
-    return f"{text}: {cost(trial)}"
+    text = f"with chunks of {counted(engine.chunk_tokens, 'token')} and up to "
+    text += counted(engine.max_running_requests, "running request")
+    return text + (" per replica" if pool.replicas > 1 else "")
+
+
+def _tiers_in_words(pool: PoolSpec) -> str:
+    return f", and cache tiers of {listed(stores(pool))} ({mover_in_words(pool)})" if pool.tiers else ""
 
 
 def _beyond_tensor(pool: PoolSpec) -> str:
@@ -66,10 +97,35 @@ def cost(trial: Trial) -> str:
     return f"{usd(hourly)} per hour, {usd(hourly * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} hours)"
 
 
-def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
-    """Every setting that a study may search, by its name; the same keys for every deployment."""
-    pool, engine, router = deployment.pool, deployment.pool.engine, deployment.router
-    cache_aware = router.policy == "cache_aware"
+def settings(deployment: DeploymentSpec) -> dict[str, Value]:
+    """Every setting that a study may search, by its name; the same keys for every deployment.
+
+    Where pools differ in one, their values stand beside each other, as in ``2 + 6`` replicas.
+    """
+    found = _together_by_name([_pool_settings(pool) for pool in deployment.pools])
+    router, behind, transfer = deployment.router, deployment.decode_router, deployment.transfer
+    cache_aware, shape = router.policy == "cache_aware", shape_of(deployment)
+    return found | {
+        "router": router.policy if _in_front(deployment) > 1 else NO_ROUTER,
+        "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
+        "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
+        "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
+        **_together_by_name([_tier_settings(pool) for pool in deployment.pools]),
+        "pools": SHAPES[shape] if shape != "unified" else NOT_USED,
+        "decode router": behind.policy if shape == "apart" else NOT_USED,
+        "fabric": transfer.fabric or NOT_USED,
+        "local prefill (tokens)": transfer.local_prefill_tokens if shape == "apart" else NOT_USED,
+    }
+
+
+def _in_front(deployment: DeploymentSpec) -> int:
+    """Workers among which the router in front chooses."""
+    return sum(pool.replicas for pool in deployment.pools if pool.role != "decode")
+
+
+def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
+    """Settings of a pool's workers, those of its cache tiers apart."""
+    engine = pool.engine
     return {
         "accelerator": pool.accelerator,
         "devices": NOT_USED if pool.devices is None else devices_in_words(pool.devices),
@@ -88,23 +144,29 @@ def settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
         "eviction": engine.eviction,
         "memory fraction": engine.memory_fraction,
         "conservativeness": engine.schedule_conservativeness if engine.name == "sglang" else NOT_USED,
-        "router": router.policy if pool.replicas > 1 else NO_ROUTER,
-        "cache threshold": router.cache_threshold if cache_aware else NOT_USED,
-        "balance, absolute": router.balance_abs_threshold if cache_aware else NOT_USED,
-        "balance, relative": router.balance_rel_threshold if cache_aware else NOT_USED,
-        **_tier_settings(pool),
     }
 
 
-def used_settings(deployment: DeploymentSpec) -> dict[str, str | int | float]:
+def _together_by_name(of_pools: list[dict[str, Value]]) -> dict[str, Value]:
+    return {name: _together([values[name] for values in of_pools]) for name in of_pools[0]}
+
+
+def _together(values: list[Value]) -> Value:
+    """One value where all are equal, else all of them in words."""
+    if len(set(values)) == 1:
+        return values[0]
+    return " + ".join(value if isinstance(value, str) else f"{value:,.6g}" for value in values)
+
+
+def used_settings(deployment: DeploymentSpec) -> dict[str, Value]:
     """``settings`` without those that have no effect in this deployment, sizes of tiers that it has not among them."""
     found = settings(deployment)
     return {name: v for name, v in found.items() if v not in UNUSED and (name not in TIER_SIZES or v != 0)}
 
 
-def _tier_settings(pool: PoolSpec) -> dict[str, str | int | float]:
+def _tier_settings(pool: PoolSpec) -> dict[str, Value]:
     """Settings of the cache tiers and their movement; sizes are 0 where there is no such tier."""
-    found: dict[str, str | int | float] = {}
+    found: dict[str, Value] = {}
     for number, size in enumerate(TIER_SIZES, 1):
         tier = pool.tiers[number - 1] if number <= len(pool.tiers) else None
         found |= {

@@ -212,20 +212,24 @@ def front_table(data: ReportInput) -> FrontTable:
 
 
 def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, ...]:
-    pool = trial.deployment.pool
-    router = trial.deployment.router.policy if pool.replicas > 1 else NO_ROUTER
+    pools = trial.deployment.pools
+    router = trial.deployment.router.policy if sum(p.replicas for p in pools if p.role != "decode") > 1 else NO_ROUTER
+    engines = list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools))
     cells = [
         Cell(str(trial.number), trial.number),
         Cell(str(trial.stage), trial.stage),
         Cell(
-            f"{pool.accelerators} × {pool.accelerator}",
-            f"{pool.accelerator} {pool.accelerators:06d}",
+            " + ".join(f"{pool.accelerators} × {pool.accelerator}" for pool in pools),
+            " ".join(f"{pool.accelerator} {pool.accelerators:06d}" for pool in pools),
         ),
-        Cell(pool.parallelism.short.removeprefix("TP "), pool.parallelism.ranks),
-        Cell(str(pool.replicas), pool.replicas),
-        Cell(ENGINE_TITLES[pool.engine.name], pool.engine.name),
+        Cell(" + ".join(pool.parallelism.short.removeprefix("TP ") for pool in pools), pools[0].parallelism.ranks),
+        Cell(" + ".join(str(pool.replicas) for pool in pools), sum(pool.replicas for pool in pools)),
+        Cell(" + ".join(engines), " ".join(engines)),
         Cell(router, router),
-        Cell(", ".join(stores(pool)) or "none", sum(tier.gib for tier in pool.tiers)),
+        Cell(
+            ", ".join(text for pool in pools for text in stores(pool)) or "none",
+            sum(tier.gib for pool in pools for tier in pool.tiers),
+        ),
     ]
     for name in names:
         value = trial.metrics.get(metric_of(name), math.nan)

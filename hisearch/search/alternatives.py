@@ -73,11 +73,11 @@ def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candi
     """(kind, stage 1's candidate, worker to size) of each other accelerator, then of each other engine."""
     for kind in ("accelerator", "engine"):
         for value in dict.fromkeys(_value(candidate.pool, kind) for candidate in sized):
-            if value == _value(best.deployment.pool, kind):
+            if {value} == _values(best.deployment, kind):
                 continue
             of_it = [candidate for candidate in sized if _value(candidate.pool, kind) == value]
             for candidate in of_it:
-                if _same_but(kind, candidate.pool, best.deployment.pool):
+                if len(best.deployment.pools) == 1 and _same_but(kind, candidate.pool, best.deployment.pool):
                     yield kind, candidate, _with_cache_of(best.deployment, candidate.pool)
             for candidate in _cheapest(of_it):
                 yield kind, candidate, candidate.pool
@@ -85,6 +85,11 @@ def _pools(best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candi
 
 def _value(pool: PoolSpec, kind: str) -> str:
     return pool.accelerator if kind == "accelerator" else pool.engine.name
+
+
+def _values(deployment: DeploymentSpec, kind: str) -> set[str]:
+    """Of all its pools."""
+    return {_value(pool, kind) for pool in deployment.pools}
 
 
 def _same_but(kind: str, pool: PoolSpec, other: PoolSpec) -> bool:
@@ -131,7 +136,9 @@ def _alternative(
     """A worker, sized from stage 1's estimate, corrected by how far that was off for the recommendation."""
     ours = best.deployment.pool
     estimated = next((c.replicas for c in sized if choices_of(c.pool) == choices_of(ours)), ours.replicas)
-    guess = round(candidate.replicas * ours.replicas / estimated)
+    # How far the estimate was off for one side of several pools says nothing of unified workers.
+    unified = len(best.deployment.pools) == 1
+    guess = round(candidate.replicas * ours.replicas / estimated) if unified else candidate.replicas
     usd = problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
     return _Alternative(kind, pool, usd, Sizing(guess, candidate.max_replicas))
 
@@ -146,15 +153,16 @@ def _asked(one: _Alternative, best: Trial, trials: Sequence[Trial]) -> int | Non
 
 def _known_usd(kind: str, best: Trial, trials: Sequence[Trial]) -> float:
     """Price of the cheapest feasible deployment that differs from ``best`` in its kind; infinite without one."""
-    ours = _value(best.deployment.pool, kind)
+    ours = _values(best.deployment, kind)
     feasible = [trial for trial in trials if trial.comparable and trial.feasible]
-    prices = [t.metrics["usd_per_hour"] for t in feasible if _value(t.deployment.pool, kind) != ours]
+    prices = [t.metrics["usd_per_hour"] for t in feasible if _values(t.deployment, kind) != ours]
     return min(prices, default=math.inf)
 
 
 def _job(problem: Problem, best: Trial, pool: PoolSpec, replicas: int) -> Job:
     """Behind the recommendation's router where it has one, else behind the most promising one."""
-    router = best.deployment.router if best.deployment.pool.replicas > 1 else arms_by_promise(problem.space.routing)[0]
+    shared = sum(pool.replicas for pool in best.deployment.pools if pool.role != "decode") > 1
+    router = best.deployment.router if shared else arms_by_promise(problem.space.routing)[0]
     # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.
     chosen = router if replicas > 1 else router_arms(problem.space.routing)[0]
     deployment = deployment_of(problem.model, problem.profile, pool, replicas, chosen)

@@ -141,9 +141,8 @@ class Walk:
         return True
 
 
-def _kind(trial: Trial) -> tuple[str, str]:
-    pool = trial.deployment.pools[0]
-    return pool.accelerator, pool.engine.name
+def _kind(trial: Trial) -> tuple[tuple[str, str, str], ...]:
+    return tuple((pool.role, pool.accelerator, pool.engine.name) for pool in trial.deployment.pools)
 
 
 def _no_wider(trial: Trial, rejected: Trial) -> bool:

@@ -171,7 +171,7 @@ def _run_batch(study: optuna.Study, problem: Problem, found: Sequence[Trial], le
     asked = [study.ask() for _ in range(ASK_BATCH)]
     deployments = [_suggest(trial, problem, found) for trial in asked]
     jobs = [Job(STAGE, deployment, parameters_of(deployment)) for deployment in deployments]
-    built = [job for job in jobs if problem.planner.can_build(job.deployment.pool)]
+    built = [job for job in jobs if all(problem.planner.can_build(pool) for pool in job.deployment.pools)]
     done = {id(job): trial for job, trial in zip(built, ledger.run(built, until), strict=True)}
     for trial, job in zip(asked, jobs, strict=True):
         _tell(study, trial, done.get(id(job)), problem.objectives)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hisearch.search.tier_choices import TierChoice, tier_parameters
@@ -28,23 +29,7 @@ def starting_memory_fraction(space: CacheSpace) -> float:
 
 def router_arms(space: RoutingSpace) -> list[RouterSpec]:
     """Every policy with every combination of its own parameters, in the space's order."""
-    arms: list[RouterSpec] = []
-    for policy in space.policies:
-        if policy != "cache_aware":
-            arms.append(RouterSpec(policy=policy))
-            continue
-        arms.extend(
-            RouterSpec(
-                policy=policy,
-                cache_threshold=threshold,
-                balance_abs_threshold=absolute,
-                balance_rel_threshold=relative,
-            )
-            for threshold in space.cache_threshold
-            for absolute in space.balance_abs_threshold
-            for relative in space.balance_rel_threshold
-        )
-    return arms
+    return [router for policy in space.policies for router in space.routers(policy)]
 
 
 #: Policies from the one that knows most of the workers to the one that knows nothing; others come first.
@@ -67,17 +52,22 @@ def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, route
 
 
 def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: TierChoice) -> DeploymentSpec:
-    """The same deployment with other memory settings.
+    """The same deployment with other memory settings of all workers that compute prompts.
 
     Raises:
         pydantic.ValidationError: the engine does not know them.
     """
-    data = deployment.pool.model_dump()
+    pools = [pool if pool.role == "decode" else _with_cache(pool, memory_fraction, choice) for pool in deployment.pools]
+    return deployment.model_copy(update={"pools": pools})
+
+
+def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> PoolSpec:
+    data = pool.model_dump()
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
     data["tiers"] = [tier.model_dump() for tier in choice.tiers]
     data["movement"] = choice.movement.model_dump()
     data["agents"] = choice.agents.model_dump() if choice.agents is not None else None
-    return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
+    return PoolSpec.model_validate(data)
 
 
 def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
@@ -91,20 +81,85 @@ def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int |
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.
     """
-    data = deployment.pool.model_dump()
-    data["engine"] |= {"name": engine, "page_tokens": page_tokens}
-    data["movement"] = {}
-    if engine != "sglang":
-        data["engine"]["eviction"] = "lru"
-    if engine != "trtllm":
-        data["engine"]["capacity_policy"] = "guaranteed_no_evict"
-    return deployment.model_copy(update={"pools": [PoolSpec.model_validate(data)]})
+    pools = []
+    for pool in deployment.pools:
+        data = pool.model_dump()
+        data["engine"] |= {"name": engine, "page_tokens": page_tokens}
+        data["movement"] = {}
+        if engine != "sglang":
+            data["engine"]["eviction"] = "lru"
+        if engine != "trtllm":
+            data["engine"]["capacity_policy"] = "guaranteed_no_evict"
+        pools.append(PoolSpec.model_validate(data))
+    return deployment.model_copy(update={"pools": pools})
+
+
+def resized(deployment: DeploymentSpec, counts: Sequence[int]) -> DeploymentSpec:
+    """The same deployment with other numbers of workers, one for each pool."""
+    pools = [pool.model_copy(update={"replicas": count}) for pool, count in zip(deployment.pools, counts, strict=True)]
+    return deployment.model_copy(update={"pools": pools})
+
+
+def one_less(deployment: DeploymentSpec) -> list[DeploymentSpec]:
+    """The same deployment with one worker less of each pool in turn that has several."""
+    counts = [pool.replicas for pool in deployment.pools]
+    return [
+        resized(deployment, [*counts[:index], count - 1, *counts[index + 1 :]])
+        for index, count in enumerate(counts)
+        if count > 1
+    ]
+
+
+#: Names of the pools of unequal workers.
+MIXED_NAMES = ("main", "other")
+
+
+def canonical(deployment: DeploymentSpec) -> DeploymentSpec | None:
+    """The deployment as the search knows it; None for two pools of equal workers, which are one.
+
+    Unequal workers are named in a fixed order: which of them comes first is no choice.
+    """
+    if shape_of(deployment) != "mixed":
+        return deployment
+    pools = mixed_order(deployment.pools)
+    if worker_key(pools[0]) == worker_key(pools[1]):
+        return None
+    return deployment if pools == deployment.pools else deployment.model_copy(update={"pools": pools})
+
+
+def mixed_order(pools: Sequence[PoolSpec]) -> list[PoolSpec]:
+    """Pools of unequal workers in their order, with their names."""
+    ordered = sorted(pools, key=worker_key)
+    return [pool.model_copy(update={"name": name}) for pool, name in zip(ordered, MIXED_NAMES, strict=True)]
+
+
+def worker_key(pool: PoolSpec) -> str:
+    """What tells a pool's workers from others, whatever their pool is called and how many they are."""
+    return pool.model_copy(update={"name": "", "replicas": 1}).model_dump_json()
 
 
 def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
-    """The searched dimensions of a deployment, flat; those that do not apply are left out."""
-    pool, engine, router = deployment.pool, deployment.pool.engine, deployment.router
-    parameters: dict[str, Any] = {
+    """The searched dimensions of a deployment, flat; those that do not apply are left out.
+
+    Of several pools those of each one but the first have the pool's name before theirs, as in ``decode.replicas``.
+    """
+    router = deployment.router
+    parameters = _parameters_of_pool(deployment.pool)
+    parameters |= {"router": router.policy, "memory_fraction": deployment.pool.engine.memory_fraction}
+    parameters |= router.parameters()
+    if deployment.pool.devices is not None:
+        parameters["devices"] = devices_in_words(deployment.pool.devices)
+    parameters |= tier_parameters(deployment.pool)
+    admission = deployment.admission
+    if admission.policy != "none":
+        parameters |= {"admission": admission.policy, **admission.parameters()}
+    return parameters | (_parameters_of_others(deployment) if len(deployment.pools) > 1 else {})
+
+
+def _parameters_of_pool(pool: PoolSpec) -> dict[str, Any]:
+    """What stage 1 chooses of a pool, and its number of workers."""
+    engine = pool.engine
+    return {
         "accelerator": pool.accelerator,
         "engine": engine.name,
         "tensor_parallel": pool.tensor_parallel,
@@ -116,18 +171,32 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
         "chunk_tokens": engine.chunk_tokens,
         "max_running_requests": engine.max_running_requests,
         "replicas": pool.replicas,
-        "router": router.policy,
-        "memory_fraction": engine.memory_fraction,
     }
-    if router.policy == "cache_aware":
-        parameters |= {
-            "cache_threshold": router.cache_threshold,
-            "balance_abs_threshold": router.balance_abs_threshold,
-            "balance_rel_threshold": router.balance_rel_threshold,
-        }
-    if pool.devices is not None:
-        parameters["devices"] = devices_in_words(pool.devices)
-    return parameters | tier_parameters(pool)
+
+
+def _parameters_of_others(deployment: DeploymentSpec) -> dict[str, Any]:
+    """What there is beside the first pool."""
+    found: dict[str, Any] = {"shape": shape_of(deployment)}
+    for pool in deployment.pools[1:]:
+        mine = _parameters_of_pool(pool) | {"memory_fraction": pool.engine.memory_fraction}
+        found |= {f"{pool.name}.{name}": value for name, value in mine.items()}
+    if found["shape"] == "apart":
+        behind, transfer = deployment.decode_router, deployment.transfer
+        found |= {"decode_router": behind.policy, "fabric": transfer.fabric}
+        found |= {f"decode_router.{name}": value for name, value in behind.parameters().items()}
+        found["local_prefill_tokens"] = transfer.local_prefill_tokens
+    return found
+
+
+#: Shapes of deployments, in words.
+SHAPES = {"unified": "one pool", "apart": "prefill and decode apart", "mixed": "unequal workers"}
+
+
+def shape_of(deployment: DeploymentSpec) -> str:
+    """``unified``: one pool; ``apart``: prefill and decode apart; ``mixed``: several unified pools."""
+    if len(deployment.pools) == 1:
+        return "unified"
+    return "apart" if any(pool.role == "decode" for pool in deployment.pools) else "mixed"
 
 
 def devices_in_words(spec: DevicesSpec) -> str:

@@ -13,6 +13,7 @@ from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.alternatives import size_alternatives
 from hisearch.search.cache import count_settings, search_cache
+from hisearch.search.contenders import Kept
 from hisearch.search.deployments import on_engine, parameters_of
 from hisearch.search.ending import (
     UNTRIED_CACHE,
@@ -25,7 +26,7 @@ from hisearch.search.ending import (
     untried_replicas,
     untried_settings,
 )
-from hisearch.search.execution import Candidate, ExecutionReport, group_count, search_execution
+from hisearch.search.execution import Candidate, ExecutionReport
 from hisearch.search.frontier import Frontier
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
@@ -34,6 +35,7 @@ from hisearch.search.polish import descend, polish
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend
 from hisearch.search.routing import search_routing, simulate_as_sized
+from hisearch.search.screening import combinations, screen
 from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import CAPACITY
@@ -194,8 +196,8 @@ def _none_can_serve(trials: Sequence[Trial]) -> bool:
 
 
 def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
-    ledger.progress.started("1 execution", group_count(problem))
-    report = search_execution(problem, MOST_CANDIDATES, ledger.progress.advanced)
+    ledger.progress.started("1 execution", combinations(problem))
+    report = screen(problem, MOST_CANDIDATES, ledger.progress.advanced)
     ledger.progress.advanced(0, f"{len(report.kept):,} of {counted(report.combinations, 'combination')} kept")
     ledger.progress.finished()
     return report
@@ -222,7 +224,7 @@ class _Course:
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
         self._begun = self._number = self._comparisons = self._frontiers = 0
-        self._frontier = Frontier(problem, [c for c in execution.sized if not c.doubt] or execution.sized)
+        self._frontier = Frontier(problem, _known_workers(execution))
 
     @property
     def _over(self) -> bool:
@@ -266,7 +268,7 @@ class _Course:
             self._route(group, room, until)
             self._cache(until)
 
-    def _route(self, group: Sequence[Candidate], room: int, until: int) -> None:
+    def _route(self, group: Sequence[Kept], room: int, until: int) -> None:
         """Stage 2, and its winner on other engines and with fewer replicas."""
         problem, ledger, share = self._problem, self._ledger, round(room * ROUTING_SHARE)
         most = max(min(share + _most_comparisons(problem), room), 0)
@@ -325,6 +327,11 @@ class _Course:
         self._checkpoint(self._ledger.trials)
 
 
+def _known_workers(execution: ExecutionReport) -> list[Candidate]:
+    """Workers that a surrogate may propose: those that may do, or all where none may, and those of each side."""
+    return ([c for c in execution.sized if not c.doubt] or execution.sized) + list(execution.sides)
+
+
 def _titled(stage: str, number: int) -> str:
     return stage if number == 1 else f"{stage}, round {number}"
 
@@ -342,7 +349,7 @@ def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
     jobs = []
     execution, ours = problem.space.execution, best.trial.deployment
     for engine in execution.engines:
-        if engine == ours.pool.engine.name:
+        if engine in {pool.engine.name for pool in ours.pools}:
             continue
         try:
             deployment = on_engine(ours, engine, execution.sglang_page_tokens if engine == "sglang" else None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from hisearch.search.execution import Candidate
+from hisearch.search.contenders import Kept, key_of, key_of_deployment
+from hisearch.search.deployments import one_less
 from hisearch.search.trial import Trial
 from hisearch.specs.study import BudgetSpec
 from hisearch.specs.wording import counted, listed
@@ -109,20 +110,20 @@ def in_order(found: Collection[str]) -> list[str]:
     return [part for part in _ORDER if part in found]
 
 
-def untried_candidates(kept: Sequence[Candidate], trials: Sequence[Trial]) -> str:
+def untried_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
     """``3 of 12 candidates of stage 1``: those that no simulation has looked at; "" where there is none."""
-    seen = {_worker(trial) for trial in trials}
-    unseen = sum(candidate.pool.model_dump_json() not in seen for candidate in kept)
+    seen = {key_of_deployment(trial.deployment) for trial in trials}
+    unseen = sum(key_of(candidate) not in seen for candidate in kept)
     if unseen == len(kept):
         return f"any of {counted(len(kept), 'candidate')} of stage 1"
     return f"{unseen:,} of {counted(len(kept), 'candidate')} of stage 1" if unseen else ""
 
 
-def dropped_candidates(kept: Sequence[Candidate], trials: Sequence[Trial]) -> str:
+def dropped_candidates(kept: Sequence[Kept], trials: Sequence[Trial]) -> str:
     """``3 of 12 candidates of stage 1 after slices of the trace``: never simulated on all of it; "" where none was."""
-    seen = {_worker(trial) for trial in trials}
-    whole = {_worker(trial) for trial in trials if trial.slice_fraction == 1.0}
-    dropped = sum(candidate.pool.model_dump_json() in seen - whole for candidate in kept)
+    seen = {key_of_deployment(trial.deployment) for trial in trials}
+    whole = {key_of_deployment(trial.deployment) for trial in trials if trial.slice_fraction == 1.0}
+    dropped = sum(key_of(candidate) in seen - whole for candidate in kept)
     return f"{dropped:,} of {counted(len(kept), 'candidate')} of stage 1 after slices of the trace" if dropped else ""
 
 
@@ -136,16 +137,10 @@ def untried_settings(wanted: int, tried: int) -> str:
 
 
 def untried_replicas(best: Trial, trials: Sequence[Trial]) -> str:
-    """``UNTRIED_REPLICAS`` where the deployment was not simulated with one replica less; else ""."""
-    pool = best.deployment.pool
-    fewer = pool.model_copy(update={"replicas": pool.replicas - 1})
-    tried = any(trial.deployment.pool == fewer and trial.slice_fraction == 1.0 for trial in trials)
-    return "" if tried or pool.replicas == 1 else UNTRIED_REPLICAS
-
-
-def _worker(trial: Trial) -> str:
-    """A trial's worker, to be found among candidates."""
-    return trial.deployment.pool.model_copy(update={"replicas": 1}).model_dump_json()
+    """``UNTRIED_REPLICAS`` where the deployment was not simulated with one replica less of each pool; else ""."""
+    tried = [trial.deployment.pools for trial in trials if trial.slice_fraction == 1.0]
+    wanted = [fewer.pools for fewer in one_less(best.deployment)]
+    return "" if all(pools in tried for pools in wanted) else UNTRIED_REPLICAS
 
 
 def _capital(text: str) -> str:

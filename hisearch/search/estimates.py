@@ -96,7 +96,7 @@ def estimate(
         batch=batch,
         limit=limit,
         tpot_s=tpot_s(running),
-        ttft_s=_ttft_s(costs, engine, demand, slo, hit_rate, running),
+        ttft_s=ttft_s(costs, engine, demand, slo, hit_rate, running),
         capacity_rps=running / (mean_output * tpot_s(running) + prefill),
         hit_rate=hit_rate,
     )
@@ -147,7 +147,7 @@ def _batch_limit(engine: EngineSpec, kv_capacity_tokens: int, context: float) ->
     return engine.max_running_requests, "max_running"
 
 
-def _ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec, hit_rate: float, batch: int) -> float:
+def ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec, hit_rate: float, batch: int) -> float:
     """Prefill of the prompt at the TTFT percentile beside ``batch`` decodes, after half a step's wait.
 
     vLLM's and TensorRT-LLM's chunks share their steps with the decodes; SGLang's prefills run alone.

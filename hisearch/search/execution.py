@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,11 +24,14 @@ from hisearch.search.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
 from hisearch.specs.base import ENGINE_TITLES, DType
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.parallelism import Parallelism, degrees_of
+from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.parallelism import degrees_of
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.study import ExecutionSpace
 from hisearch.specs.wording import counted, listed
+
+if TYPE_CHECKING:
+    from hisearch.search.contenders import Kept
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
 LEAST_MARGIN = 0.2
@@ -41,6 +45,9 @@ _HOPELESS = {
     "misses TTFT alone": ("miss TTFT even with a single request", "misses TTFT by {share}"),
     "too slow for the load": ("cannot carry the load with all the replicas allowed", "carries 1/{times} of the load"),
 }
+
+#: Sizes and prices a worker: the question, the worker, KV tokens that it holds, its step costs.
+Size = Callable[["Problem", PoolSpec, int, CompiledCosts], "Candidate"]
 
 #: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
 VARIANTS_KEPT = 2
@@ -67,11 +74,42 @@ class Candidate:
     miss: float = 0.0
 
     @property
-    def group(self) -> tuple[str, str, Parallelism, str | None, str, str]:
+    def group(self) -> tuple[object, ...]:
         """What chunk and batch-limit variants have in common."""
         pool = self.pool
         devices = pool.devices.model_dump_json() if pool.devices is not None else ""
         return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
+
+
+class Screened(Protocol):
+    """What stage 1 orders: a worker, or the workers of several pools; fields as of ``Candidate``."""
+
+    @property
+    def pool(self) -> PoolSpec:
+        """A worker, of the first pool where there are several."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """Of a worker, or of the whole."""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Dollars per hour of all workers that the busiest minute needs."""
+
+    @property
+    def rps_per_usd(self) -> float:
+        """Capacity per dollar per hour."""
+
+    @property
+    def margin(self) -> float:
+        """Relative error of the estimate."""
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What chunk and batch-limit variants have in common."""
+
+
+_Screened = TypeVar("_Screened", bound=Screened)
 
 
 @dataclass(frozen=True)
@@ -80,29 +118,32 @@ class ExecutionReport:
 
     combinations: looked at. skipped: reason -> how many. sized: all that can be built. kept: for stage 2, best first;
     where no estimate meets the SLO, those that come nearest, so that the simulation can say by how much they miss it.
-    nearest_fit: of the workers that do not fit, what is said of the one that is the fewest bytes short, or "".
+    nearest_fit: of the workers that do not fit, what is said of the one that is the fewest bytes short, or "". sides:
+    prefill and decode workers that can be built, where the space has such; ``sized`` are unified ones.
     """
 
     combinations: int
     skipped: dict[str, int]
     sized: list[Candidate]
-    kept: list[Candidate]
+    kept: Sequence[Kept]
     nearest_fit: str = ""
+    sides: Sequence[Candidate] = ()
 
     @property
     def hopeless(self) -> str:
         """Why no budget helps, where even the kindest estimate of every worker misses the SLO; else ""."""
-        if not self.sized or any(not candidate.doubt for candidate in self.sized):
+        doubted = [worker for worker in (*self.sized, *self.sides) if worker.doubt]
+        if not doubted or any(not candidate.doubt for candidate in (*self.sized, *self.kept)):
             return ""
-        doubts = Counter(candidate.doubt for candidate in self.sized)
+        doubts = Counter(candidate.doubt for candidate in doubted)
         reasons = listed([f"{count:,} {_HOPELESS[doubt][0]}" for doubt, count in doubts.most_common()])
-        nearest = min(self.sized, key=lambda candidate: candidate.miss)
+        nearest = min(doubted, key=lambda candidate: candidate.miss)
         times = (1 + nearest.miss) * (1 + nearest.margin)
         pool = nearest.pool
         miss = _HOPELESS[nearest.doubt][1].format(share=f"{times - 1:.0%}", times=f"{times:.3g}")
         return (
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
-            f"{counted(len(self.sized), 'worker')} that can be built {reasons}. The nearest, "
+            f"{counted(len(self.sized) + len(self.sides), 'worker')} that can be built {reasons}. The nearest, "
             f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
             f"{miss} by step times alone, whose error is taken to be {nearest.margin:.0%}."
         )
@@ -111,7 +152,8 @@ class ExecutionReport:
         """One line for people."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.skipped.items()))
         return (
-            f"{counted(self.combinations, 'combination')}: {len(self.kept):,} kept of {len(self.sized):,} that can be "
+            f"{counted(self.combinations, 'combination')}: {len(self.kept):,} kept of "
+            f"{len(self.sized) + len(self.sides):,} that can be "
             "built" + (f"; skipped: {reasons}" if reasons else "")
         )
 
@@ -124,14 +166,14 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
         keep: most candidates to keep, beyond one look at every accelerator and engine.
         advanced: told how many combinations have been dealt with since it was last called.
     """
-    refusals = _Refusals()
+    refusals = Refusals()
     sized: list[Candidate] = []
     combinations = 0
     for pools, contradicting in groups(problem):
         count = len(pools) + contradicting
         combinations += count
         refusals.count("engine limits contradict", contradicting)
-        sized.extend(_size_group(problem, pools, refusals))
+        sized.extend(size_group(problem, pools, refusals))
         advanced(count)
     for candidate in sized:
         refusals.count(candidate.doubt, 1 if candidate.doubt else 0)
@@ -140,7 +182,7 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
     return ExecutionReport(combinations, dict(refusals.reasons), sized, kept, refusals.nearest_fit)
 
 
-class _Refusals:
+class Refusals:
     """Why combinations were not considered, counted."""
 
     def __init__(self) -> None:
@@ -161,6 +203,11 @@ class _Refusals:
                 self._bytes_short, self.nearest_fit = error.bytes_short, str(error)
         else:
             self.count("cannot be split" if isinstance(error, InvalidParallelism) else str(error))
+
+
+def alone_of(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
+    """One worker by itself, to be priced; its role is of no matter for that."""
+    return deployment_of(problem.model, problem.profile, pool.model_copy(update={"role": "unified"}), 1, RouterSpec())
 
 
 def choices_of(pool: PoolSpec) -> dict[str, object]:
@@ -223,8 +270,10 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
         yield pools, refused
 
 
-def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals) -> list[Candidate]:
-    """Size the variants of one group, which share their compiled step costs."""
+def size_group(
+    problem: Problem, pools: Sequence[PoolSpec], refusals: Refusals, size: Size | None = None
+) -> list[Candidate]:
+    """Size the variants of one group, which share their compiled step costs; ``size`` is that of unified workers."""
     fitting: list[tuple[PoolSpec, int]] = []
     for pool in pools:
         if problem.max_replicas(pool) < 1:
@@ -232,7 +281,7 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
             continue
         try:
             tokens = problem.planner.kv_capacity_tokens(pool)
-            problem.planner.usd_per_hour(deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+            problem.planner.usd_per_hour(alone_of(problem, pool))
         except ValueError as error:
             refusals.refused(error)
             continue
@@ -254,7 +303,7 @@ def _size_group(problem: Problem, pools: Sequence[PoolSpec], refusals: _Refusals
         for _ in fitting:
             refusals.refused(error)
         return []
-    return [_size(problem, pool, tokens, costs) for pool, tokens in fitting]
+    return [(size or _size)(problem, pool, tokens, costs) for pool, tokens in fitting]
 
 
 def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
@@ -325,7 +374,7 @@ def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem:
     return estimate(costs.seconds, engine, kv_tokens, demand, slo, expected_hit_rate(demand, kv_tokens * workers))
 
 
-def select(sized: Sequence[Candidate], keep: int) -> list[Candidate]:
+def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:
     """The candidates for stage 2, best first.
 
     Of each group at most ``VARIANTS_KEPT``. First the cheapest of every accelerator and of every engine, whatever
@@ -351,22 +400,22 @@ def select(sized: Sequence[Candidate], keep: int) -> list[Candidate]:
     for i in order:
         if len(chosen) >= keep:
             break
-        if i in chosen or variants[sized[i].group] >= VARIANTS_KEPT or _beaten(points, i, sized[i].margin):
+        if i in chosen or variants[sized[i].group] >= VARIANTS_KEPT or beaten(points, i, sized[i].margin):
             continue
         chosen.append(i)
         variants[sized[i].group] += 1
     return [sized[i] for i in chosen]
 
 
-def _accelerator(candidate: Candidate) -> str:
+def _accelerator(candidate: Screened) -> str:
     return candidate.pool.accelerator
 
 
-def _engine(candidate: Candidate) -> str:
+def _engine(candidate: Screened) -> str:
     return candidate.pool.engine.name
 
 
-def _beaten(points: np.ndarray, index: int, margin: float) -> bool:
+def beaten(points: np.ndarray, index: int, margin: float) -> bool:
     """True where another point, shape (3,) to be minimised, is better in everything by more than ``margin``."""
     slack = np.abs(points) * margin
     better = points + slack <= points[index]

@@ -17,18 +17,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hisearch.search.arms import lone_arm
 from hisearch.search.beliefs import Beliefs
-from hisearch.search.deployments import on_engine, parameters_of, router_arms, with_cache
+from hisearch.search.clusters import role_problem, within_limits
+from hisearch.search.deployments import canonical, on_engine, parameters_of, resized, with_cache
 from hisearch.search.execution import Candidate
 from hisearch.search.improvement import Box, choose, hits
 from hisearch.search.inputs import Expectations, Part, encode
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.pareto import front, minimised
-from hisearch.search.polish import STAGE, changed
+from hisearch.search.polish import STAGE, can_build, changed
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployment import DeploymentSpec
 from hisearch.traces.compiled import F8
 
 #: Trials between two looks at what they say; fixed, so that the search is the same for any number of workers.
@@ -152,7 +154,7 @@ class Frontier:
             planner, found = self._problem.planner, dict[str, _Neighbour]()
             for other in neighbourhood(self._problem, centre.deployment):
                 key, part = other.model_dump_json(), self._expectations.part(other)
-                if part is not None and key not in found and planner.can_build(other.pool):
+                if part is not None and key not in found and can_build(self._problem, other):
                     found[key] = _Neighbour(key, other, part, planner.usd_per_hour(other))
             self._around[centre.number] = list(found.values())
         return self._around[centre.number]
@@ -160,25 +162,32 @@ class Frontier:
 
 def neighbourhood(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
     """Deployments of the space that differ in one setting, at any price; some may not be buildable."""
-    for other in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
-        if other != deployment and other.pool.replicas <= problem.max_replicas(other.pool):
-            yield _canonical(problem, other)
+    for found in (*changed(problem, deployment), *_elsewhere(problem, deployment), *_sized(problem, deployment)):
+        other = canonical(found)
+        if other is None or other == deployment:
+            continue
+        if within_limits(problem, other.pools, tuple(p.replicas for p in other.pools)):
+            yield _lone(problem, other)
 
 
-def _canonical(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
+def _lone(problem: Problem, deployment: DeploymentSpec) -> DeploymentSpec:
     """A single replica gets everything whatever the router: it is named after the first arm."""
-    if deployment.pool.replicas > 1:
+    if len(deployment.pools) > 1 or deployment.pool.replicas > 1:
         return deployment
-    return deployment.model_copy(update={"router": router_arms(problem.space.routing)[0]})
+    return lone_arm(problem.space, deployment.admission).of(deployment)
 
 
 def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
     """On other accelerators and engines, with workers of another width, and with every other size of a tier."""
+    pools = deployment.pools
+    for index, pool in enumerate(pools):
+        execution = role_problem(problem, pool.role).space.execution
+        others: list[dict[str, object]] = [{"accelerator": name} for name in execution.accelerators]
+        others += [{"tensor_parallel": ranks} for ranks in execution.tensor_parallel]
+        for update in others:
+            changed_pool = pool.model_copy(update=update)
+            yield deployment.model_copy(update={"pools": [*pools[:index], changed_pool, *pools[index + 1 :]]})
     execution, pool = problem.space.execution, deployment.pool
-    for accelerator in execution.accelerators:
-        yield _with_pool(deployment, pool.model_copy(update={"accelerator": accelerator}))
-    for ranks in execution.tensor_parallel:
-        yield _with_pool(deployment, pool.model_copy(update={"tensor_parallel": ranks}))
     for choice in problem.tier_choices(pool.engine.name).neighbours(pool, all_sizes=True):
         yield with_cache(deployment, memory_fraction=pool.engine.memory_fraction, choice=choice)
     for engine in execution.engines:
@@ -190,14 +199,12 @@ def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deploym
 
 
 def _sized(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
-    """With every number of replicas between half as many and twice as many."""
-    pool = deployment.pool
-    for replicas in range(-(-pool.replicas // 2), min(2 * pool.replicas, problem.max_replicas(pool)) + 1):
-        yield _with_pool(deployment, pool.model_copy(update={"replicas": replicas}))
-
-
-def _with_pool(deployment: DeploymentSpec, pool: PoolSpec) -> DeploymentSpec:
-    return deployment.model_copy(update={"pools": [pool]})
+    """With every number of replicas of a pool between half as many and twice as many."""
+    counts = tuple(pool.replicas for pool in deployment.pools)
+    for index, (pool, count) in enumerate(zip(deployment.pools, counts, strict=True)):
+        most = role_problem(problem, pool.role).max_replicas(pool)
+        for replicas in range(-(-count // 2), min(2 * count, most) + 1):
+            yield resized(deployment, (*counts[:index], replicas, *counts[index + 1 :]))
 
 
 def _layers(feasible: Sequence[Trial], objectives: Sequence[str]) -> list[list[Trial]]:

@@ -12,6 +12,7 @@ from hisearch.search.deployments import parameters_of
 from hisearch.search.execution import Candidate, choices_of
 from hisearch.search.problem import Problem
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.routing import ROUTER_PARAMETERS
 from hisearch.traces.compiled import F8
 
 #: A deployment by name: numbers are ordered settings or expectations, all else are kinds.
@@ -27,29 +28,40 @@ class Expectations:
         self._by_key = {_key(worker.pool): worker for worker in workers}
 
     def part(self, deployment: DeploymentSpec) -> Part | None:
-        """Settings and expectations of a deployment; None where its worker is not known."""
-        pool = deployment.pool
+        """Settings and expectations of a deployment; None where a worker of it is not known."""
+        pools = deployment.pools
+        found = parameters_of(deployment)
+        if len(pools) == 1 and pools[0].replicas == 1:  # whatever the router, it gets everything
+            found = {name: value for name, value in found.items() if name not in _OF_A_ROUTER}
+        for pool in pools:
+            expected = self._of_pool(pool)
+            if expected is None:
+                return None
+            start = "" if pool is pools[0] else f"{pool.name}."
+            found |= {start + name: value for name, value in expected.items()}
+        return found
+
+    def _of_pool(self, pool: PoolSpec) -> Part | None:
+        """What stage 1 expects of a pool's workers; None where they are not known."""
         worker = self._by_key.get(_key(pool))
         if worker is None:
             return None
-        estimate, found = worker.estimate, parameters_of(deployment)
-        if pool.replicas == 1:  # whatever the router, it gets everything
-            found = {name: value for name, value in found.items() if name not in _OF_A_ROUTER}
-        tokens = self._problem.planner.kv_capacity_tokens(pool) * pool.replicas
-        return found | {
+        estimate = worker.estimate
+        return {
             "expected ttft": estimate.ttft_s,
             "expected tpot": estimate.tpot_s,
             "expected share of the load": estimate.capacity_rps * pool.replicas / self._problem.demand.peak_rps,
-            "KV tokens": tokens,
+            "KV tokens": self._problem.planner.kv_capacity_tokens(pool) * pool.replicas,
             "GiB below": sum(tier.gib for tier in pool.tiers) * pool.replicas,
         }
 
 
-_OF_A_ROUTER = ("router", "cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
+#: Parameters that say how a router chooses.
+_OF_A_ROUTER = frozenset({"router", *(name for names in ROUTER_PARAMETERS.values() for name in names)})
 
 
 def _key(pool: PoolSpec) -> str:
-    return repr(choices_of(pool))
+    return repr((pool.role, choices_of(pool)))
 
 
 def encode(parts: Sequence[Part]) -> tuple[list[str], F8]:

@@ -78,9 +78,12 @@ def distinct(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _same_figures(one: Trial, other: Trial) -> bool:
-    pool, beside = one.deployment.pool, other.deployment.pool
-    same_kind = (pool.accelerator, pool.engine.name) == (beside.accelerator, beside.engine.name)
-    return same_kind and one.metrics == other.metrics
+    return _kinds(one) == _kinds(other) and one.metrics == other.metrics
+
+
+def _kinds(trial: Trial) -> list[tuple[str, str]]:
+    """Accelerator and engine of each pool."""
+    return [(pool.accelerator, pool.engine.name) for pool in trial.deployment.pools]
 
 
 def miss_order(trial: Trial) -> tuple[float, float, float, int]:

@@ -13,8 +13,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from hisearch.search.arms import arms_beside
 from hisearch.search.cache import MEMORY_STEP
-from hisearch.search.deployments import parameters_of, router_arms
+from hisearch.search.clusters import role_problem, within_limits
+from hisearch.search.contenders import moved
+from hisearch.search.deployments import canonical, one_less, parameters_of, resized
 from hisearch.search.ending import UNTRIED_NEIGHBOURS
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
@@ -22,9 +25,8 @@ from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend, widest
 from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec, check_pools
 from hisearch.specs.parallelism import Parallelism, degrees_of
-from hisearch.specs.routing import RouterSpec
 
 #: What follows the three stages, as trials name it.
 STAGE = 4
@@ -64,9 +66,12 @@ def _usd(trial: Trial) -> float:
 def neighbours(problem: Problem, best: Trial) -> list[DeploymentSpec]:
     """Deployments of the space that differ from ``best`` in one setting and cost no more, each once."""
     found: dict[str, DeploymentSpec] = {}
-    for other in changed(problem, best.deployment):
+    for changed_one in changed(problem, best.deployment):
+        other = canonical(changed_one)
+        if other is None or other == best.deployment:
+            continue
         key = other.model_dump_json()
-        if other == best.deployment or key in found or not problem.planner.can_build(other.pool):
+        if key in found or not can_build(problem, other):
             continue
         if problem.planner.usd_per_hour(other) <= best.metrics["usd_per_hour"] + _SAME_PRICE:
             found[key] = other
@@ -77,30 +82,57 @@ def descend(problem: Problem, ledger: Ledger, until: int) -> None:
     """Take replicas off the recommended deployment until it misses the SLO."""
     done: set[int] = set()
     while (found := recommend(ledger.considered, problem.objectives)) is not None and found.trial.number not in done:
-        best, pool = found.trial, found.trial.deployment.pool
-        if pool.replicas == 1:
+        best = found.trial
+        fewer = one_less(best.deployment)
+        if not fewer:
             return
         done.add(best.number)
-        fewer = best.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": pool.replicas - 1})]})
-        trial = ledger.run([Job(best.stage, fewer, parameters_of(fewer))], until)[0]
+        trials = ledger.run([Job(best.stage, other, parameters_of(other)) for other in fewer], until)
         # Where replicas cost nothing, fewer of them are no better: the winner stays, and so does the answer.
-        if trial is None or (trial.feasible and trial.metrics["usd_per_hour"] >= best.metrics["usd_per_hour"]):
+        usd = best.metrics["usd_per_hour"]
+        if any(trial is None or (trial.feasible and trial.metrics["usd_per_hour"] >= usd) for trial in trials):
             return
+
+
+def can_build(problem: Problem, deployment: DeploymentSpec) -> bool:
+    """True where the workers of every pool can be built."""
+    return all(problem.planner.can_build(pool) for pool in deployment.pools)
 
 
 def changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
-    """Every change of one setting that the engine takes, in a fixed order."""
-    for change in _pool_changes(problem, deployment.pool):
-        data = deployment.pool.model_dump()
+    """Every change of one setting that the engines take, in a fixed order; of several pools those of each in turn."""
+    for index, pool in enumerate(deployment.pools):
+        for other in _changed_pools(role_problem(problem, pool.role), pool):
+            yield from _valid(deployment, [*deployment.pools[:index], other, *deployment.pools[index + 1 :]])
+    if len(deployment.pools) > 1:
+        for kv_dtype in problem.space.execution.kv_dtypes:
+            yield from _valid(deployment, [p.model_copy(update={"kv_dtype": kv_dtype}) for p in deployment.pools])
+        for counts in moved(tuple(pool.replicas for pool in deployment.pools)):
+            if within_limits(problem, deployment.pools, counts):
+                yield resized(deployment, counts)
+    for arm in arms_beside(problem.space, deployment):
+        yield arm.of(deployment)
+
+
+def _changed_pools(problem: Problem, pool: PoolSpec) -> Iterator[PoolSpec]:
+    """Every change of one setting of a pool that its engine takes."""
+    for change in _pool_changes(problem, pool):
+        data = pool.model_dump()
         change(data)
         try:
-            pool = PoolSpec.model_validate(data)
+            yield PoolSpec.model_validate(data)
         except ValueError:  # the engine refuses these settings together
             continue
-        yield deployment.model_copy(update={"pools": [pool]})
-    if deployment.pool.replicas > 1:
-        for router in _routers(problem, deployment.router):
-            yield deployment.model_copy(update={"router": router})
+
+
+def _valid(deployment: DeploymentSpec, pools: list[PoolSpec]) -> Iterator[DeploymentSpec]:
+    """The deployment with other pools, where these go together: both sides of a hand-over share the KV's format."""
+    other = deployment.model_copy(update={"pools": pools})
+    try:
+        check_pools(other)
+    except ValueError:
+        return
+    yield other
 
 
 def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[str, Any]], None]]:
@@ -154,17 +186,3 @@ def _split(split: Parallelism, replicas: int) -> Callable[[dict[str, Any]], None
         data |= degrees_of(split) | {"replicas": replicas}
 
     return change
-
-
-def _routers(problem: Problem, router: RouterSpec) -> list[RouterSpec]:
-    """The arms that differ in one parameter, and the first arm of every other policy."""
-    arms = router_arms(problem.space.routing)
-    firsts = {arm.policy: arm for arm in reversed(arms)}
-    others = [arm for policy, arm in firsts.items() if policy != router.policy]
-    ours = router.model_dump()
-    beside = [
-        arm
-        for arm in arms
-        if arm.policy == router.policy and sum(ours[name] != value for name, value in arm.model_dump().items()) == 1
-    ]
-    return beside + others

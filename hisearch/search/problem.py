@@ -71,6 +71,10 @@ class Problem:
 
     def max_replicas(self, pool: PoolSpec) -> int:
         """Most replicas of a pool that the space and a limit on accelerators allow; 0 where one worker is too many."""
-        execution, limit = self.space.execution, self.limits.get("accelerators")
-        most = execution.max_accelerators if limit is None else min(execution.max_accelerators, math.floor(limit.bound))
-        return min(execution.max_replicas, most // pool.parallelism.ranks)
+        return min(self.space.execution.max_replicas, self.max_accelerators // pool.parallelism.ranks)
+
+    @property
+    def max_accelerators(self) -> int:
+        """Most accelerators of a deployment, by the space and by a limit on them."""
+        most, limit = self.space.execution.max_accelerators, self.limits.get("accelerators")
+        return most if limit is None else min(most, math.floor(limit.bound))

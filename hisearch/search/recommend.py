@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
-from hisearch.search.deployments import describe
+from hisearch.search.deployments import SHAPES, describe, shape_of
 from hisearch.search.pareto import front, miss_order
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.wording import counted, listed
@@ -143,10 +143,9 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
 
 
 def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
-    """Up to five distinct alternatives with what each would trade."""
-    pool = best.deployment.pool
-    elsewhere = [t for t in feasible if t.deployment.pool.accelerator != pool.accelerator]
-    other_engine = [t for t in feasible if t.deployment.pool.engine.name != pool.engine.name]
+    """Distinct alternatives, up to five and one of each other shape, with what each would trade."""
+    elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
+    other_engine = [t for t in feasible if _engines(t) != _engines(best)]
     cheaper = [t for t in feasible if price_of(t) < price_of(best)]
     least_s = min(t.metrics["ttft_p99_s"] for t in feasible)
     fastest = [t for t in feasible if t.metrics["ttft_p99_s"] == least_s]
@@ -157,6 +156,9 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
         (cheapest(fastest, objectives), "lowest TTFT p99 found"),
         (cheapest(other_engine, objectives), "cheapest found on another engine"),
     ]
+    for shape, words in SHAPES.items():
+        of_it = [t for t in feasible if shape_of(t.deployment) == shape != shape_of(best.deployment)]
+        choices.append((cheapest(of_it, objectives), f"cheapest found with {words}"))
     found: list[tuple[Trial, str]] = []
     taken = {best.number}
     for trial, title in choices:
@@ -164,6 +166,14 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
             taken.add(trial.number)
             found.append((trial, f"{title}: {_trade(best, trial)}"))
     return tuple(found)
+
+
+def _accelerators(trial: Trial) -> set[str]:
+    return {pool.accelerator for pool in trial.deployment.pools}
+
+
+def _engines(trial: Trial) -> set[str]:
+    return {pool.engine.name for pool in trial.deployment.pools}
 
 
 def _trade(best: Trial, other: Trial) -> str:

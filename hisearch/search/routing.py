@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
-from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms
+from hisearch.search.arms import Arm
+from hisearch.search.contenders import (
+    Contender,
+    Kept,
+    contender,
+    deployment,
+    estimated,
+    kind_of,
+    offsets,
+    sizer,
+)
+from hisearch.search.deployments import parameters_of
 from hisearch.search.ending import UNTRIED_ROUTERS, UNTRIED_SIZES
-from hisearch.search.execution import Candidate
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
+from hisearch.search.pair_sizing import Counts
 from hisearch.search.pareto import distinct, ranked
 from hisearch.search.problem import Problem
-from hisearch.search.sizing import Sizing
-from hisearch.search.trial import Trial
-from hisearch.specs.routing import RouterSpec
 
 STAGE = 2
 
@@ -35,31 +42,6 @@ LEAST_BUDGET_FOR_SLICES = 100
 SLICE_SHARE = 0.5
 
 
-@dataclass(eq=False)
-class Contender:
-    """A candidate on its way through the stage.
-
-    routers: arms still in the race, the first one is used for sizing. guess: replicas to start sizing at.
-    fewest: replicas that met the SLO on the latest slice, or None. tried: its trials there.
-    """
-
-    candidate: Candidate
-    routers: list[RouterSpec]
-    guess: int
-    fewest: int | None = None
-    tried: list[Trial] = field(default_factory=list)
-
-    @property
-    def replicas(self) -> int:
-        """Where to try routers: the fewest that met the SLO, else the largest tried."""
-        return self.fewest if self.fewest is not None else self.guess
-
-    @property
-    def beyond_help(self) -> bool:
-        """True where its worker rejected too many requests on the latest slice: no replica or router changes that."""
-        return any(trial.rejects_too_many for trial in self.tried)
-
-
 def slices(requests: int, budget: int) -> list[float]:
     """Fractions of the trace for the rungs, growing, the last one 1.0."""
     fractions = [1.0]
@@ -70,7 +52,7 @@ def slices(requests: int, budget: int) -> list[float]:
     return fractions
 
 
-def search_routing(problem: Problem, candidates: Sequence[Candidate], ledger: Ledger, until: int) -> None:
+def search_routing(problem: Problem, candidates: Sequence[Kept], ledger: Ledger, until: int) -> None:
     """Run stage 2; the trials are the ledger's.
 
     Args:
@@ -79,8 +61,7 @@ def search_routing(problem: Problem, candidates: Sequence[Candidate], ledger: Le
         ledger: runs the simulations.
         until: simulations at which the stage must stop.
     """
-    arms = arms_by_promise(problem.space.routing)
-    contenders = [Contender(c, list(arms), min(max(c.replicas, 1), c.max_replicas)) for c in candidates]
+    contenders = [contender(problem, candidate) for candidate in candidates]
     rungs = slices(problem.demand.requests, problem.budget.simulations)
     slice_until = ledger.simulations + int((until - ledger.simulations) * SLICE_SHARE)
     for rung, fraction in enumerate(rungs[:-1]):
@@ -89,68 +70,64 @@ def search_routing(problem: Problem, candidates: Sequence[Candidate], ledger: Le
             _compare_routers(problem, contenders, fraction, ledger, slice_until)
             _size(problem, contenders, fraction, ledger, slice_until)  # a better router may need fewer replicas
         contenders = _promote(contenders, problem.objectives)
-    for contender in contenders:  # a trace's beginning is often its quieter part: sessions have yet to build up
-        contender.guess = max(contender.guess, contender.candidate.replicas)
+    for one in contenders:  # a trace's beginning is often its quieter part: sessions have yet to build up
+        one.guess = tuple(max(counts) for counts in zip(one.guess, estimated(one.candidate), strict=True))
     _size(problem, contenders, 1.0, ledger, until)
     _try_offsets(problem, contenders, ledger, until)
 
 
-def simulate_as_sized(problem: Problem, candidates: Sequence[Candidate], ledger: Ledger, until: int) -> None:
+def simulate_as_sized(problem: Problem, candidates: Sequence[Kept], ledger: Ledger, until: int) -> None:
     """What stands for the stage where it is left out: each candidate once, with the replicas that stage 1 expects."""
-    arms = arms_by_promise(problem.space.routing)
-    contenders = [Contender(c, arms[:1], c.replicas) for c in candidates]
-    ledger.run([_job(problem, contender, contender.guess, arms[0], 1.0) for contender in contenders], until)
+    contenders = [contender(problem, candidate) for candidate in candidates]
+    ledger.run([_job(problem, one, one.guess, one.arms[0], 1.0) for one in contenders], until)
 
 
-def _job(problem: Problem, contender: Contender, replicas: int, router: RouterSpec, fraction: float) -> Job:
-    pool = contender.candidate.pool
-    # A single replica gets everything whatever the policy: name the first arm, so that equal runs are recognised.
-    chosen = router if replicas > 1 else router_arms(problem.space.routing)[0]
-    deployment = deployment_of(problem.model, problem.profile, pool, replicas, chosen)
-    return Job(STAGE, deployment, parameters_of(deployment), slice_fraction=fraction)
+def _job(problem: Problem, one: Contender, counts: Counts, arm: Arm, fraction: float) -> Job:
+    found = deployment(problem, one.candidate, counts, arm)
+    return Job(STAGE, found, parameters_of(found), slice_fraction=fraction)
 
 
 def _size(problem: Problem, contenders: Sequence[Contender], fraction: float, ledger: Ledger, until: int) -> None:
-    """Find the fewest replicas of all contenders in lockstep, one simulation each at a time."""
-    sizings = [Sizing(contender.guess, contender.candidate.max_replicas) for contender in contenders]
-    for contender in contenders:
-        contender.tried = []
-    while asking := [(c, s, s.next) for c, s in zip(contenders, sizings, strict=True) if s.next is not None]:
-        jobs = [_job(problem, c, replicas, c.routers[0], fraction) for c, _, replicas in asking]
+    """Find the fewest workers of all contenders in lockstep, one simulation each at a time."""
+    sizers = [sizer(problem, one) for one in contenders]
+    for one in contenders:
+        one.tried = []
+    while asking := [(c, s, s.next) for c, s in zip(contenders, sizers, strict=True) if s.next is not None]:
+        jobs = [_job(problem, c, counts, c.arms[0], fraction) for c, _, counts in asking]
         done = ledger.run(jobs, until, UNTRIED_SIZES if fraction == 1.0 else "")
-        for (contender, sizing, replicas), trial in zip(asking, done, strict=True):
+        for (one, sizing, counts), trial in zip(asking, done, strict=True):
             if trial is None or trial.error:
                 sizing.stop()
                 continue
-            contender.tried.append(trial)
-            sizing.tell(replicas, trial.serves, trial.service_violation, healable=not trial.rejects_too_many)
-    for contender, sizing in zip(contenders, sizings, strict=True):
-        contender.fewest = sizing.fewest
-        if contender.tried:
-            contender.guess = sizing.best_guess
+            one.tried.append(trial)
+            sizing.report(counts, trial)
+    for one, sizing in zip(contenders, sizers, strict=True):
+        one.fewest = sizing.fewest
+        if one.tried:
+            one.guess = sizing.best_guess
 
 
 def _compare_routers(
     problem: Problem, contenders: Sequence[Contender], fraction: float, ledger: Ledger, until: int
 ) -> None:
-    """Try every router arm at the contenders' sizes and keep the better half of each one's arms, best first.
+    """Try every arm at the contenders' sizes and keep the better half of each one's arms, best first.
 
     Every contender gets its first arm before any gets its second. Arms that the budget left out have not lost: they
     stay in the race, behind the others.
     """
-    sharing = [c for c in contenders if c.replicas > 1 and not c.beyond_help]
-    most = max((len(c.routers) for c in sharing), default=0)
-    asked = [(c, c.routers[place]) for place in range(most) for c in sharing if place < len(c.routers)]
-    trials = ledger.run([_job(problem, c, c.replicas, router, fraction) for c, router in asked], until)
-    for contender in sharing:
-        of_it = [(r, t) for (owner, r), t in zip(asked, trials, strict=True) if owner is contender]
-        by_number = {t.number: (r, t) for r, t in of_it if t is not None and not t.error}
+    sharing = [c for c in contenders if c.shares and not c.beyond_help]
+    most = max((len(c.arms) for c in sharing), default=0)
+    asked = [(c, c.arms[place]) for place in range(most) for c in sharing if place < len(c.arms)]
+    trials = ledger.run([_job(problem, c, c.counts, arm, fraction) for c, arm in asked], until)
+    for one in sharing:
+        of_it = [(a, t) for (owner, a), t in zip(asked, trials, strict=True) if owner is one]
+        by_number = {t.number: (a, t) for a, t in of_it if t is not None and not t.error}
         if not by_number:
             continue
         best = distinct(ranked([trial for _, trial in by_number.values()], problem.objectives))
-        contender.tried.extend(trial for trial in best if trial not in contender.tried)
+        one.tried.extend(trial for trial in best if trial not in one.tried)
         kept = [by_number[trial.number][0] for trial in best[: math.ceil(len(best) / 2)]]
-        contender.routers = kept + [router for router, trial in of_it if trial is None]
+        one.arms = kept + [arm for arm, trial in of_it if trial is None]
 
 
 def _promote(contenders: Sequence[Contender], objectives: Sequence[str]) -> list[Contender]:
@@ -158,51 +135,43 @@ def _promote(contenders: Sequence[Contender], objectives: Sequence[str]) -> list
 
     All of them where the budget did not reach each one: those it left out have not lost.
     """
-    if not all(contender.tried for contender in contenders):
+    if not all(one.tried for one in contenders):
         return list(contenders)
     best_trial: dict[int, Contender] = {}
-    for contender in contenders:
-        order = ranked(contender.tried, objectives)
+    for one in contenders:
+        order = ranked(one.tried, objectives)
         if order:
-            best_trial[order[0].number] = contender
+            best_trial[order[0].number] = one
     order = ranked([trial for c in contenders for trial in c.tried if best_trial.get(trial.number) is c], objectives)
     ordered = [best_trial[trial.number] for trial in distinct(order)]
     kept = ordered[: math.ceil(len(ordered) / 2)]
     kept.extend(_first_of_each(ordered, kept))
-    return [contender for contender in ordered if contender in kept]
-
-
-def _kind(contender: Contender) -> tuple[str, str]:
-    """Accelerator and engine: of each pair one stays in the race, so that runner-ups are compared like with like."""
-    pool = contender.candidate.pool
-    return pool.accelerator, pool.engine.name
+    return [one for one in ordered if one in kept]
 
 
 def _first_of_each(ordered: Iterable[Contender], kept: Sequence[Contender]) -> list[Contender]:
     """The first contender of every kind that ``kept`` does not hold yet."""
-    seen = {_kind(contender) for contender in kept}
+    seen = {kind_of(one.candidate) for one in kept}
     found = []
-    for contender in ordered:
-        if _kind(contender) not in seen:
-            seen.add(_kind(contender))
-            found.append(contender)
+    for one in ordered:
+        if kind_of(one.candidate) not in seen:
+            seen.add(kind_of(one.candidate))
+            found.append(one)
     return found
 
 
 def _try_offsets(problem: Problem, contenders: Sequence[Contender], ledger: Ledger, until: int) -> None:
-    """On the whole trace: each router at the size found, then the first ones with one replica less and extra ones.
+    """On the whole trace: each arm at the size found, then the first ones at the sizes beside it.
 
     Contenders take turns, so that a budget that ends early leaves none without its most promising routers.
     """
-    offsets = dict.fromkeys([0, -1, *problem.space.routing.extra_replicas])
-    most = max((len(contender.routers) for contender in contenders), default=0)
+    beside = {id(one): offsets(problem, one) for one in contenders}
+    most = max((len(one.arms) for one in contenders), default=0)
     jobs: list[Job] = []
-    for offset in offsets:
-        for place in range(most if offset == 0 else math.ceil(most / 2)):
-            for contender in contenders:
-                if contender.beyond_help or place >= len(contender.routers):
-                    continue
-                replicas = contender.replicas + offset
-                if 1 <= replicas <= contender.candidate.max_replicas:
-                    jobs.append(_job(problem, contender, replicas, contender.routers[place], 1.0))
+    for turn in range(max((len(found) for found in beside.values()), default=0)):
+        for place in range(most if turn == 0 else math.ceil(most / 2)):
+            for one in contenders:
+                counts = beside[id(one)][turn] if turn < len(beside[id(one)]) else None
+                if counts is not None and not one.beyond_help and place < len(one.arms):
+                    jobs.append(_job(problem, one, counts, one.arms[place], 1.0))
     ledger.run(jobs, until, UNTRIED_ROUTERS)

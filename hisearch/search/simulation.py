@@ -8,14 +8,19 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel
 
 from hisearch.hardware.price_book import PriceBook
+from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.search.job import Evaluation, Job
+from hisearch.simulate.fleet import FleetPlan
+from hisearch.simulate.fleet_plan import plan_fleet
 from hisearch.simulate.plan import (
     AgentsRefused,
     TierRefused,
@@ -28,7 +33,7 @@ from hisearch.simulate.plan import (
 )
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.devices import DeviceSpec
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
@@ -55,8 +60,9 @@ SIMULATIONS_OF_CAPACITY = 7
 class World:
     """All that decides a simulation's outcome beside the job itself.
 
-    accelerators, hosts, media, devices: catalogue entries by name. load: the study's factor on the arrival rate. seed:
-    of every simulation (common random numbers). limits: bounds by objective. capacity: it is an objective.
+    accelerators, hosts, media, devices, fabrics: catalogue entries by name. load: the study's factor on the arrival
+    rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an
+    objective.
     """
 
     model: ModelSpec
@@ -72,6 +78,7 @@ class World:
     devices: Mapping[str, DeviceSpec] = field(default_factory=dict)
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
     capacity: bool = False
+    fabrics: Mapping[str, FabricSpec] = field(default_factory=dict)
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal of another digest does not apply.
@@ -83,24 +90,30 @@ class World:
         content = {
             "version": version,
             "kernels": CACHE_FOLDER.name,
-            "model": self.model.model_dump(mode="json", exclude_defaults=True),
-            "slo": self.slo.model_dump(mode="json", exclude_defaults=True),
-            "profile": [self.profile_name, self.profile.model_dump(mode="json", exclude_defaults=True)],
-            "accelerators": {
-                name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.accelerators.items()
-            },
-            "hosts": {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.hosts.items()},
-            "media": {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.media.items()},
-            "devices": {
-                name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in self.devices.items()
-            },
+            "model": _stated(self.model),
+            "slo": _stated(self.slo),
+            "profile": [self.profile_name, _stated(self.profile)],
+            "accelerators": {name: _stated(spec) for name, spec in self.accelerators.items()},
+            "hosts": {name: _stated(spec) for name, spec in self.hosts.items()},
+            "media": {name: _stated(spec) for name, spec in self.media.items()},
+            "devices": {name: _stated(spec) for name, spec in self.devices.items()},
             "trace": self.trace.digest,
             "load": self.load,
             "seed": self.seed,
-            "limits": {name: limit.model_dump(mode="json") for name, limit in self.limits.items()},
-            "capacity": self.capacity,
         }
+        # Later fields: left out where a world has none, so that digests outlast them.
+        later = {
+            "limits": {name: _stated(limit) for name, limit in self.limits.items()},
+            "capacity": self.capacity,
+            "fabrics": {name: _stated(spec) for name, spec in self.fabrics.items()},
+        }
+        content |= {name: value for name, value in later.items() if value}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _stated(spec: BaseModel) -> dict[str, Any]:
+    """A spec as plain data, without what is at its default."""
+    return spec.model_dump(mode="json", exclude_defaults=True)
 
 
 class Simulation:
@@ -186,7 +199,7 @@ class Simulation:
 
     def _evaluate_once(self, job: Job) -> Evaluation:
         trace = self.slice(job.slice_fraction)
-        return self._scored(job.deployment, self.plan(job.deployment.pool), trace, job.load, self._give_up(job, trace))
+        return self._scored(job.deployment, self.fleet(job.deployment), trace, job.load, self._give_up(job, trace))
 
     def evaluate_disturbed(
         self,
@@ -206,24 +219,23 @@ class Simulation:
         Raises:
             ValueError: the deployment cannot be built or simulated.
         """
-        plan = self.plan(deployment.pool)
-        return self._scored(deployment, replace(plan, costs=disturb(plan.costs)), trace, load)
+        fleet = self.fleet(deployment)
+        pools = [replace(pool, plan=replace(pool.plan, costs=disturb(pool.plan.costs))) for pool in fleet.pools]
+        return self._scored(deployment, replace(fleet, pools=tuple(pools)), trace, load)
 
     def _scored(
         self,
         deployment: DeploymentSpec,
-        plan: WorkerPlan,
+        fleet: FleetPlan,
         trace: CompiledTrace,
         load: float = 1.0,
         give_up: GiveUp | None = None,
     ) -> Evaluation:
-        from hisearch.simulate.engine import NEVER, simulate
+        from hisearch.simulate.engine import NEVER, simulate_fleet
 
-        result = simulate(
-            plan,
+        result = simulate_fleet(
+            fleet,
             trace,
-            replicas=deployment.pool.replicas,
-            router=deployment.router,
             seed=self._world.seed,
             load=self._world.load * load,
             give_up=give_up if give_up is not None else NEVER,
@@ -232,12 +244,40 @@ class Simulation:
         score = evaluate(
             result,
             self._world.slo,
-            usd_per_hour=cost.total,
+            usd_per_hour=self._paid_usd_per_hour(deployment, result),
             accelerators=cost.accelerators,
-            over_window=requests_over_window(trace, plan.max_request_tokens),
+            over_window=requests_over_window(trace, fleet.pools[0].plan.max_request_tokens),
             limits=self._world.limits,
         )
         return Evaluation(score.metrics, score.slo, score.feasible, warnings=(*result.warnings, *score.warnings))
+
+    def fleet(self, deployment: DeploymentSpec) -> FleetPlan:
+        """A deployment's pools, compiled at first use, and what happens between them.
+
+        Raises:
+            ValueError: a worker cannot be built.
+        """
+        fabric = deployment.transfer.fabric
+        return plan_fleet(
+            deployment,
+            [self.plan(pool) for pool in deployment.pools],
+            model=self._world.model,
+            usd_per_hour=[cost.total / pool.replicas for cost, pool in self._costs_of_pools(deployment)],
+            fabric=self._world.fabrics[fabric] if fabric is not None else None,
+        )
+
+    def _costs_of_pools(self, deployment: DeploymentSpec) -> list[tuple[CostBreakdown, PoolSpec]]:
+        """What each pool costs with the replicas that it has at first."""
+        return [
+            (self.book.breakdown(deployment.model_copy(update={"pools": [pool]})), pool) for pool in deployment.pools
+        ]
+
+    def _paid_usd_per_hour(self, deployment: DeploymentSpec, result: Result) -> float:
+        """Dollars per hour of the workers that were there on average."""
+        if all(pool.autoscale is None and not pool.schedule for pool in deployment.pools):
+            return self.usd_per_hour(deployment)
+        costs = [cost for cost, _ in self._costs_of_pools(deployment)]
+        return mean_cost(costs, deployment, result.mean_workers).total
 
     def replay(self, deployment: DeploymentSpec, trace: CompiledTrace, load: float = 1.0) -> Result:
         """Simulate a deployment on another trace, at ``load`` times the study's own.
@@ -245,16 +285,9 @@ class Simulation:
         Raises:
             ValueError: the deployment cannot be built or simulated.
         """
-        from hisearch.simulate.engine import simulate
+        from hisearch.simulate.engine import simulate_fleet
 
-        return simulate(
-            self.plan(deployment.pool),
-            trace,
-            replicas=deployment.pool.replicas,
-            router=deployment.router,
-            seed=self._world.seed,
-            load=self._world.load * load,
-        )
+        return simulate_fleet(self.fleet(deployment), trace, seed=self._world.seed, load=self._world.load * load)
 
     def _give_up(self, job: Job, trace: CompiledTrace) -> GiveUp:
         """Of other loads than the study's only the verdict is asked: stop as soon as the TTFT term is bound to fail."""

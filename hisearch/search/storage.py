@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, get_args
 from hisearch.search.deployments import OWN_WEIGHT_DTYPE, describe, starting_memory_fraction
 from hisearch.search.notices import quiet_optuna
 from hisearch.search.pareto import INFINITE_OBJECTIVE
+from hisearch.search.pool_dimensions import POOLS, pool_dimensions
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial, is_maximised
 from hisearch.specs.hardware import ScopeName
@@ -228,4 +229,9 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
     }
     found["replicas"] = IntDistribution(1, execution.max_replicas)
     found["memory_fraction"] = FloatDistribution(min(low, start), max(high, start))
-    return found
+    others = pool_dimensions(problem.space)
+    found |= {name: CategoricalDistribution(values) for name, values in others.items()}
+    found |= {name: IntDistribution(1, max(v)) for name, v in others.items() if name.endswith("replicas")}
+    return found | {
+        f"{name}.memory_fraction": found["memory_fraction"] for name in POOLS if f"{name}.replicas" in others
+    }

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hisearch.search.clusters import Cluster
 from hisearch.search.deployments import describe
-from hisearch.search.execution import ExecutionReport
+from hisearch.search.execution import Candidate, ExecutionReport
 from hisearch.search.trial import Trial
 
 if TYPE_CHECKING:
@@ -61,37 +62,63 @@ def _row(trial: Trial) -> dict[str, Any]:
 
 
 def candidates_frame(report: ExecutionReport) -> pd.DataFrame:
-    """Stage 1's estimates, one row per worker that can be built.
+    """Stage 1's estimates, one row per worker that can be built, and one per set of several pools that goes on.
 
     ``rank``: place among those that go on to stage 2, from 1, in the order in which they are simulated; missing where
-    the worker does not go on.
+    the worker does not go on. Where there are several pools, ``pools`` says what a row is: a unified, prefill or decode
+    worker, or workers of several pools, whose settings then stand beside each other.
     """
     import pandas as pd
 
     ranks = {id(candidate): rank for rank, candidate in enumerate(report.kept, start=1)}
+    clusters = [one for one in report.kept if isinstance(one, Cluster)]
+    rows = [_candidate_row((one,), ranks.get(id(one))) for one in (*report.sized, *report.sides)]
+    rows += [_candidate_row(one.sides, ranks[id(one)]) | _of_cluster(one) for one in clusters]
+    frame = pd.DataFrame(rows).astype({"rank": "Int64"})
+    if clusters or report.sides:
+        kinds = [one.pool.role for one in (*report.sized, *report.sides)]
+        frame.insert(1, "pools", [*kinds, *(one.shape for one in clusters)])
+    return frame
+
+
+def _candidate_row(workers: Sequence[Candidate], rank: int | None) -> dict[str, Any]:
+    """Settings and estimates of a worker, or of the workers of several pools."""
     rows = [
         {
-            "rank": ranks.get(id(candidate)),
-            "accelerator": candidate.pool.accelerator,
-            "engine": candidate.pool.engine.name,
-            "tensor_parallel": candidate.pool.tensor_parallel,
-            "pipeline_parallel": candidate.pool.pipeline_parallel,
-            "attention_data_parallel": candidate.pool.attention_data_parallel,
-            "expert_parallel": candidate.pool.expert_parallel,
-            "weight_dtype": candidate.pool.weight_dtype or "model",
-            "kv_dtype": candidate.pool.kv_dtype,
-            "chunk_tokens": candidate.pool.engine.chunk_tokens,
-            "max_running_requests": candidate.pool.engine.max_running_requests,
-            "estimated_replicas": candidate.replicas,
-            "estimated_usd_per_hour": candidate.usd_per_hour,
-            "estimated_ttft_s": candidate.estimate.ttft_s,
-            "estimated_tpot_s": candidate.estimate.tpot_s,
-            "estimated_capacity_rps": candidate.estimate.capacity_rps,
-            "estimated_hit_rate": candidate.estimate.hit_rate,
-            "batch": candidate.estimate.batch,
-            "batch_limit": candidate.estimate.limit,
-            "doubt": candidate.doubt,
+            "accelerator": worker.pool.accelerator,
+            "engine": worker.pool.engine.name,
+            "tensor_parallel": worker.pool.tensor_parallel,
+            "pipeline_parallel": worker.pool.pipeline_parallel,
+            "attention_data_parallel": worker.pool.attention_data_parallel,
+            "expert_parallel": worker.pool.expert_parallel,
+            "weight_dtype": worker.pool.weight_dtype or "model",
+            "kv_dtype": worker.pool.kv_dtype,
+            "chunk_tokens": worker.pool.engine.chunk_tokens,
+            "max_running_requests": worker.pool.engine.max_running_requests,
+            "estimated_replicas": worker.replicas,
+            "estimated_usd_per_hour": worker.usd_per_hour,
+            "estimated_ttft_s": worker.estimate.ttft_s,
+            "estimated_tpot_s": worker.estimate.tpot_s,
+            "estimated_capacity_rps": worker.estimate.capacity_rps,
+            "estimated_hit_rate": worker.estimate.hit_rate,
+            "batch": worker.estimate.batch,
+            "batch_limit": worker.estimate.limit,
+            "doubt": worker.doubt,
         }
-        for candidate in report.sized
+        for worker in workers
     ]
-    return pd.DataFrame(rows).astype({"rank": "Int64"})
+    if len(rows) == 1:
+        return {"rank": rank, **rows[0]}
+    return {"rank": rank} | {name: " + ".join(str(row[name]) for row in rows) for name in rows[0]}
+
+
+def _of_cluster(cluster: Cluster) -> dict[str, Any]:
+    """What is estimated of the whole."""
+    return {
+        "estimated_usd_per_hour": cluster.usd_per_hour,
+        "estimated_ttft_s": cluster.estimate.ttft_s,
+        "estimated_tpot_s": cluster.estimate.tpot_s,
+        "estimated_capacity_rps": cluster.estimate.capacity_rps,
+        "estimated_hit_rate": cluster.estimate.hit_rate,
+        "doubt": cluster.doubt,
+    }

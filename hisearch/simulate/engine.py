@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -53,13 +54,20 @@ class EngineStuck(EngineOutOfMemory):
 SGLANG_PREEMPTION_THRESHOLD = 10
 
 
-#: An engine, and who moves KV between its tiers; None: it has none.
-Variant = tuple[EngineName, MoverName | None]
+#: An engine, and who moves KV between its tiers, None where it has none; or the decode workers of any engine.
+Variant = tuple[EngineName, MoverName | None] | Literal["decode"]
 
 
 def _doors(variants: Iterable[Variant]) -> list[int]:
     """The doors that they need, each once."""
-    return list(dict.fromkeys(offload_arrays.door(pool_arrays.ENGINES[name], mover) for name, mover in variants))
+    return list(dict.fromkeys(_door(variant) for variant in variants))
+
+
+def _door(variant: Variant) -> int:
+    if variant == "decode":
+        return pool_arrays.DECODE_DOOR
+    name, mover = variant
+    return offload_arrays.door(pool_arrays.ENGINES[name], mover)
 
 
 def prepare(variants: Iterable[Variant]) -> None:

@@ -22,6 +22,9 @@ from hisearch.traces.compiled import TraceArrays
 #: Tells the seed of the shuffle streams from that of the router: the first 64 bits of the square root of 2's fraction.
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
+#: By which kernels decode workers run, whatever their engine.
+DECODE_DOOR = la.DECODE_WORKER
+
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
 _LANE_KINDS = {"alone": la.ALONE, "wave": la.WAVE, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {"guaranteed_no_evict": la.GUARANTEED_NO_EVICT, "max_utilization": la.MAX_UTILIZATION}
@@ -53,7 +56,7 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
 def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
     """By which kernels a pool runs (see ``kernels.doors``)."""
     if role == fl.DECODE:
-        return la.DECODE_WORKER
+        return DECODE_DOOR
     return offload_arrays.door(ENGINES[plan.engine.name], offload_arrays.mover_of(plan))
 
 

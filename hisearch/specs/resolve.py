@@ -129,9 +129,22 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     for number, tier in enumerate(space.spec.cache.tiers):
         for index, name in enumerate(tier.media):
             resolver.medium(hardware, space, f"spec.cache.tiers.{number}.media.{index}", name)
+    _pools_of_space(resolver, hardware, space)
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study
+
+
+def _pools_of_space(resolver: _Resolver, hardware: Hardware, space: Document[SearchSpaceSpec]) -> None:
+    """Adds what prefill and decode workers of a space name of their own, and what they are connected by."""
+    apart = space.spec.pools.apart
+    if apart is None:
+        return
+    for side, own in (("prefill", apart.prefill), ("decode", apart.decode)):
+        for index, name in enumerate(own.accelerators or ()):
+            resolver.accelerator(hardware, space, f"spec.pools.apart.{side}.accelerators.{index}", name)
+    for index, name in enumerate(apart.fabrics):
+        hardware.fabrics[name] = resolver.refer(space, "Fabric", f"spec.pools.apart.fabrics.{index}", name)
 
 
 def _open(

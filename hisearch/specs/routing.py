@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,22 @@ RouterName = Literal[
     "weighted",
     "cost_aware",
 ]
+#: Policy -> the parameters of a router that it reads, beside its name.
+ROUTER_PARAMETERS: dict[RouterName, tuple[str, ...]] = {
+    "random": (),
+    "round_robin": (),
+    "power_of_two": (),
+    "cache_aware": (
+        "cache_threshold", "balance_abs_threshold", "balance_rel_threshold", "max_tree_tokens", "eviction_interval_s",
+    ),
+    "bucket": ("balance_abs_threshold", "balance_rel_threshold", "bucket_window_s"),
+    "least_outstanding_tokens": (),
+    "consistent_hash": ("hash_key", "prefix_tokens", "load_factor"),
+    "kv_aware": ("overlap_weight", "staleness_s"),
+    "weighted": (),
+    "cost_aware": ("fill_requests",),
+}  # fmt: skip
+
 HashKeyName = Literal["session", "prefix"]
 AdmissionName = Literal["none", "queue_cap", "token_bucket", "slo_shedding"]
 
@@ -77,6 +93,15 @@ class RouterSpec(Strict):
         8, description="cost_aware: requests in flight on a worker of full capacity before a dearer one is asked."
     )
 
+    def parameters(self) -> dict[str, Any]:
+        """Values of what its policy reads; without those that another one's value leaves without effect."""
+        found = {name: getattr(self, name) for name in ROUTER_PARAMETERS[self.policy]}
+        if self.policy == "cache_aware" and self.max_tree_tokens is None:
+            found.pop("eviction_interval_s")
+        if self.policy == "consistent_hash" and self.hash_key == "session":
+            found.pop("prefix_tokens")
+        return {name: value for name, value in found.items() if value is not None}
+
 
 class AdmissionSpec(Strict):
     """Which arriving requests are let in; the others are shed at once, and count as rejected."""
@@ -94,3 +119,15 @@ class AdmissionSpec(Strict):
         description="slo_shedding: prompt tokens waiting for their first token on the least loaded worker, over the "
         "tokens it computes a second, must not exceed this.",
     )
+
+    def parameters(self) -> dict[str, Any]:
+        """Values of what its policy reads."""
+        return {name: getattr(self, name) for name in _ADMISSION_PARAMETERS[self.policy]}
+
+
+_ADMISSION_PARAMETERS: dict[AdmissionName, tuple[str, ...]] = {
+    "none": (),
+    "queue_cap": ("requests_per_worker",),
+    "token_bucket": ("rate_rps", "burst_requests"),
+    "slo_shedding": ("max_wait_s",),
+}

@@ -7,7 +7,7 @@ from typing import Any
 from hisearch.specs.deployment import DEFINITIONS, DefinitionsSpec, DeploymentSpec
 from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.document import Document
-from hisearch.specs.hardware import AcceleratorSpec, HostSpec, MediumSpec
+from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ships
@@ -43,6 +43,9 @@ def stand_alone(
         "profile": own.name(profile, profile.spec),
         "pools": pools,
     }
+    fabric = deployment.transfer.fabric
+    if fabric is not None:
+        update["transfer"] = deployment.transfer.model_copy(update={"fabric": own.fabric(fabric)})
     sections = {section: specs for section, specs in own.sections.items() if specs}
     update["definitions"] = DefinitionsSpec(**sections) if sections else None
     return deployment.model_copy(update=update)
@@ -79,6 +82,11 @@ class _Own:
     def medium(self, ref: str) -> str:
         """Name of a medium."""
         document: Document[MediumSpec] = self._hardware.media[ref]
+        return self.name(document, document.spec)
+
+    def fabric(self, ref: str) -> str:
+        """Name of a fabric."""
+        document: Document[FabricSpec] = self._hardware.fabrics[ref]
         return self.name(document, document.spec)
 
     def devices(self, spec: DevicesSpec) -> DevicesSpec:

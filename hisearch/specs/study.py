@@ -16,7 +16,8 @@ from hisearch.specs.errors import KeyedError
 from hisearch.specs.hardware import ScopeName
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism
-from hisearch.specs.routing import RouterName
+from hisearch.specs.pool_space import PoolsSpace
+from hisearch.specs.routing import ROUTER_PARAMETERS, AdmissionSpec, HashKeyName, RouterName, RouterSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.storage_url import refuse_secrets
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
@@ -96,9 +97,53 @@ class RoutingSpace(Strict):
     balance_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
         default=[1.5], min_length=1, description="cache_aware: as a Router's."
     )
+    max_tree_tokens: list[Count | None] = Field(
+        default=[None], min_length=1, description="cache_aware: as a Router's; null: never trimmed."
+    )
+    eviction_interval_s: list[Positive] = Field(
+        default=[120.0], min_length=1, description="cache_aware with max_tree_tokens: as a Router's."
+    )
+    bucket_abs_threshold: list[NonNegativeInt] = Field(
+        default=[64], min_length=1, description="bucket: a Router's balance_abs_threshold."
+    )
+    bucket_rel_threshold: list[Annotated[float, Field(ge=1)]] = Field(
+        default=[1.5], min_length=1, description="bucket: a Router's balance_rel_threshold."
+    )
+    bucket_window_s: list[Positive] = Field(default=[5.0], min_length=1, description="bucket: as a Router's.")
+    hash_key: list[HashKeyName] = Field(
+        default=["session"], min_length=1, description="consistent_hash: as a Router's."
+    )
+    prefix_tokens: list[Count] = Field(
+        default=[256], min_length=1, description="consistent_hash by prefix: as a Router's."
+    )
+    load_factor: list[Annotated[float, Field(ge=1)]] = Field(
+        default=[1.25], min_length=1, description="consistent_hash: as a Router's."
+    )
+    overlap_weight: list[Positive] = Field(default=[1.0], min_length=1, description="kv_aware: as a Router's.")
+    staleness_s: list[NonNegative] = Field(default=[0.0], min_length=1, description="kv_aware: as a Router's.")
+    fill_requests: list[Count] = Field(default=[8], min_length=1, description="cost_aware: as a Router's.")
+    admission: list[AdmissionSpec] = Field(
+        default=[AdmissionSpec()],
+        min_length=1,
+        description="As a Deployment's admission; the first one is what replicas are sized with.",
+    )
     extra_replicas: list[NonNegativeInt] = Field(
         default=[0, 1, 2], min_length=1, description="Replicas beyond the fewest that stage 1 expects to suffice."
     )
+
+    def routers(self, policy: RouterName) -> list[RouterSpec]:
+        """The policy with every combination of its parameters, each once, in the order of the lists."""
+        names = ROUTER_PARAMETERS[policy]
+        lists = [getattr(self, _BUCKET_LISTS.get(name, name) if policy == "bucket" else name) for name in names]
+        found: dict[str, RouterSpec] = {}
+        for values in itertools.product(*lists):
+            router = RouterSpec.model_validate({"policy": policy} | dict(zip(names, values, strict=True)))
+            found.setdefault(repr(router.parameters()), router)
+        return list(found.values())
+
+
+#: Parameter of a bucket router -> its list, where cache_aware has a parameter of that name as well.
+_BUCKET_LISTS = {"balance_abs_threshold": "bucket_abs_threshold", "balance_rel_threshold": "bucket_rel_threshold"}
 
 
 #: Sizes that a range stands for: so many for each doubling, or so many steps; whole GiB from this size on.
@@ -240,6 +285,9 @@ class SearchSpaceSpec(Strict):
     execution: ExecutionSpace = Field(description="Stage 1.")
     routing: RoutingSpace = Field(RoutingSpace(), description="Stage 2.")
     cache: CacheSpace = Field(CacheSpace(), description="Stage 3.")
+    pools: PoolsSpace = Field(
+        PoolsSpace(), description="One pool of equal workers, prefill and decode apart, unequal workers."
+    )
     profile: str = Field(
         "auto",
         description="Name or path of the LatencyProfile that prices steps; auto takes that of accelerator and engine.",
@@ -251,6 +299,9 @@ class SearchSpaceSpec(Strict):
         if self.cache.agents is not None and others:
             message = f"agents' objects are simulated for the engine sglang, not {', '.join(others)}"
             raise KeyedError(("cache", "agents"), message)
+        for shape in ("apart", "mixed"):
+            if self.cache.agents is not None and getattr(self.pools, shape) is not None:
+                raise KeyedError(("pools", shape), "agents' objects are simulated in deployments of one pool")
         return self
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hisearch.export.benchmark import GUIDELLM_VERSION
 from hisearch.export.flags import ENGINE_VERSIONS, ROUTER_VERSION
+from hisearch.export.fronts import VLLM_ROUTER_VERSION
 
 FLAGS = Path(__file__).parent / "flags"
 
@@ -15,6 +16,7 @@ VERSIONS = {
     "sglang": ENGINE_VERSIONS["sglang"],
     "sglang-bench-serving": ENGINE_VERSIONS["sglang"],
     "sglang-router": ROUTER_VERSION,
+    "vllm-router": VLLM_ROUTER_VERSION,
     "vllm": ENGINE_VERSIONS["vllm"],
     "vllm-bench-serve": ENGINE_VERSIONS["vllm"],
     "trtllm": ENGINE_VERSIONS["trtllm"],
@@ -42,8 +44,8 @@ def parse(program: str, words: list[str]) -> dict[str, list[str]]:
     while at < len(words):
         flag = words[at]
         assert flag in known, f"{program} has no {flag}"
-        assert flag not in found, f"{flag} is given twice"
         about = known[flag]
+        assert flag not in found or about.get("repeats"), f"{flag} is given twice"
         end = at + 1
         while end < len(words) and not words[end].startswith("--"):
             end += 1
@@ -56,7 +58,7 @@ def parse(program: str, words: list[str]) -> dict[str, list[str]]:
             assert value in about["choices"], f"{flag} {value}: expected one of {about['choices']}"
         if "kinds" in about:
             check_kind(flag, values[0], about["kinds"])
-        found[flag] = values
+        found[flag] = [*found.get(flag, []), *values]
         at = end
     return found
 

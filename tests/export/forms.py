@@ -30,14 +30,15 @@ _SERVICE: dict[str, Any] = {
     "restart": str,
     "configs": [{"source": str, "target": str}],
 }
-COMPOSE = {"name": str, "services": {"*": _SERVICE}, "configs": {"*": {"file": str}}}
+COMPOSE = {"name": str, "services": {"*": _SERVICE}, "configs": {"*": {"file": str, "content": str}}}
 
 _DYNAMO_SERVICE = {
     "componentType": str,
+    "subComponentType": str,
     "replicas": int,
     "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"gpu": str}},
     "sharedMemory": {"size": str},
-    "extraPodSpec": {"volumes": POD, "mainContainer": POD},
+    "extraPodSpec": {"volumes": POD, "mainContainer": POD, "nodeSelector": {"*": str}},
 }
 DYNAMO = {
     "apiVersion": str,
@@ -46,18 +47,20 @@ DYNAMO = {
     "spec": {"backendFramework": str, "services": {"*": _DYNAMO_SERVICE}},
 }
 
+_LLM_D_PODS = {
+    "create": bool,
+    "replicas": int,
+    "parallelism": {"tensor": int, "data": int, "dataLocal": int, "workers": int},
+    "nodeSelector": {"*": str},
+    "containers": POD,
+    "volumes": POD,
+}
 LLM_D = {
     "modelArtifacts": {"name": str, "uri": str, "labels": {"*": str}},
     "accelerator": {"type": str},
-    "routing": {"servicePort": int, "proxy": {"enabled": bool}},
-    "decode": {
-        "create": bool,
-        "replicas": int,
-        "parallelism": {"tensor": int, "data": int, "dataLocal": int, "workers": int},
-        "containers": POD,
-        "volumes": POD,
-    },
-    "prefill": {"create": bool},
+    "routing": {"servicePort": int, "proxy": {"enabled": bool, "targetPort": int, "connector": str}},
+    "decode": _LLM_D_PODS,
+    "prefill": _LLM_D_PODS,
 }
 
 

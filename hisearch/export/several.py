@@ -1,0 +1,238 @@
+"""Writes a deployment of several pools as a folder: launch scripts, manifests, a README, and the deployment itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hisearch.export import dynamo, fronts, llm_d, several_charts
+from hisearch.export.agents import notes as notes_on_agents
+from hisearch.export.benchmark import Benchmark
+from hisearch.export.cache_tiers import notes as notes_on_tiers
+from hisearch.export.cache_tiers import of_replica, variables
+from hisearch.export.containers import COMMANDS, IMAGES, container
+from hisearch.export.deployment import EXAMPLE_REPLAY, deployment_text, summary
+from hisearch.export.files import DEPLOYMENT, README, write_export
+from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, needs_checkpoint
+from hisearch.export.placement import SERVICE_PORTS
+from hisearch.export.rendering import render
+from hisearch.export.servers import (
+    Server,
+    check_expressible,
+    is_apart,
+    place_servers,
+    server_flags,
+    server_options_text,
+    server_variables,
+)
+from hisearch.export.several_compose import NODE_LABEL, compose_text, manifests
+from hisearch.export.standing import Standing
+from hisearch.export.targets import benchmark_files, name_of
+from hisearch.search.deployments import SHAPES, shape_of
+from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.yaml_nodes import dump_yaml
+
+
+class _Several(NamedTuple):
+    """What the files are made from. name: of resources. title: in words."""
+
+    deployment: DeploymentSpec
+    servers: list[Server]
+    name: str
+    title: str
+
+    @property
+    def firsts(self) -> list[Server]:
+        """The first server of each pool."""
+        return [server for server in self.servers if server.member == 0]
+
+    @property
+    def hosts(self) -> list[int]:
+        """Numbers of the hosts."""
+        return sorted({server.host for server in self.servers})
+
+    @property
+    def engine(self) -> Any:
+        """Of all pools."""
+        return self.deployment.pool.engine.name
+
+
+def export_several(
+    deployment: DeploymentSpec,
+    launches: Sequence[Launch],
+    out: Path,
+    *,
+    accelerators_per_host: Sequence[int],
+    standing: Standing | None = None,
+    replay: str = EXAMPLE_REPLAY,
+    inputs: dict[str, str] | None = None,
+    benchmark: Benchmark | None = None,
+) -> list[Path]:
+    """Write launch scripts and manifests of ``deployment`` into the folder ``out``, as ``export_deployment`` does.
+
+    Args:
+        deployment: what was simulated, with more than one pool.
+        launches: of each pool.
+        out: the folder that receives the files.
+        accelerators_per_host: accelerator slots of a host of each pool.
+        standing: what the deployment is to its study; None where there is none.
+        replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
+        inputs: further documents that the command reads, by name.
+        benchmark: requests to send to the real deployment.
+
+    Returns:
+        The files written, README first.
+
+    Raises:
+        ExportError: an engine or its router cannot be told a setting, a worker exceeds a host, or ``out`` holds other
+            files where these belong.
+    """
+    check_expressible(deployment)
+    standing = standing or Standing("deployment", "Deployment", ())
+    servers = place_servers(launches, accelerators_per_host)
+    title = f"{SHAPES[shape_of(deployment)]}: {'; '.join(f'{p.name}: {summary(p)}' for p in deployment.pools)}"
+    several = _Several(deployment, servers, name_of(deployment), title)
+    files = _scripts(several, standing) | _containers(several)
+    left_out = _charts(several, files)
+    if benchmark is not None:
+        files |= benchmark_files(launches[0], benchmark)
+    inputs = inputs or {}
+    readme = render(
+        "several.md.j2",
+        **_facts(several),
+        standing=standing,
+        replay=replay,
+        inputs=tuple(inputs),
+        benchmark=benchmark,
+        left_out=left_out,
+        folders=[name for name in ("compose", "kubernetes", "llm-d", "dynamo") if f"{name}/README.md" in files],
+        slots=list(dict.fromkeys(accelerators_per_host)),
+        notes=[*fronts.notes(deployment), *_notes(launches)],
+    )
+    return write_export(out, {README: readme, DEPLOYMENT: deployment_text(deployment, standing)} | inputs | files)
+
+
+def _facts(several: _Several) -> dict[str, Any]:
+    """What scripts and READMEs alike speak of."""
+    deployment, servers, engine = several.deployment, several.servers, several.engine
+    return {
+        "deployment": deployment,
+        "title": several.title,
+        "name": several.name,
+        "apart": is_apart(deployment),
+        "engine": engine,
+        "engine_title": ENGINE_TITLES[engine],
+        "version": ENGINE_VERSIONS[engine],
+        "model": servers[0].launch.model.huggingface_id,
+        "checkpoints": [
+            (first.pool, needed) for first in several.firsts if (needed := needs_checkpoint(first.launch)) is not None
+        ],
+        "servers": servers,
+        "firsts": several.firsts,
+        "hosts": several.hosts,
+        "front": fronts.front_of(deployment),
+        "port": SERVICE_PORTS[engine],
+        "variables": list({v.name: v for first in several.firsts for v in _variables(first)}.values()),
+    }
+
+
+def _variables(first: Server) -> list[Any]:
+    return variables(first.launch.pool, first.launch.model)
+
+
+def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
+    deployment, engine = several.deployment, several.engine
+
+    def address(server: Server) -> str:
+        return f"$HOST_{server.host}:{server.port}"
+
+    config = fronts.front_config(deployment, several.servers, address, "$LISTEN", SERVICE_PORTS[engine])
+    words = fronts.front_words(deployment, several.servers, address, "$CONFIG")
+    script = render(
+        "several.sh.j2",
+        **_facts(several),
+        standing=standing,
+        command=COMMANDS[engine],
+        flags={server.number: server_flags(server, deployment) for server in several.servers},
+        settings={
+            server.number: [
+                *of_replica(server.launch.pool, server.member),
+                *server_variables(server, f"$HOST_{server.host}"),
+            ]
+            for server in several.servers
+        },
+        front_lines=_lines(words if config else [*words, "--host", "$LISTEN", "--port", str(SERVICE_PORTS[engine])]),
+        front_config=dump_yaml(config) if config else "",
+    )
+    files = {f"{engine}/run.sh": script}
+    for first in several.firsts:
+        options = server_options_text(first.launch)
+        if options:
+            files[f"{engine}/{_options_name(first)}"] = options
+    return files
+
+
+def _lines(words: Sequence[str]) -> list[list[str]]:
+    """Words of a command, a line for each flag with what follows it."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return lines
+
+
+def _options_name(server: Server) -> str:
+    """File of a pool's options, by its role: names of pools are the reader's."""
+    return f"{server.launch.pool.role}.yaml"
+
+
+def _containers(several: _Several) -> dict[str, str]:
+    deployment = several.deployment
+    documents = manifests(deployment, several.servers, several.name)
+    settings = [s for first in several.firsts for s in container(first.launch, 0).settings if s.value is None]
+    required = list(dict.fromkeys(setting.name for setting in settings))
+    asked = (
+        ["MODEL"] if any(needs_checkpoint(first.launch) is not None for first in several.firsts) else []
+    ) + required
+    facts = _facts(several) | {"asked": asked, "image": IMAGES[several.engine], "node_label": NODE_LABEL}
+    facts["unequal"] = len({first.launch.pool.accelerator for first in several.firsts}) > 1
+    return {
+        "compose/compose.yaml": compose_text(deployment, several.servers),
+        "compose/README.md": render("several_compose.md.j2", **facts),
+        "kubernetes/manifests.yaml": "---\n".join(dump_yaml(document) for document in documents),
+        "kubernetes/README.md": render("several_kubernetes.md.j2", **facts),
+    }
+
+
+def _charts(several: _Several, files: dict[str, str]) -> list[str]:
+    """Adds what llm-d and Dynamo can be told to ``files``; why not, in sentences, where they cannot."""
+    left_out: list[str] = []
+    texts: dict[str, tuple[str, Callable[..., str], dict[str, Any]]] = {
+        "llm-d": ("values.yaml", several_charts.llm_d_text, {"chart": llm_d.CHART_VERSION}),
+        "dynamo": (
+            "graph.yaml",
+            several_charts.dynamo_text,
+            {"runtime": dynamo.RUNTIMES[several.engine], "notes": several_charts.dynamo_notes(several.deployment)},
+        ),
+    }
+    for folder, (file, text_of, more) in texts.items():
+        try:
+            files[f"{folder}/{file}"] = text_of(several.deployment, several.firsts, several.name)
+        except ExportError as error:
+            left_out.append(f"`{folder}/` was not written: {error}.")
+            continue
+        template = f"several_{folder.replace('-', '_')}.md.j2"
+        files[f"{folder}/README.md"] = render(template, **_facts(several), **more)
+    return left_out
+
+
+def _notes(launches: Sequence[Launch]) -> list[str]:
+    """What engines cannot be told, or what only the reader can do, of each pool."""
+    found: list[str] = []
+    for launch in launches:
+        texts = [*notes_on_tiers(launch.pool), *notes_on_agents(launch.pool)]
+        found += [f"Pool {launch.pool.name}: {text}" for text in texts]
+    return found

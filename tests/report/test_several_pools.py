@@ -1,0 +1,40 @@
+"""Deployments of several pools in words."""
+
+from __future__ import annotations
+
+from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
+from hisearch.search.trial import Trial
+from tests.export.test_several import apart, mixed
+from tests.search.fakes import make_deployment, make_trial
+
+
+def as_trial(deployment: object) -> Trial:
+    return Trial(**(make_trial(0, 1.0, 1.0, 20.5).__dict__ | {"deployment": deployment}))
+
+
+def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
+    text = sentence(as_trial(apart("sglang")), "Qwen/Qwen3-32B")
+    assert text.startswith(
+        "Qwen/Qwen3-32B on SGLang, prefill and decode apart: 9 replicas for prefill on 9 × h100-sxm in all"
+    )
+    assert "2 replicas for decode on 4 × h200 in all (tensor parallel 2)" in text
+    assert "behind a cache_aware router, and a power_of_two router for decode, over ib-ndr-400: $20.50 per hour" in text
+
+
+def test_settings_stand_beside_each_other_where_pools_differ() -> None:
+    found = settings(apart("vllm"))
+    assert found["replicas"] == "9 + 2"
+    assert found["accelerator"] == "h100-sxm + h200"
+    assert found["engine"] == "vLLM"
+    assert (found["pools"], found["decode router"], found["fabric"]) == (
+        "prefill and decode apart", "power_of_two", "ib-ndr-400",
+    )  # fmt: skip
+    found = used_settings(mixed("sglang"))
+    assert (found["pools"], found["router"], found["tensor parallel"]) == ("unequal workers", "power_of_two", "1 + 4")
+    assert "fabric" not in found
+
+
+def test_every_deployment_has_the_same_settings() -> None:
+    one = settings(make_deployment())
+    assert list(one) == list(settings(apart("sglang"))) == list(settings(mixed("trtllm")))
+    assert one["pools"] == one["fabric"] == one["decode router"] == NOT_USED

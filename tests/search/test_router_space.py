@@ -1,0 +1,69 @@
+"""Routers of a space: every policy with every combination of what it reads, each once."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from hisearch.search.deployments import parameters_of, router_arms
+from hisearch.search.pool_dimensions import pool_dimensions
+from hisearch.specs.routing import ROUTER_PARAMETERS, AdmissionSpec, RouterName, RouterSpec
+from hisearch.specs.study import RoutingSpace
+from tests.search.fakes import make_deployment, make_problem
+
+
+def test_every_policy_is_known_with_its_parameters() -> None:
+    assert set(ROUTER_PARAMETERS) == set(get_args(RouterName))
+    for names in ROUTER_PARAMETERS.values():
+        assert set(names) <= set(RouterSpec.model_fields)
+
+
+#: What has more than one value by default.
+ONE = {"cache_threshold": [0.3], "balance_abs_threshold": [64], "balance_rel_threshold": [1.5]}
+
+
+@pytest.mark.parametrize("policy", get_args(RouterName))
+def test_each_policy_is_there_once_with_its_usual_parameters(policy: RouterName) -> None:
+    (router,) = RoutingSpace(policies=[policy], **ONE).routers(policy)
+    assert router == RouterSpec(policy=policy)
+    assert set(router.parameters()) <= set(ROUTER_PARAMETERS[policy])
+
+
+def test_parameters_without_effect_make_no_arms() -> None:
+    space = RoutingSpace(policies=["consistent_hash"], hash_key=["session", "prefix"], prefix_tokens=[128, 256])
+    assert [router.parameters().get("prefix_tokens") for router in router_arms(space)] == [None, 128, 256]
+    space = RoutingSpace(
+        policies=["cache_aware"], **ONE, max_tree_tokens=[None, 1000], eviction_interval_s=[30.0, 60.0]
+    )
+    assert len(router_arms(space)) == 3
+
+
+def test_thresholds_of_bucket_are_its_own() -> None:
+    space = RoutingSpace(
+        policies=["cache_aware", "bucket"], **ONE | {"balance_abs_threshold": [4]}, bucket_abs_threshold=[7, 8]
+    )
+    assert [(r.policy, r.balance_abs_threshold) for r in router_arms(space)] == [
+        ("cache_aware", 4), ("bucket", 7), ("bucket", 8),
+    ]  # fmt: skip
+
+
+def test_the_database_knows_every_value_that_a_parameter_may_have() -> None:
+    space = make_problem().space
+    routing = RoutingSpace(
+        policies=["kv_aware", "cost_aware", "bucket"],
+        staleness_s=[0.0, 1.0],
+        admission=[AdmissionSpec(), AdmissionSpec(policy="queue_cap", requests_per_worker=9)],
+    )
+    known = pool_dimensions(space.model_copy(update={"routing": routing}))
+    for router in router_arms(routing):
+        for admission in routing.admission:
+            deployment = make_deployment().model_copy(update={"router": router, "admission": admission})
+            found = parameters_of(deployment)
+            asked = {
+                "router",
+                *router.parameters(),
+                *(("admission", *admission.parameters()) if admission.policy != "none" else ()),
+            }
+            assert asked <= set(known)
+            assert all(found[name] in known[name] for name in asked)
