@@ -73,7 +73,8 @@ def conclude_study(
         )
         outcome, found = conclude(problem, ledger, outcome, assessor, _question(study, simulation))
     if found is not None:
-        record = to_dict(found, varied_in_words(study, uncertainty))
+        best = outcome.recommendation.trial if outcome.recommendation is not None else None
+        record = to_dict(found, varied_in_words(study, uncertainty, best))
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
 
@@ -144,13 +145,14 @@ def _supposing(simulation: Simulation) -> Any:
     return evaluate
 
 
-def varied_in_words(study: Study, uncertainty: Uncertainty) -> list[str]:
-    """What differs from draw to draw."""
+def varied_in_words(study: Study, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
+    """What differs from draw to draw of ``best``."""
+    from hisearch.api.provenance import profile_note
     from hisearch.traces.bootstrap import describe_schemes
 
-    profile = study.resolved.profile
+    profile = profile_note(study.resolved, best)
     steps = (
-        f"the stated error of the step times ({profile.spec.relative_error:.0%}, median, of profile {profile.name}; "
+        f"the stated error of the step times ({profile.relative_error:.1%}, median, of profile {profile.name}; "
         f"regimes correlated at {uncertainty.correlation:g})"
     )
     items = [price.item for price in uncertainty.prices]
