@@ -265,14 +265,14 @@ class Study:
                 standing=Standing(problem.objectives),
             )
             with contextlib.closing(database):
-                outcome = search(problem, ledger, database.write)
+                outcome = search(problem, ledger, database.write_behind)
                 if outcome.stopped != "interrupted":
                     # What the search found is written all the same.
                     with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                         outcome = conclude_study(
                             self, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
                         )
-                    database.write(outcome.trials)
+                    database.write_behind(outcome.trials)
         facts = {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}
         return outcome, facts | {"backend": backend.facts()}
 

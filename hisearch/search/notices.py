@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+
+class _Quiet:
+    """What is silenced while any thread asks for it; both levels and filters are the whole process's."""
+
+    def __init__(self) -> None:
+        self._lock, self._asking, self._undo = threading.Lock(), 0, ExitStack()
+
+    def enter(self) -> None:
+        with self._lock:
+            self._asking += 1
+            if self._asking == 1:
+                self._silence()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._asking -= 1
+            if self._asking == 0:
+                self._undo.close()
+
+    def _silence(self) -> None:
+        import optuna
+
+        self._undo.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(logging.WARNING)
+        self._undo.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+_QUIET = _Quiet()
 
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
     """Silence its log lines below warnings (a study was created) and its warnings on options it calls experimental."""
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(logging.WARNING)
+    _QUIET.enter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
+        yield
     finally:
-        optuna.logging.set_verbosity(level)
+        _QUIET.leave()
