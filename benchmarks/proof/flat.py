@@ -28,6 +28,9 @@ Ask = Callable[[str, Sequence[Any]], Any]
 #: Proposals in a row that are not new, after which a sampler counts as having nothing more to say.
 _MOST_STALE = 20_000
 
+#: The same of Optuna's samplers, which are asked one proposal at a time, at up to a tenth of a second each.
+_MOST_STALE_ASKS = 300
+
 #: Options that stand in an order: the sampler chooses a place among them.
 _ORDERED = frozenset({"tensor_parallel", "chunk_tokens", "max_running_requests", "replicas"})
 
@@ -155,7 +158,7 @@ def with_optuna(table: Table, sampler: Any, simulations: int) -> list[Trial]:
     objectives, stale = table.problem.objectives, 0
     with quiet_optuna():
         study = optuna.create_study(directions=["minimize"] * len(objectives), sampler=sampler)
-        while len(trials) < simulations and stale < _MOST_STALE:
+        while len(trials) < simulations and stale < _MOST_STALE_ASKS:
             asked = study.ask()
             found = propose(table.problem, _ask_optuna(asked))
             stale += 1
