@@ -28,8 +28,8 @@ Ask = Callable[[str, Sequence[Any]], Any]
 #: Proposals in a row that are not new, after which a sampler counts as having nothing more to say.
 _MOST_STALE = 20_000
 
-#: The same of Optuna's samplers, which are asked one proposal at a time, at up to a tenth of a second each.
-_MOST_STALE_ASKS = 300
+#: Proposals in a row that are not new, after which TPE is given a random one: it asks for its favourite again and again.
+_MOST_REPEATS = 5
 
 #: Options that stand in an order: the sampler chooses a place among them.
 _ORDERED = frozenset({"tensor_parallel", "chunk_tokens", "max_running_requests", "replicas"})
@@ -149,8 +149,11 @@ def _ask_optuna(trial: Any) -> Ask:
     return ask
 
 
-def with_optuna(table: Table, sampler: Any, simulations: int) -> list[Trial]:
-    """Trials that an Optuna sampler asks for; the SLO's terms are its constraints."""
+def with_optuna(table: Table, sampler: Any, simulations: int, otherwise: Any = None) -> list[Trial]:
+    """Trials that an Optuna sampler asks for; the SLO's terms are its constraints.
+
+    ``otherwise``: a sampler that is asked in its place where it has repeated itself; repetitions are then not told.
+    """
     import optuna
     from optuna.trial import TrialState
 
@@ -158,7 +161,8 @@ def with_optuna(table: Table, sampler: Any, simulations: int) -> list[Trial]:
     objectives, stale = table.problem.objectives, 0
     with quiet_optuna():
         study = optuna.create_study(directions=["minimize"] * len(objectives), sampler=sampler)
-        while len(trials) < simulations and stale < _MOST_STALE_ASKS:
+        while len(trials) < simulations and stale < _MOST_STALE:
+            study.sampler = otherwise if otherwise is not None and stale >= _MOST_REPEATS else sampler
             asked = study.ask()
             found = propose(table.problem, _ask_optuna(asked))
             stale += 1
@@ -166,11 +170,12 @@ def with_optuna(table: Table, sampler: Any, simulations: int) -> list[Trial]:
                 study.tell(asked, state=TrialState.FAIL)
                 continue
             key, job = key_of(found), Job(0, found)
-            if key not in trials:
+            repeated = key in trials
+            if not repeated:
                 stale = 0
                 trials[key] = table.evaluate(job).trial(len(trials), job)
             done = trials[key]
-            if done.error:
+            if done.error or (repeated and otherwise is not None):
                 study.tell(asked, state=TrialState.FAIL)
                 continue
             for check in done.slo:
@@ -180,12 +185,12 @@ def with_optuna(table: Table, sampler: Any, simulations: int) -> list[Trial]:
 
 
 def tpe(table: Table, simulations: int, seed: int) -> list[Trial]:
-    """Optuna's multi-objective tree-structured Parzen estimator with its own settings."""
+    """Optuna's multi-objective tree-structured Parzen estimator with its own settings, random where it repeats itself."""
     import optuna
 
     with quiet_optuna():
         sampler = optuna.samplers.TPESampler(seed=seed)
-    return with_optuna(table, sampler, simulations)
+    return with_optuna(table, sampler, simulations, optuna.samplers.RandomSampler(seed=seed))
 
 
 def nsga2(table: Table, simulations: int, seed: int) -> list[Trial]:
