@@ -2,9 +2,9 @@
 
     python benchmarks/prove_search.py [--study FILE] [--folder DIR] [--seeds 5] [--simulations 1200] [--write]
 
-Without ``--study``: of both shipped ones, the space that the search was tuned on and the one that it was not. A space is
-simulated in full once (minutes on two cores) and kept in the folder, like every curve: a run that was stopped goes on where
-it was. ``--write`` renews the figures and the tables of docs/search.md.
+Without ``--study``: of both shipped ones, the space that the search was tuned on and the one that it was not. A space
+is simulated in full once (minutes on two cores) and kept in the folder, like every curve: a run that was stopped goes
+on where it was. ``--write`` renews the figures and the tables of docs/search.md.
 """
 
 from __future__ import annotations

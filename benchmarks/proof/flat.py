@@ -28,7 +28,7 @@ Ask = Callable[[str, Sequence[Any]], Any]
 #: Proposals in a row that are not new, after which a sampler counts as having nothing more to say.
 _MOST_STALE = 20_000
 
-#: Proposals in a row that are not new, after which TPE is given a random one: it asks for its favourite again and again.
+#: Proposals in a row that are not new, after which TPE is given a random one: it asks for its favourite for ever.
 _MOST_REPEATS = 5
 
 #: Options that stand in an order: the sampler chooses a place among them.
@@ -185,7 +185,7 @@ def with_optuna(table: Table, sampler: Any, simulations: int, otherwise: Any = N
 
 
 def tpe(table: Table, simulations: int, seed: int) -> list[Trial]:
-    """Optuna's multi-objective tree-structured Parzen estimator with its own settings, random where it repeats itself."""
+    """Optuna's multi-objective tree-structured Parzen estimator by its own settings; random where it repeats itself."""
     import optuna
 
     with quiet_optuna():
