@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.proof.flat import FLAT
+from benchmarks.proof.flat import FLAT, MOST_SIMULATIONS
 from benchmarks.proof.table import Scale, Table, simulations_to
 from hisearch.api.run_folder import write_text
 from hisearch.api.study import load_study
@@ -111,8 +111,9 @@ def prove(
             budget=budget,
             ours=curves(OURS, lambda seed: ours(table, budget, seed), budget),
             flat=[
-                curves(name, lambda seed, run=run: run(table, flat_simulations, seed), flat_simulations)  # type: ignore[misc]
+                curves(name, lambda seed, run=run, most=most: run(table, most, seed), most)  # type: ignore[misc]
                 for name, run in FLAT.items()
+                for most in (min(flat_simulations, MOST_SIMULATIONS.get(name, flat_simulations)),)
             ],
             ablations=[
                 curves(f"without {stage}", lambda seed, stage=stage: ours(table, budget, seed, (stage,)), budget)  # type: ignore[misc]

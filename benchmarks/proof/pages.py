@@ -11,9 +11,8 @@ from benchmarks.proof.curves import OURS, SHARE, Curves, Proof
 from hisearch.api.bench.machine import machine
 from hisearch.api.run_folder import write_text
 
-#: The tables stand between these lines.
-BEGIN, END = "<!-- measured: proof -->", "<!-- end -->"
-FIGURE = "images/prove-search.svg"
+#: A study's tables stand between a line of its name and this one.
+END = "<!-- end -->"
 
 _COLOURS = (OURS, "#d62728"), ("NSGA-II", "#1f77b4"), ("TPE", "#2ca02c"), ("QMC", "#9467bd"), ("random", "#7f7f7f")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 420, 70, 110, 20, 50
@@ -128,19 +127,20 @@ def _band(curves: Curves, colour: str, most: int) -> list[str]:
 
 
 def write_docs(proof: Proof, docs: Path) -> None:
-    """Renew the figure and what stands between the markers of search.md.
+    """Renew the study's figure and what stands between its markers in search.md.
 
     Raises:
         ValueError: the page has no markers.
     """
     page = docs / "search.md"
     text = page.read_text(encoding="utf-8")
-    if BEGIN not in text:
-        raise ValueError(f"{page}: no line '{BEGIN}'")
-    before, _, rest = text.partition(BEGIN)
+    begin = f"<!-- measured: {proof.study} -->"
+    if begin not in text:
+        raise ValueError(f"{page}: no line '{begin}'")
+    before, _, rest = text.partition(begin)
     _, _, after = rest.partition(END)
     facts = machine()
     where = f"Measured on {facts['cores']} cores of {facts['cpu']}."
     (docs / "images").mkdir(exist_ok=True)
-    write_text(docs / FIGURE, figure(proof))
-    write_text(page, f"{before}{BEGIN}\n{where} {as_text(proof)}\n{END}{after}")
+    write_text(docs / "images" / f"{proof.study}.svg", figure(proof))
+    write_text(page, f"{before}{begin}\n{where} {as_text(proof)}\n{END}{after}")
