@@ -131,12 +131,22 @@ def growth(data: ReportInput) -> tuple[Fact, ...]:
     held = list(itertools.takewhile(lambda point: all(term.holds for term in point.terms), points))
     if not held:
         return ()
-    reach = f"{held[-1].load:.3g} ×"
+    beyond = points[len(held)].load if len(held) < len(points) else math.inf
+    reach = f"{_largest_load(data, held[-1].load, beyond):.3g} ×"
     if len(held) == len(points):
         return (Fact("Holds up to", f"≥ {reach}", "this load", "every SLO term; more was not tried"),)
     broken = points[len(held)]
     missed = listed([line.term for line in term_lines(broken.terms) if not line.met])
     return (Fact("Holds up to", reach, "this load", f"at {broken.load:.3g} × {missed} breaks"),)
+
+
+def _largest_load(data: ReportInput, low: float, high: float) -> float:
+    """Of the loads between, the largest at which the search has seen the recommendation hold; ``low`` of none."""
+    if data.recommendation is None:
+        return low
+    best = data.recommendation.trial.deployment
+    held = (t.load for t in data.trials if t.deployment == best and t.slice_fraction == 1.0 and t.feasible)
+    return max((load for load in held if low < load < high), default=low)
 
 
 #: Metric -> name, format, unit, meaning.

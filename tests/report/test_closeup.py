@@ -82,6 +82,11 @@ def test_how_far_the_load_may_grow(build_input: Any) -> None:
     easy = tuple(replace(point, terms=(TermCheck("ttft_p99", 1.0, 2.0),)) for point in build_input().capacity)
     assert growth(build_input(capacity=easy))[0].value == "≥ 3 ×"
     assert growth(build_input(capacity=())) == ()
+    data = build_input()
+    assert data.recommendation is not None
+    tried = [replace(data.recommendation.trial, number=900 + n, load=load) for n, load in enumerate((1.2, 1.4, 1.6))]
+    seen = replace(data, trials=(*data.trials, *tried[:1], replace(tried[1], feasible=False), tried[2]))
+    assert growth(seen)[0].value == "1.2 ×"  # what the search has seen to hold below the load that breaks
     hard = tuple(replace(point, terms=(TermCheck("ttft_p99", 3.0, 2.0),)) for point in build_input().capacity)
     assert growth(build_input(capacity=hard)) == ()
 
