@@ -36,15 +36,17 @@ def journalled(folder: Path) -> list[str]:
 
 def kill_at_random(here: Path, chance: random.Random, kills: int, *options: object) -> None:
     """Run ``small.yaml`` into ``here/r``, and go on with it, killing it that often at random moments."""
-    journal, killed = here / "r" / "journal.jsonl", 0
+    journal, study, killed = here / "r" / "journal.jsonl", here / "r" / "study.yaml", 0
     with Forking(here) as forking:
         while killed < kills:
-            how = ("--resume", "r") if (here / "r" / "study.yaml").is_file() else ("small.yaml", "--out", "r")
+            how = ("--resume", "r") if study.is_file() else ("small.yaml", "--out", "r")
             # After a few more simulations, or some time where there are none, and a moment: while simulating,
-            # replaying, writing the journal, the database or the report, and in between.
+            # replaying, writing the journal, the database or the report, and in between; never before there is a run.
             wanted, end_s = lines(journal) + chance.randint(0, 2), time.monotonic() + chance.uniform(0.5, 3.0)
             code = forking.run_until(
-                lambda wanted=wanted, end_s=end_s: lines(journal) >= wanted or time.monotonic() > end_s,
+                lambda wanted=wanted, end_s=end_s: (
+                    study.is_file() and (lines(journal) >= wanted or time.monotonic() > end_s)
+                ),
                 chance.uniform(0, 0.05),
                 *("run", *how, "-q", *options),
             )
