@@ -34,12 +34,7 @@ def llm_d_files(launch: Launch, name: str, options: str) -> dict[str, str]:
     engine["resources"] = {"requests": engine["resources"]["requests"], "limits": {}}
     model = launch.model.huggingface_id
     values: dict[str, Any] = {
-        "modelArtifacts": {
-            "name": model,
-            "uri": f"hf://{model}",
-            "labels": {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": resource_name(model)},
-        },
-        "accelerator": {"type": "nvidia"},
+        **artifacts(model),
         "routing": {"servicePort": PORT, "proxy": {"enabled": False}},
         "decode": {
             "create": True,
@@ -58,6 +53,15 @@ def llm_d_files(launch: Launch, name: str, options: str) -> dict[str, str]:
         }  # fmt: skip
         files["llm-d/options.yaml"] = dump_yaml(manifest)
     return files
+
+
+def artifacts(model: str) -> dict[str, Any]:
+    """The chart's values that name a model by its Hugging Face id, and the kind of accelerator."""
+    labels = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": resource_name(model)}
+    return {
+        "modelArtifacts": {"name": model, "uri": f"hf://{model}", "labels": labels},
+        "accelerator": {"type": "nvidia"},
+    }
 
 
 def policy_note(deployment: DeploymentSpec) -> str:

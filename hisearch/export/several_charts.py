@@ -35,12 +35,7 @@ def llm_d_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) 
         raise ExportError(f"llm-d's sidecar hands over between servers of vLLM (nixlv2), not of {engine}")
     model = firsts[0].launch.model.huggingface_id
     values: dict[str, Any] = {
-        "modelArtifacts": {
-            "name": model,
-            "uri": f"hf://{model}",
-            "labels": {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": resource_name(model)},
-        },
-        "accelerator": {"type": "nvidia"},
+        **llm_d.artifacts(model),
         "routing": {
             "servicePort": llm_d.PORT,
             "proxy": {"enabled": True, "targetPort": _BEHIND_PROXY, "connector": "nixlv2"},

@@ -13,7 +13,6 @@ its batch limit allow. M of the one and N of the other are in balance where both
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,6 +40,8 @@ from hisearch.search.execution import (
     alone_of,
     beaten,
     groups,
+    priced,
+    replicas_for,
     select,
     size_group,
 )
@@ -184,14 +185,15 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
         return Estimate(0, "prefill", 0.0, first_s, 1.0 / max(busy_s, 1e-9), hit_rate)
 
     cold = at(0.0)
-    workers = _count(demand.peak_rps, cold.capacity_rps, most)
+    workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
     expected = at(expected_hit_rate(demand, kv_tokens * workers))
     kindest = at(demand.ideal_hit_rate)
     doubts = {
         "misses TTFT alone": kindest.ttft_s / ttft_bound(slo)[0],
         "too slow for the load": demand.least_rps / (most * kindest.capacity_rps),
     }
-    return _candidate(problem, pool, expected, margin, doubts)
+    usd = problem.planner.usd_per_hour(alone_of(problem, pool))
+    return priced(problem, pool, expected, margin, doubts, usd)
 
 
 def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
@@ -217,33 +219,8 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
         "misses TPOT alone": least_tpot_s(costs.seconds, demand) / bound_s,
         "too slow for the load": demand.least_rps / (most * rate),
     }
-    return _candidate(problem, pool, expected, margin, doubts)
-
-
-def _candidate(
-    problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: dict[str, float]
-) -> Candidate:
-    """A side, priced for the busiest minute; doubted where it misses a bound by more than the margin."""
-    most = problem.max_replicas(pool)
-    reason = max(misses, key=lambda name: misses[name])
-    excess = misses[reason] / (1 + margin) - 1
-    replicas = _count(problem.demand.peak_rps, expected.capacity_rps, most)
-    price = problem.planner.usd_per_hour(alone_of(problem, pool))
-    return Candidate(
-        pool=pool,
-        estimate=expected,
-        replicas=replicas,
-        max_replicas=most,
-        usd_per_hour=price * replicas,
-        rps_per_usd=expected.capacity_rps / max(price, LEAST_PRICE),
-        margin=margin,
-        doubt=reason if excess > 0 else "",
-        miss=max(excess, 0.0),
-    )
-
-
-def _count(rps: float, capacity_rps: float, most: int) -> int:
-    return min(max(math.ceil(rps / capacity_rps), 1), most)
+    usd = problem.planner.usd_per_hour(alone_of(problem, pool))
+    return priced(problem, pool, expected, margin, doubts, usd)
 
 
 def _pairs_apart(problem: Problem, prefills: Sequence[Candidate], decodes: Sequence[Candidate]) -> Iterator[Cluster]:
@@ -320,7 +297,7 @@ def _mixes(problem: Problem, unified: Sequence[Candidate], of_each: int) -> Iter
 
 def _share(problem: Problem, side: Candidate, name: str) -> Candidate:
     """A unified worker as one of two pools, of which each carries half of the load."""
-    replicas = _count(problem.demand.peak_rps / 2, side.estimate.capacity_rps, side.max_replicas)
+    replicas = replicas_for(problem.demand.peak_rps / 2, side.estimate.capacity_rps, side.max_replicas)
     pool = side.pool.model_copy(update={"name": name})
     return replace(side, pool=pool, replicas=replicas, usd_per_hour=side.usd_per_hour / side.replicas * replicas)
 

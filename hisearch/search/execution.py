@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -319,44 +319,59 @@ def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
 def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
     """Size and price one worker."""
     margin = max(costs.relative_error, LEAST_MARGIN)
-    most = problem.max_replicas(pool)
-    doubt, miss = _doubt(problem, pool, kv_tokens, costs, margin)
-    expected = _expected(costs, pool.engine, kv_tokens, problem, most)
-    replicas = _replicas(problem.demand.peak_rps, expected.capacity_rps, most)
+    expected = _expected(costs, pool.engine, kv_tokens, problem, problem.max_replicas(pool))
     group = replicas_of_group(pool)
     together = deployment_of(problem.model, problem.profile, pool, group, RouterSpec())
     price = problem.planner.usd_per_hour(together) / group
+    return priced(problem, pool, expected, margin, _misses(problem, pool, kv_tokens, costs), price)
+
+
+def priced(
+    problem: Problem, pool: PoolSpec, expected: Estimate, margin: float, misses: Mapping[str, float], usd: float
+) -> Candidate:
+    """A worker with as many replicas as the busiest minute takes; doubted where it misses a bound beyond the margin.
+
+    Args:
+        problem: the question.
+        pool: the worker.
+        expected: of one replica.
+        margin: share by which the estimate may err.
+        misses: the kindest estimate of each bounded figure, as a share of its bound.
+        usd: dollars per hour of one replica.
+    """
+    most = problem.max_replicas(pool)
+    reason = max(misses, key=lambda name: misses[name])
+    excess = misses[reason] / (1 + margin) - 1
+    replicas = replicas_for(problem.demand.peak_rps, expected.capacity_rps, most)
     return Candidate(
         pool=pool,
         estimate=expected,
         replicas=replicas,
         max_replicas=most,
-        usd_per_hour=price * replicas,
-        rps_per_usd=expected.capacity_rps / max(price, LEAST_PRICE),
+        usd_per_hour=usd * replicas,
+        rps_per_usd=expected.capacity_rps / max(usd, LEAST_PRICE),
         margin=margin,
-        doubt=doubt,
-        miss=miss,
+        doubt=reason if excess > 0 else "",
+        miss=max(excess, 0.0),
     )
 
 
-def _doubt(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts, margin: float) -> tuple[str, float]:
-    """(reason, share of the bound missed) where even the kindest estimate breaks a bound, beyond its own error."""
+def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[str, float]:
+    """The kindest estimate of each bounded figure, as a share of its bound."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
     one = engine.model_copy(update={"max_running_requests": 1})
     alone = estimate(costs.seconds, one, kv_tokens, demand, slo, demand.ideal_hit_rate)
     wanted_rps = problem.max_replicas(pool) * best.capacity_rps
-    misses = {
+    return {
         "misses TPOT alone": least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
         "misses TTFT alone": alone.ttft_s / ttft_bound(slo)[0],
         "too slow for the load": demand.least_rps / wanted_rps,
     }
-    reason = max(misses, key=lambda name: misses[name])
-    excess = misses[reason] / (1 + margin) - 1
-    return (reason, excess) if excess > 0 else ("", 0.0)
 
 
-def _replicas(rps: float, capacity_rps: float, most: int) -> int:
+def replicas_for(rps: float, capacity_rps: float, most: int) -> int:
+    """Replicas of a capacity that a load takes, at least one and at most so many."""
     return min(max(math.ceil(rps / capacity_rps), 1), most)
 
 
@@ -370,7 +385,7 @@ def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem:
     """Estimate at the hit rate expected of as many workers as the estimate without hits asks for."""
     demand, slo = problem.demand, problem.slo
     cold = estimate(costs.seconds, engine, kv_tokens, demand, slo, 0.0)
-    workers = _replicas(demand.peak_rps, cold.capacity_rps, most)
+    workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
     return estimate(costs.seconds, engine, kv_tokens, demand, slo, expected_hit_rate(demand, kv_tokens * workers))
 
 
