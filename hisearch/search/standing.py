@@ -20,7 +20,8 @@ class Standing:
 
     The hypervolume is taken over the logarithms of the objectives, from a corner where each is ``WORST_FACTOR`` times
     worse than the first feasible deployment's, and is told as a multiple of that deployment's own. So it needs no scale
-    that is only known in the end, it never falls, and it stands still once the front does.
+    that is only known in the end, it never falls, and it stands still once the front does. The first is the first to
+    end: with several workers the figure differs a little from run to run, what is found does not.
     """
 
     def __init__(self, objectives: Sequence[str] = ()) -> None:
