@@ -29,6 +29,7 @@ from hisearch.search.trial import Trial
 from hisearch.search.uncertainty import REGIMES
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.tiers import MovementSpec, TierSpec
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial
 from tests.search.test_confidence import Known, uncertainty
 
@@ -181,3 +182,25 @@ def test_trials_that_differ_in_one_thing_are_found() -> None:
     margins = [one.trial.worst_margin for one in single_changes(trials, trials[0])]
     assert margins == sorted(margins)
     assert not math.isnan(margins[0])
+
+
+def test_cache_tiers_that_differ_are_said_as_stores() -> None:
+    plain = make_deployment("fast", 4)
+    dram = TierSpec(medium="ddr5", gib=256, scope="worker")
+    disk = TierSpec(medium="nvme-gen4", gib=875, scope="node")
+
+    def tiered(tiers: list[TierSpec], **movement: str) -> DeploymentSpec:
+        update = {"tiers": tiers, "movement": MovementSpec.model_validate(movement)}
+        return plain.model_copy(update={"pools": [plain.pool.model_copy(update=update)]})
+
+    both = tiered([dram, disk])
+    trials = feasible_trials(
+        both, plain, tiered([dram], write_policy="write_back"), tiered([dram, disk], prefetch="timeout")
+    )
+    found = {one.trial.number: (one.name, one.ours, one.instead) for one in single_changes(trials, trials[0])}
+    stores = "256 GiB ddr5 per worker, 875 GiB nvme-gen4 per node"
+    assert found == {
+        1: ("cache tiers", stores, "none"),
+        2: ("cache tiers", f"{stores}, write_policy write_through", "256 GiB ddr5 per worker, write_policy write_back"),
+        3: ("prefetch", "best_effort", "timeout"),
+    }
