@@ -158,6 +158,7 @@ def _largest_load(data: ReportInput, low: float, high: float) -> float:
 
 #: Metric -> name, format, unit, meaning.
 _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
+    "usd_per_hour": ("Cost", usd, "per hour", "at the prices under Provenance"),
     "goodput_rps": (
         "Goodput",
         significant,
@@ -165,7 +166,6 @@ _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
         "requests that meet every SLO term, over the time to the last answer: the drain after the last arrival counts",
     ),
     "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
-    "usd_per_hour": ("Cost", usd, "per hour", "at the prices under Provenance"),
     "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
     "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
     "utilisation": ("Utilisation", percent, "", "share of time the accelerators are busy"),

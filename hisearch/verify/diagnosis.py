@@ -46,6 +46,8 @@ _SCATTER, _STARTS = 32, 6
 _POLISHED = 2
 #: A term's place that step times say is looked for on a grid of so many points, in so many rounds, and so near.
 _GUESSES, _ROUNDS, _NEAR = 61, 2, 0.08
+#: Several terms together are looked for with so many trials a round.
+_TOLD = 120
 #: Weight of the difference of step times beside the figures', in a distance.
 _STEPS_WEIGHT = 2.0
 #: Weight of squared corrections beside squared differences.
@@ -130,14 +132,17 @@ class Case(NamedTuple):
         """Mean difference, without sign, of step times among neighbours; None where they are not known.
 
         Not its square: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
-        where absent) says, and are far off.
+        where absent) says, and are far off. What luck alone makes of it does not count.
         """
         found = self.predict.steps(correction, simulated)
         if found is None:
             return None
         rows, apart = found
         counted = apart if self.rows is None else apart[np.isin(rows, self.rows)]
-        return float(np.abs(counted).mean()) if len(counted) else None
+        if not len(counted):
+            return None
+        error, luck = float(np.abs(counted).mean()), self.predict.luck(simulated or correction)
+        return math.sqrt(max(error**2 - luck**2, 0.0))
 
 
 @dataclass(frozen=True)
@@ -297,9 +302,34 @@ class _Search:
         for reach, step in stages:
             centre = np.array(list(best.values()))
             scatter = centre + reach * (2.0 * qmc.Sobol(len(names), seed=0).random(scattered) - 1.0)
-            points = sorted([best, *self._points(names, np.clip(scatter, low, high))], key=self.cost)[:starts]
+            told = [self._told(best)] if smooth else []
+            points = sorted([best, *told, *self._points(names, np.clip(scatter, low, high))], key=self.cost)[:starts]
             best = min([*points, *(self._fit(point, low, high, step) for point in points)], key=self.cost)
         return best
+
+    def _told(self, variables: Variables) -> dict[str, float]:
+        """``variables`` with the factors on step times where those among neighbours say that they are, all together."""
+        from scipy.optimize import minimize
+
+        names = [name for name in variables if name in FACTORS]
+        if not names:
+            return dict(variables)
+        found = dict(variables)
+        for _ in range(_ROUNDS):
+
+            def error(x: np.ndarray, simulated: Variables = found) -> float:
+                inside = np.clip(x, -_OCTAVES, _OCTAVES)
+                return (
+                    self.steps_error({**variables, **dict(zip(names, inside.tolist(), strict=True))}, simulated) or 0.0
+                )
+
+            start = np.array([found[name] for name in names])
+            fitted = minimize(
+                error, start, method="Nelder-Mead", options={"maxfev": _TOLD, "xatol": 2e-3, "fatol": 1e-4}
+            )
+            inside = np.clip(fitted.x, -_OCTAVES, _OCTAVES)
+            found = {**variables, **dict(zip(names, inside.tolist(), strict=True))}
+        return found
 
     def _points(self, names: Sequence[str], rows: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(names, row, strict=True)) for row in rows.tolist()]

@@ -93,11 +93,13 @@ class Predictor:
         self._plan, self._run = plan, run
         self._replay = _of_measurement(measurement, replay)
         self._arrivals_s = _arrivals(measurement, self._replay, seed)
-        self._order = stream("verify", seed).permutation(len(self._replay))
+        chance = stream("verify", seed)
+        self._orders = tuple(chance.permutation(len(self._replay)) for _ in range(2))
         self._name = measurement.source
         self._known: dict[Correction, Prediction] = {}
         self._neighbours = _neighbours(measurement, plan)
-        self._traces: dict[int, tuple[CompiledTrace, ...]] = {}
+        self._luck: dict[Correction, float] = {}
+        self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
     def __call__(self, correction: Correction) -> Prediction:
         """What the corrected model says.
@@ -121,10 +123,24 @@ class Predictor:
         placed = self(simulated or correction).placed
         return None if placed is None else self._neighbours.differences(placed, correction.factors)
 
-    def _predict(self, correction: Correction) -> Prediction:
-        """Over all draws of the arrivals, whose requests are taken together."""
+    def luck(self, correction: Correction) -> float:
+        """Mean difference of step times, without sign, that comes of not knowing which prompts have lost their hits.
+
+        Of two simulations that differ in nothing else, one taken as the measurement; 0 where none has lost any.
+        """
+        placed = self(correction).placed
+        if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
+            return 0.0
+        if correction not in self._luck:
+            other = replace(self._predict(correction, 1).requests, start_s=self._arrivals_s[0])
+            _, apart = Neighbours(other, self._plan).differences(placed, correction.factors)
+            self._luck[correction] = float(np.abs(apart).mean()) if len(apart) else 0.0
+        return self._luck[correction]
+
+    def _predict(self, correction: Correction, choice: int = 0) -> Prediction:
+        """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""
         plan = replace(self._plan, costs=corrected(self._plan.costs, correction.factors))
-        traces = self._draws(round(correction.hits_lost * len(self._replay)))
+        traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
         results = [self._run(plan, trace) for trace in traces]
         parts = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
@@ -163,16 +179,16 @@ class Predictor:
             table.output_tokens[back],
         )  # fmt: skip
 
-    def _draws(self, alone: int) -> tuple[CompiledTrace, ...]:
+    def _draws(self, alone: int, choice: int) -> tuple[CompiledTrace, ...]:
         """The replay at each draw of the arrivals, with ``alone`` of its requests sharing nothing with any other."""
-        if alone not in self._traces:
+        if (alone, choice) not in self._traces:
             blocks, fresh = list(self._replay.block_ids), 1 + max(max(ids) for ids in self._replay.block_ids)
-            for index in self._order[:alone].tolist():
+            for index in self._orders[choice][:alone].tolist():
                 blocks[index] = tuple(range(fresh, fresh + len(blocks[index])))
                 fresh += len(blocks[index])
             replay = replace(self._replay, block_ids=tuple(blocks))
-            self._traces[alone] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
-        return self._traces[alone]
+            self._traces[alone, choice] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
+        return self._traces[alone, choice]
 
 
 def _neighbours(measurement: Measurement, plan: WorkerPlan) -> Neighbours | None:
