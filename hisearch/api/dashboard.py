@@ -16,6 +16,7 @@ from __future__ import annotations
 import html
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -23,7 +24,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from hisearch.api.run_state import RunState, run_state
 from hisearch.api.run_studies import RunStudies
-from hisearch.report.dashboard_page import render_index
+from hisearch.report.dashboard_page import METRICS, render_index
 
 #: First parts of addresses that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
@@ -95,7 +96,19 @@ class Dashboard:
 
     def states(self) -> list[RunState]:
         """How every run stands now."""
-        return [run_state(folder) for folder in self._runs]
+        found = [run_state(folder) for folder in self._runs]
+        return [one if one.ended else self._so_far(number, one) for number, one in enumerate(found)]
+
+    def _so_far(self, number: int, state: RunState) -> RunState:
+        """With the best deployment that a run has found until now."""
+        best = self._studies.best_so_far(number, state.study)
+        if best is None:
+            return state
+        facts = best.user_attrs
+        metrics = {name: float(facts["metrics"][name]) for name in METRICS if name in facts["metrics"]}
+        return replace(
+            state, trial=int(facts["number"]), description=str(facts["deployment"]), feasible=True, metrics=metrics
+        )
 
     def _number(self, text: str) -> int:
         if not text.isdecimal() or int(text) >= len(self._runs):

@@ -12,6 +12,7 @@ from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
 from hisearch.export.flags import Launch
 from hisearch.export.several import export_several
 from hisearch.export.standing import Standing, standing_of
+from hisearch.export.wide import export_wide
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
 from hisearch.specs.resolved import ResolvedStudy, ships
@@ -59,6 +60,8 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
     if len(launches) > 1:
         return export_several(deployment, launches, folder, accelerators_per_host=slots, **beside)
     first = launches[0]
+    if first.pool.parallelism.ranks > slots[0]:
+        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], **beside)
     return export_deployment(
         deployment,
         first.model,

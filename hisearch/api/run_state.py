@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.api.run_folder import CLOSEUP, JOURNAL
+from hisearch.report.dashboard_page import METRICS
 from hisearch.specs.source import read_source
 
 
@@ -16,8 +17,9 @@ class RunState:
     """A run.
 
     label: its folder's name. study: the study's. ended: its documents are written. simulations: finished so far;
-    budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), "" and empty
-    where that is not known. stopped: what ended it early, in the words of provenance.
+    budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), of a run that
+    goes on of the cheapest so far that meets the SLO; "" and empty where that is not known. stopped: what ended it
+    early, in the words of provenance.
     """
 
     label: str
@@ -70,11 +72,7 @@ def _shown(folder: Path) -> dict[str, Any]:
     number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
     frame = pd.read_parquet(folder / "trials.parquet")
     row = frame[frame["number"] == number].iloc[0]
-    metrics = {
-        name: float(row[name])
-        for name in ("usd_per_hour", "goodput_rps", "attainment", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate")
-        if name in row and pd.notna(row[name])
-    }
+    metrics = {name: float(row[name]) for name in METRICS if name in row and pd.notna(row[name])}
     return {
         "trial": number,
         "description": str(row["description"]),

@@ -38,7 +38,7 @@ class RunStudies:
             for index, folder in enumerate(self._runs):
                 path = folder / DATABASE
                 if path.is_file():
-                    self._refresh_run(path, f"{index + 1} {folder.name}: " if len(self._runs) > 1 else "")
+                    self._refresh_run(path, self._prefix(index))
             self._looked_at = time.monotonic()
 
     def _refresh_run(self, path: Path, prefix: str) -> None:
@@ -71,3 +71,25 @@ class RunStudies:
                 self.storage.set_study_user_attr(known[name], key, value)
         for trial in trials[self.storage.get_n_trials(known[name]) :]:
             self.storage.create_new_trial(known[name], template_trial=trial)
+
+    def best_so_far(self, run: int, study: str) -> optuna.trial.FrozenTrial | None:
+        """The cheapest deployment on the whole trace that meets the SLO, of those that run has written; None of none.
+
+        Args:
+            run: its place among the runs.
+            study: its study's name.
+        """
+        self.refresh()
+        name = self._prefix(run) + study
+        with self._lock:
+            found = [
+                trial
+                for one in self.storage.get_all_studies() if one.study_name == name
+                for trial in self.storage.get_all_trials(one._study_id, deepcopy=False)
+                if trial.user_attrs.get("feasible") and "usd_per_hour" in trial.user_attrs.get("metrics", {})
+            ]  # fmt: skip
+        return min(found, key=lambda trial: float(trial.user_attrs["metrics"]["usd_per_hour"]), default=None)
+
+    def _prefix(self, run: int) -> str:
+        """What the names of a run's studies begin with."""
+        return f"{run + 1} {self._runs[run].name}: " if len(self._runs) > 1 else ""

@@ -263,6 +263,7 @@ class Study:
                 backend=backend,
                 interrupts=interrupts,
                 standing=Standing(problem.objectives),
+                keep=database.keep_up,
             )
             with contextlib.closing(database):
                 outcome = search(problem, ledger, database.write_behind)

@@ -19,7 +19,9 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     trace: Annotated[str | None, typer.Option(help="Of deployments: the workload or trace file.")] = None,
     slo: Annotated[str | None, typer.Option(help="Of deployments: hold both against this SLO.")] = None,
-    load: Annotated[float | None, typer.Option(help="Of deployments: factor on the arrival rate; 1.")] = None,
+    load: Annotated[
+        float | None, typer.Option(callback=options.positive, help="Of deployments: factor on the arrival rate; 1.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of deployments: the first seed; 0.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="Of deployments: how many seeds; 5.")] = None,
     limit: options.Limit = None,
@@ -69,13 +71,16 @@ def _deployments(a: str, b: str, given: Mapping[str, object], quiet: bool) -> Co
     from hisearch.cli import output
     from hisearch.specs.resolve import load_deployment
 
-    for ref in (a, b):
-        if _is_run(ref):
-            raise typer.BadParameter(f"{ref} is a folder: compare two run folders, or two deployments")
+    for ref, other in ((a, b), (b, a)):
+        if not _is_run(ref):
+            continue
+        if not Path(other).exists():
+            raise FileNotFoundError(f"{other}: no such run folder, to be compared with the folder {ref}")
+        raise typer.BadParameter(f"{ref} is a folder, {other} is a file: compare two run folders, or two deployments")
+    pools = [pool for ref in (a, b) for pool in load_deployment(ref, ()).deployment.pools]
     if given["--trace"] is None:
         raise typer.BadParameter("deployments need a workload to be compared on: --trace")
     if not quiet:
-        pools = [pool for ref in (a, b) for pool in load_deployment(ref, ()).deployment.pools]
         output.note_compilation((pool.engine.name, pool.mover if pool.tiers else None) for pool in pools)
     options_of = {name.removeprefix("--"): value for name, value in given.items() if value is not None}
     return compare_deployments(a, b, **options_of)  # type: ignore[arg-type]

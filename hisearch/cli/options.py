@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def positive(value: float | None) -> float | None:
+    """Callback of an option: a finite number above 0, or none.
+
+    Raises:
+        typer.BadParameter: it is not.
+    """
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value:g} is not a number above 0.")
+    return value
+
 
 Setting = Annotated[
     list[str] | None,

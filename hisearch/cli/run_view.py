@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
@@ -10,11 +11,12 @@ from hisearch.api.study import StudyResult
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings
-from hisearch.report.page import FRONT_HEADING, caution, front_caption
+from hisearch.report.page import FRONT_HEADING, caution, cautions, front_caption
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
-from hisearch.search.deployments import describe, hardware
+from hisearch.search.deployments import describe, devices_in_words, hardware
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
+from hisearch.specs.wording import listed
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 15
@@ -74,7 +76,8 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
 def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
     metrics = trial.metrics
     figures = {
-        "goodput": f"{significant(metrics['goodput_rps'])} requests/s ({percent(metrics['attainment'])} of requests)",
+        "goodput": f"{significant(metrics['goodput_rps'])} requests/s ({percent(metrics['attainment'])} of requests, "
+        f"over the {significant(metrics['makespan_s'])} s to the last answer: the drain counts)",
         "output tokens": f"{significant(metrics['output_tokens_per_s'])} per second",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens",
         "utilisation": percent(metrics["utilisation"]),
@@ -121,21 +124,35 @@ def _show_front(result: StudyResult) -> None:
 def _show_origin(result: StudyResult) -> None:
     """What the figures rest on, and where the rest is."""
     report = result.report_input()
-    profile, doubt, assumed = report.provenance.profile, caution(report), report.provenance.assumed_prices
+    profile, doubts, assumed = report.provenance.profile, cautions(report), report.provenance.assumed_prices
     output.heading("What this rests on")
     output.say(
         f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
-    if doubt is not None:
-        output.say(doubt)
+    for one in doubts:
+        output.say(f"{one.title}: {one.text}")
     ended = "" if result.stopped else f"; {result.outcome.ending.in_words()}"
     output.say(
         f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
         f"Report: {result.run_dir / 'report.html'}"
     )
     if result.recommendation is not None:
-        output.say(f"Launch scripts: {result.run_dir / 'recommended'}")
+        output.say(_scripts(result.run_dir, result.recommendation.trial))
+
+
+def _scripts(run_dir: Path, trial: Trial) -> str:
+    """Where the launch scripts are, or why there are none, and what they start."""
+    folder, reason = run_dir / "recommended", run_dir / "recommended.txt"
+    if reason.is_file():
+        return reason.read_text(encoding="utf-8").strip()
+    beside = [devices_in_words(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]
+    if not beside:
+        return f"Launch scripts: {folder}"
+    return (
+        f"Scripts that start the engines without {listed(list(dict.fromkeys(beside)))}, for which no engine has "
+        f"settings, so NOT what was simulated: {folder}"
+    )
 
 
 def warnings(result: StudyResult) -> tuple[str, ...]:

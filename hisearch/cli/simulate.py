@@ -17,10 +17,15 @@ def simulate(
     deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="A deployment.")],
     trace: Annotated[str, typer.Option(help="The workload or trace file.")],
     slo: Annotated[str | None, typer.Option(help="Hold it against this SLO.")] = None,
-    load: Annotated[float, typer.Option(help="Factor on the arrival rate, more than 0.")] = 1.0,
+    load: Annotated[
+        float, typer.Option(callback=options.positive, help="Factor on the arrival rate, more than 0.")
+    ] = 1.0,
     settings: options.Setting = None,
     horizon_s: Annotated[
-        float | None, typer.Option("--horizon-s", help="Stop after so many simulated seconds, more than 0.")
+        float | None,
+        typer.Option(
+            "--horizon-s", callback=options.positive, help="Stop after so many simulated seconds, more than 0."
+        ),
     ] = None,
     seed: options.Seed = 0,
     limit: options.Limit = None,

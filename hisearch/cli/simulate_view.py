@@ -84,7 +84,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
         "preemptions": f"{significant(metrics['preemptions'])} per request",
         "utilisation": percent(metrics["utilisation"]),
-        "simulated time": f"{significant(metrics['makespan_s'])} s",
+        "simulated time": f"{significant(metrics['makespan_s'])} s, first arrival to last answer: what rates divide by",
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
         f"hours) for {_accelerators(cost.accelerators)}",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",

@@ -86,14 +86,15 @@ class Container(NamedTuple):
         return [*self.command, model, *self.arguments]
 
 
-def container(launch: Launch, port: int | str, replica: int = 0, options: str = "") -> Container:
-    """Container of a replica of ``launch.pool`` that listens on all addresses.
+def container(launch: Launch, port: int | str, replica: int = 0, options: str = "", nodes: int = 1) -> Container:
+    """Container of a replica of ``launch.pool``, or of one host's share of it, that listens on all addresses.
 
     Args:
         launch: the pool.
         port: it listens on.
         replica: its number, which names its own folder of KV where replicas share a disk.
         options: text of TensorRT-LLM's options file.
+        nodes: hosts over which the replica's ranks are dealt out evenly.
 
     Raises:
         ExportError: the engine cannot be told a setting of the deployment.
@@ -106,6 +107,7 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
     own = [Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)]
     given = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
     scope, gib = kv_folder(pool)
+    ranks = pool.parallelism.ranks // nodes
     return Container(
         image=IMAGES[pool.engine.name],
         command=COMMANDS[pool.engine.name],
@@ -113,11 +115,11 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
         checkpoint=needed.dtype if needed is not None else "",
         arguments=(*arguments, "--host", "0.0.0.0", "--port", str(port)),
         settings=(*given, *own),
-        accelerators=pool.tensor_parallel,
+        accelerators=ranks,
         kv_scope=scope,
         kv_gib=gib,
-        memory_gib=memory_gib(pool),
-        cores=CORES + CORES_PER_RANK * pool.tensor_parallel,
+        memory_gib=memory_gib(pool, nodes),
+        cores=CORES + CORES_PER_RANK * ranks,
         options=options,
     )
 
@@ -132,10 +134,10 @@ def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
     return on_disk[0].scope, on_disk[0].gib
 
 
-def memory_gib(pool: PoolSpec) -> int:
-    """Host memory of a replica: its own nearest tier, and what the engine takes."""
+def memory_gib(pool: PoolSpec, nodes: int = 1) -> int:
+    """Host memory of a replica on each of its ``nodes``: its own nearest tier, and what the engine takes."""
     own = pool.tiers[0].gib if has_tiers(pool) and not has_server(pool) else 0.0
-    return math.ceil(own) + MEMORY_GIB + MEMORY_GIB_PER_RANK * pool.tensor_parallel
+    return math.ceil(own / nodes) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
 
 
 def router_words(deployment: DeploymentSpec, port: int, *more: str) -> list[str]:

@@ -51,6 +51,8 @@ ROUTER_FLAGS: dict[RouterName, tuple[str, ...]] = {
 _TRTLLM_OPTIONS = {
     "--backend": "backend",
     "--tp_size": "tensor_parallel_size",
+    "--pp_size": "pipeline_parallel_size",
+    "--ep_size": "moe_expert_parallel_size",
     "--max_batch_size": "max_batch_size",
     "--max_num_tokens": "max_num_tokens",
     "--max_seq_len": "max_seq_len",

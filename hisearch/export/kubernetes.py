@@ -1,6 +1,6 @@
 """Kubernetes: a Deployment of replicas, the router that finds them, and a Service in front.
 
-A replica stays within one host, so each is one pod; nothing here needs a LeaderWorkerSet.
+A replica stays within one host here, so each is one pod; wider ones are a LeaderWorkerSet's, see ``wide``.
 """
 
 from __future__ import annotations
@@ -55,19 +55,27 @@ def manifests(deployment: DeploymentSpec, launch: Launch, name: str, options: st
         found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{worker}-options"}, "data": data})
     found.append(_deployment(worker, pool.replicas, pod_spec(one, worker, name, port)))
     if pool.replicas > 1:
-        found += _router(deployment, name, worker, port)
-    front = f"{name}-router" if pool.replicas > 1 else worker
-    found.append({
+        found += router_manifests(deployment, name, worker, port)
+    return [*found, service(name, f"{name}-router" if pool.replicas > 1 else worker, port)]
+
+
+def labelled(name: str) -> dict[str, str]:
+    """The label by which a Service or a router finds pods."""
+    return {_LABEL: name}
+
+
+def service(name: str, front: str, port: int) -> Manifest:
+    """Port ``port`` of the pods labelled ``front``."""
+    return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name},
-        "spec": {"selector": {_LABEL: front}, "ports": [{"name": "http", "port": port, "targetPort": "http"}]},
-    })  # fmt: skip
-    return found
+        "spec": {"selector": labelled(front), "ports": [{"name": "http", "port": port, "targetPort": "http"}]},
+    }
 
 
 def _deployment(name: str, replicas: int, pod: Manifest, account: str | None = None) -> Manifest:
-    labels = {_LABEL: name}
+    labels = labelled(name)
     template = {"metadata": {"labels": labels}, "spec": ({"serviceAccountName": account} if account else {}) | pod}
     spec: Manifest = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
     if account is None:
@@ -148,7 +156,7 @@ def _volumes(one: Container, worker: str) -> tuple[list[Manifest], list[Manifest
     return volumes, mounts
 
 
-def _router(deployment: DeploymentSpec, name: str, worker: str, port: int) -> list[Manifest]:
+def router_manifests(deployment: DeploymentSpec, name: str, worker: str, port: int) -> list[Manifest]:
     """The router, which watches the pods of its namespace, and the right to do so."""
     router = f"{name}-router"
     found_by = ("--service-discovery", "--selector", f"{_LABEL}={worker}")

@@ -39,7 +39,7 @@ def llm_d_files(launch: Launch, name: str, options: str) -> dict[str, str]:
         "decode": {
             "create": True,
             "replicas": launch.pool.replicas,
-            "parallelism": {"tensor": launch.pool.tensor_parallel, "data": 1, "dataLocal": 1, "workers": 1},
+            "parallelism": {"tensor": launch.pool.parallelism.ranks, "data": 1, "dataLocal": 1, "workers": 1},
             "containers": [engine],
             "volumes": pod["volumes"],
         },

@@ -53,7 +53,7 @@ def llm_d_text(deployment: DeploymentSpec, firsts: Sequence[Server], name: str) 
         values[pool.role] = {
             "create": True,
             "replicas": pool.replicas,
-            "parallelism": {"tensor": pool.tensor_parallel, "data": 1, "dataLocal": 1, "workers": 1},
+            "parallelism": {"tensor": pool.parallelism.ranks, "data": 1, "dataLocal": 1, "workers": 1},
             **_node(pool.accelerator, firsts),
             "containers": [engine_pod],
             "volumes": pod["volumes"],

@@ -9,7 +9,7 @@ from typing import Protocol
 from hisearch.report.comparison_words import name_of, show
 
 #: Metrics of the runs' recommendations, in rows.
-_METRICS = (
+METRICS = (
     "usd_per_hour", "goodput_rps", "attainment", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate",
 )  # fmt: skip
 
@@ -67,7 +67,7 @@ def render_index(runs: Sequence[RunRow]) -> str:
     )
     rows = [
         (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
-        for metric in _METRICS
+        for metric in METRICS
         if any(metric in run.metrics for run in runs)
     ]
     return environment.get_template("dashboard.html.j2").render(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hisearch.report import theme
@@ -26,6 +27,9 @@ _LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": 
 
 #: How often a line is drawn: parallel coordinates have no line width, and repeating a translucent line makes it bolder.
 _STRENGTH = {"front": 2, "highlighted": 8}
+
+#: Height of a label above the plot, and the share of the plot's width that "stage 1" takes on a phone.
+_ROW_PIXELS, _LABEL_SHARE = 18, 0.2
 
 
 def figure_pareto(data: ReportInput) -> go.Figure:
@@ -96,17 +100,34 @@ def figure_progress(data: ReportInput) -> go.Figure:
             hovertemplate="after simulation %{x}: %{y:.1f} %<extra></extra>",
         )
     )
-    for number, stage in progress.stages:
+    stages = sorted(progress.stages)
+    rows = _rows([number for number, _ in stages], progress.simulations)
+    for (number, stage), row in zip(stages, rows, strict=True):
+        place = {"y": 1, "yanchor": "bottom", "xanchor": "left", "yshift": _ROW_PIXELS * row}
         figure.add_vline(
             x=number,
             line={"color": theme.FAINT, "width": 1, "dash": "dot"},
-            annotation={"text": f"stage {stage}", "y": 1, "yanchor": "bottom", "xanchor": "left"},
+            annotation={"text": f"stage {stage}", **place},
         )
+    top = 34 + _ROW_PIXELS * max(rows, default=0)
     return theme.finish(
         figure,
+        margin={"l": 10, "r": 10, "t": top, "b": 10},
         xaxis={"title": {"text": "Simulation (number)"}},
         yaxis={"title": {"text": "Hypervolume (% of the final front's)"}, "range": [0, 105]},
     )
+
+
+def _rows(marks: Sequence[int], across: Sequence[int]) -> list[int]:
+    """The row, from 0 at the axis, of each mark's label, so that none covers another; ``marks`` rise."""
+    width = _LABEL_SHARE * (max((*marks, *across), default=0) - min((*marks, *across), default=0))
+    ends: list[float] = []
+    found = []
+    for mark in marks:
+        row = next((row for row, end in enumerate(ends) if end <= mark), len(ends))
+        ends[row : row + 1] = [mark + width]
+        found.append(row)
+    return found
 
 
 class _Group:

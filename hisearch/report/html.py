@@ -56,7 +56,7 @@ def render(data: ReportInput) -> str:
     return environment.get_template("report.html.j2").render(
         data=data,
         verdict=page.verdict(data),
-        caution=page.caution(data),
+        cautions=page.cautions(data),
         counts=page.counts(data),
         counted=counted,
         slo=page.slo_lines(data),

@@ -35,6 +35,13 @@ class Fact(NamedTuple):
     meaning: str
 
 
+class Caution(NamedTuple):
+    """One thing to doubt: in a word or two, and in sentences."""
+
+    title: str
+    text: str
+
+
 class Option(NamedTuple):
     """A runner-up. differences: (quantity, its value, change against the recommendation)."""
 
@@ -151,9 +158,14 @@ def _largest_load(data: ReportInput, low: float, high: float) -> float:
 
 #: Metric -> name, format, unit, meaning.
 _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
-    "goodput_rps": ("Goodput", significant, "requests/s", "requests that meet every SLO term"),
-    "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
     "usd_per_hour": ("Cost", usd, "per hour", "at the prices under Provenance"),
+    "goodput_rps": (
+        "Goodput",
+        significant,
+        "requests/s",
+        "requests that meet every SLO term, over the time to the last answer: the drain after the last arrival counts",
+    ),
+    "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
     "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
     "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
     "utilisation": ("Utilisation", percent, "", "share of time the accelerators are busy"),
@@ -262,18 +274,26 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
     )
 
 
-def caution(data: ReportInput) -> str | None:
-    """What to doubt: margins below the profile's stated error, notes on the highlighted terms, a search cut short."""
-    sentences = []
+def cautions(data: ReportInput) -> tuple[Caution, ...]:
+    """What to doubt: a margin below the profile's stated error, notes on the highlighted terms, a search cut short."""
+    found = []
     if data.recommendation is not None:
         margin, error = data.recommendation.trial.worst_margin, data.provenance.profile.relative_error
         if math.isfinite(margin) and margin < error:
-            sentences.append(
+            text = (
                 f"The tightest margin ({percent(margin)}) is smaller than the latency profile's stated error "
                 f"({percent(error)}): measure this deployment before you rely on it."
             )
+            found.append(Caution("Thin margin", text))
     if data.highlighted is not None:
-        sentences.extend(f"{note}." for note in notes(data.highlighted.slo))
+        noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
+        if noted:
+            found.append(Caution("SLO terms", noted))
     if data.cut_short:
-        sentences.append(data.cut_short)
-    return " ".join(sentences) or None
+        found.append(Caution("Search cut short", data.cut_short))
+    return tuple(found)
+
+
+def caution(data: ReportInput) -> str | None:
+    """``cautions`` as one text; None where there is nothing to doubt."""
+    return " ".join(one.text for one in cautions(data)) or None

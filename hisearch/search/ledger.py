@@ -44,6 +44,7 @@ class Ledger:
         backend: Backend | None = None,
         interrupts: Interrupts | None = None,
         standing: Standing | None = None,
+        keep: Callable[[Sequence[Trial]], None] | None = None,
     ) -> None:
         """Start with an empty ledger; the budget's seconds count from here.
 
@@ -59,6 +60,7 @@ class Ledger:
             backend: where simulations run; ``workers`` threads of this process where absent.
             interrupts: signals that end the search; an interrupt of a backend does in any case.
             standing: what listeners are told of the trials.
+            keep: is given the trials so far after every batch.
 
         Raises:
             ValueError: ``workers`` is below 1.
@@ -79,6 +81,7 @@ class Ledger:
         self._refused: dict[str, str] = {}
         self._simulations = 0
         self._simulations_each = simulations_each
+        self._keep = keep
         self._standing = standing if standing is not None else Standing()
 
     @property
@@ -166,6 +169,8 @@ class Ledger:
             self.trials.append(trial)
             self._simulations += trial.simulations
             self._by_key[key] = trial
+        if self._keep is not None:
+            self._keep(self.trials)
 
     def _evaluations(self, batch: Sequence[tuple[str, Job]]) -> Iterator[tuple[int, Evaluation]]:
         """Yield (index in the batch, evaluation) as they end, from the journal where it knows them."""

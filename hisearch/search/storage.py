@@ -3,14 +3,16 @@
 Three Optuna studies are kept of a run, in an SQLite file of its own or in a PostgreSQL database of several runs.
 ``<name>`` holds the deployments simulated on the whole trace with the study's objectives. ``<name>/slices`` holds those
 simulated on a slice of it, and ``<name>/other-loads`` those at another load: their figures compare with each other
-only. Trials are written in bulk, at the ends of stages: writing one by one as they finish would cost more than
-simulating them. The journal, not the database, is what a killed study resumes from.
+only. Trials are written in bulk, behind the search: every few seconds while it goes on, and at the ends of its stages;
+writing one by one as they finish would cost more than simulating them. The journal, not the database, is what a killed
+study resumes from.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import RDBStorage
 
+#: Seconds between two writings while a search goes on: what a reader who follows it waits at most, but for the writing.
+LIVE_S = 3.0
 #: Seconds within which a database server must answer.
 CONNECT_S = 10
 
@@ -68,6 +72,7 @@ class StudyDatabase:
         self._written = 0
         self._writer = ThreadPoolExecutor(1, "study database")
         self._pending: Future[None] | None = None
+        self._began_s = -math.inf
         with self._errors_told():
             self._storage = _sqlite(place) if isinstance(place, Path) else _postgresql(place, name)
 
@@ -94,7 +99,18 @@ class StudyDatabase:
             StorageError: the database could not be written.
         """
         self._settle()
+        self._began_s = time.monotonic()
         self._pending = self._writer.submit(self.write, tuple(trials))
+
+    def keep_up(self, trials: Sequence[Trial]) -> None:
+        """As ``write_behind``, but nothing where that is going on, or began less than ``LIVE_S`` ago.
+
+        Raises:
+            StorageError: the database could not be written.
+        """
+        writing = self._pending is not None and not self._pending.done()
+        if not writing and time.monotonic() - self._began_s >= LIVE_S:
+            self.write_behind(trials)
 
     def close(self) -> None:
         """Finish writing, and close all connections.

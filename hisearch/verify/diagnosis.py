@@ -1,9 +1,11 @@
 """The smallest correction of the model that explains a measurement.
 
-Every figure that both sides have gives one difference, the logarithm of measured over predicted: 0.1 is 10 %. Terms of
-the model are corrected one after another, each time the one that leaves the smallest root mean square of the
-differences, as long as one more term takes away a fair part of what is left. A small penalty on the size of corrections
-decides between terms that explain equally much.
+Every figure that both sides have gives one difference, the logarithm of measured over predicted: 0.1 is 10 %. Where the
+tool says when each request was sent, the steps that its neighbours leave it give another, of the step times alone (see
+``neighbours``): near saturation tails say little of what is off, as a step that is a thousandth longer moves them by a
+tenth. Terms of the model are corrected one after another, each time the one that leaves the smallest distance, as long
+as one more term takes away a fair part of it. A small penalty on the size of corrections decides between terms that
+explain equally much.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.verify.measured import Measurement
+from hisearch.verify.neighbours import FACTORS
 from hisearch.verify.prediction import Correction, Predictor
 
 #: Figures whose differences count; ITL's percentiles do not, as tools see bundles of tokens.
@@ -39,6 +42,14 @@ _SHIFT = 4.0
 _STAGES = ((0.8, 0.03), (0.15, 0.01))
 #: So many are scattered, and the best of them are starting points.
 _SCATTER, _STARTS = 32, 6
+#: Of the ways to add one more term, so many are fitted together with those before it.
+_POLISHED = 2
+#: A term's place that step times say is looked for on a grid of so many points, in so many rounds, and so near.
+_GUESSES, _ROUNDS, _NEAR = 61, 2, 0.08
+#: Several terms together are looked for with so many trials a round.
+_TOLD = 120
+#: Weight of the difference of step times beside the figures', in a distance.
+_STEPS_WEIGHT = 2.0
 #: Weight of squared corrections beside squared differences.
 _PENALTY = 1e-4
 
@@ -67,7 +78,7 @@ TERMS = (
     Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
 )
 
-Variables = Mapping[str, float]
+Variables = dict[str, float]
 
 
 def correction_of(variables: Variables) -> Correction:
@@ -117,30 +128,55 @@ class Case(NamedTuple):
         """Root mean square of the differences."""
         return root_mean_square(self.differences(correction).values())
 
+    def steps_error(self, correction: Correction, simulated: Correction | None = None) -> float | None:
+        """Mean difference, without sign, of step times among neighbours; None where they are not known.
+
+        Not its square: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
+        where absent) says, and are far off. What luck alone makes of it does not count.
+        """
+        found = self.predict.steps(correction, simulated)
+        if found is None:
+            return None
+        rows, apart = found
+        counted = apart if self.rows is None else apart[np.isin(rows, self.rows)]
+        if not len(counted):
+            return None
+        error, luck = float(np.abs(counted).mean()), self.predict.luck(simulated or correction)
+        return math.sqrt(max(error**2 - luck**2, 0.0))
+
 
 @dataclass(frozen=True)
 class Alone:
-    """How well a term alone explains the measurements: its best value, and the error that is left."""
+    """How well a term alone explains the measurements.
+
+    value: its best one. error: root mean square of the figures' differences that is left. distance: that, and what is
+    left of step times.
+    """
 
     name: str
     meaning: str
     value: float
     error: float
+    distance: float
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """What was found.
 
-    error_before, error_after: root mean square of the differences, as shares. terms: names of what is corrected, the
-    weightiest first; empty where nothing is worth it. alone: every term by itself, the best first. rivals: terms that
-    by themselves explain as much as the first one does, so that the measurement cannot tell them apart.
+    error_before, error_after: root mean square of the figures' differences, as shares. steps_before, steps_after: mean
+    difference of step times among neighbours; None where the tools do not say when requests were sent.
+    terms: names of what is corrected, the weightiest first; empty where nothing is worth it. alone: every term by
+    itself, the best first. rivals: terms that by themselves explain as much as the first one does, so that the
+    measurement cannot tell them apart.
     """
 
     correction: Correction
     terms: tuple[str, ...]
     error_before: float
     error_after: float
+    steps_before: float | None
+    steps_after: float | None
     alone: tuple[Alone, ...]
 
     @property
@@ -149,27 +185,34 @@ class Diagnosis:
         if not self.terms:
             return ()
         first = next(one for one in self.alone if one.name == self.terms[0])
-        return tuple(one for one in self.alone if one is not first and one.error - first.error < RIVAL)
+        return tuple(one for one in self.alone if one is not first and one.distance - first.distance < RIVAL)
 
 
 def diagnose(cases: Sequence[Case]) -> Diagnosis:
     """The smallest correction that explains all cases together."""
     search = _Search(cases)
-    before = search.error({})
     chosen: dict[str, float] = {}
-    error, alone = before, list[Alone]()
-    while len(chosen) < MOST_TERMS and (not chosen or error > EXPLAINED):
+    distance, alone = search.distance({}), list[Alone]()
+    while len(chosen) < MOST_TERMS and (not chosen or distance > EXPLAINED):
         candidates = [(search.with_term(chosen, term), term) for term in TERMS if term.name not in chosen]
         if not chosen:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
-        best = points[0] if not chosen else min((search.polish(point) for point in points), key=search.cost)
-        gained = error - search.error(best)
-        if gained < max(WORTHWHILE, WORTHWHILE_SHARE * error):
+        best = points[0] if not chosen else min((search.polish(p) for p in points[:_POLISHED]), key=search.cost)
+        if not search.is_worth(chosen, best):
             break
-        chosen, error = dict(best), search.error(best)
+        before, chosen = set(chosen), search.without_idle(best)
+        distance = search.distance(chosen)
+        if set(chosen) <= before:
+            break
     return Diagnosis(
-        correction_of(chosen), tuple(chosen), before, error, tuple(sorted(alone, key=lambda one: one.error))
+        correction_of(chosen),
+        tuple(chosen),
+        search.error({}),
+        search.error(chosen),
+        search.steps_error({}),
+        search.steps_error(chosen),
+        tuple(sorted(alone, key=lambda one: one.distance)),
     )
 
 
@@ -182,7 +225,8 @@ def refit(cases: Sequence[Case], terms: Sequence[str]) -> Correction:
 
 
 def _alone(search: _Search, point: Variables, term: Term) -> Alone:
-    return Alone(term.name, term.meaning, getattr(correction_of(point), term.name), search.error(point))
+    value = getattr(correction_of(point), term.name)
+    return Alone(term.name, term.meaning, value, search.error(point), search.distance(point))
 
 
 class _Search:
@@ -196,26 +240,56 @@ class _Search:
         correction = correction_of(variables)
         return root_mean_square(case.error(correction) for case in self._cases)
 
+    def steps_error(self, variables: Variables, simulated: Variables | None = None) -> float | None:
+        """Mean over the cases that know it; None where none does."""
+        corrections = correction_of(variables), None if simulated is None else correction_of(simulated)
+        found = [error for case in self._cases if (error := case.steps_error(*corrections)) is not None]
+        return float(np.mean(found)) if found else None
+
+    def distance(self, variables: Variables) -> float:
+        """What is left of the figures and of the step times, each case weighing as one."""
+        correction = correction_of(variables)
+        return root_mean_square(
+            math.hypot(case.error(correction), _STEPS_WEIGHT * (case.steps_error(correction) or 0.0))
+            for case in self._cases
+        )
+
     def cost(self, variables: Variables) -> float:
-        """Squared error and the penalty on what is corrected."""
-        return self.error(variables) ** 2 + _PENALTY * math.fsum(x * x for x in variables.values())
+        """Squared distance and the penalty on what is corrected."""
+        return self.distance(variables) ** 2 + _PENALTY * math.fsum(x * x for x in variables.values())
 
     def residuals(self, variables: Variables) -> np.ndarray:
         """Differences of all cases, each weighing as one, and what the penalty makes of the corrections."""
         correction = correction_of(variables)
         found = [np.array(list(case.differences(correction).values())) for case in self._cases]
         scaled = [values / math.sqrt(len(values) * len(found)) for values in found]
-        return np.concatenate([*scaled, math.sqrt(_PENALTY) * np.array(list(variables.values()))])
+        steps = [_STEPS_WEIGHT * (case.steps_error(correction) or 0.0) / math.sqrt(len(found)) for case in self._cases]
+        return np.concatenate([*scaled, np.array(steps), math.sqrt(_PENALTY) * np.array(list(variables.values()))])
 
     def with_term(self, others: Variables, term: Term) -> dict[str, float]:
         """``others`` and the best value of ``term`` beside them."""
         return {**others, term.name: self._along(others, term, term.low, term.high)}
 
+    def is_worth(self, fewer: Variables, more: Variables) -> bool:
+        """The terms that ``more`` has beyond ``fewer`` take away a fair part of the distance."""
+        distance = self.distance(fewer)
+        return distance - self.distance(more) >= max(WORTHWHILE, WORTHWHILE_SHARE * distance)
+
+    def without_idle(self, variables: Variables) -> dict[str, float]:
+        """Without the terms that the others, where they were moved to beside them, do as well without."""
+        found = dict(variables)
+        for name in reversed(variables):
+            fewer = {other: x for other, x in found.items() if other != name}
+            if fewer and not self.is_worth(fewer, found):
+                found = fewer
+        return found
+
     def polish(self, variables: Variables) -> dict[str, float]:
         """Several terms fitted together: what one takes away another may give back.
 
         Simulations jump, so that a fit stays near where it starts: it starts from the best of points scattered around,
-        first far and with long steps, then near and with short ones.
+        first far and with long steps, then near and with short ones. With step times from neighbours, which do not
+        jump, the start is near already.
         """
         from scipy.stats import qmc
 
@@ -223,12 +297,39 @@ class _Search:
         bounds = {term.name: (term.low, term.high) for term in TERMS}
         low, high = np.array([bounds[name] for name in names]).T
         best = dict(variables)
-        for reach, step in _STAGES:
+        smooth = self.steps_error(best) is not None
+        stages, scattered, starts = (_STAGES[1:], 8, 2) if smooth else (_STAGES, _SCATTER, _STARTS)
+        for reach, step in stages:
             centre = np.array(list(best.values()))
-            scatter = centre + reach * (2.0 * qmc.Sobol(len(names), seed=0).random(_SCATTER) - 1.0)
-            points = sorted([best, *self._points(names, np.clip(scatter, low, high))], key=self.cost)[:_STARTS]
+            scatter = centre + reach * (2.0 * qmc.Sobol(len(names), seed=0).random(scattered) - 1.0)
+            told = [self._told(best)] if smooth else []
+            points = sorted([best, *told, *self._points(names, np.clip(scatter, low, high))], key=self.cost)[:starts]
             best = min([*points, *(self._fit(point, low, high, step) for point in points)], key=self.cost)
         return best
+
+    def _told(self, variables: Variables) -> dict[str, float]:
+        """``variables`` with the factors on step times where those among neighbours say that they are, all together."""
+        from scipy.optimize import minimize
+
+        names = [name for name in variables if name in FACTORS]
+        if not names:
+            return dict(variables)
+        found = dict(variables)
+        for _ in range(_ROUNDS):
+
+            def error(x: np.ndarray, simulated: Variables = found) -> float:
+                inside = np.clip(x, -_OCTAVES, _OCTAVES)
+                return (
+                    self.steps_error({**variables, **dict(zip(names, inside.tolist(), strict=True))}, simulated) or 0.0
+                )
+
+            start = np.array([found[name] for name in names])
+            fitted = minimize(
+                error, start, method="Nelder-Mead", options={"maxfev": _TOLD, "xatol": 2e-3, "fatol": 1e-4}
+            )
+            inside = np.clip(fitted.x, -_OCTAVES, _OCTAVES)
+            found = {**variables, **dict(zip(names, inside.tolist(), strict=True))}
+        return found
 
     def _points(self, names: Sequence[str], rows: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
@@ -249,15 +350,37 @@ class _Search:
         return self._points(names, found.x[None] - _SHIFT)[0]
 
     def _along(self, others: Variables, term: Term, low: float, high: float) -> float:
-        """The best of a grid, then a golden section between its neighbours: simulations jump, and may have two dips."""
+        """The best of a grid, then a golden section between its neighbours: simulations jump, and may have two dips.
+
+        Near saturation the dip is narrower than the grid; step times among neighbours say where it may be.
+        """
         from scipy.optimize import minimize_scalar
 
         def cost(x: float) -> float:
             return self.cost({**others, term.name: float(x)})
 
-        grid = np.linspace(low, high, 9)
+        guess = self._guess(others, term)
+        near = [] if guess is None else [guess - _NEAR, guess, guess + _NEAR]
+        grid = sorted({*np.linspace(low, high, 9).tolist(), *(min(max(x, low), high) for x in near)})
         at = int(np.argmin([cost(x) for x in grid]))
         around = (grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)])
         found = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": 3e-3, "maxiter": 14})
-        best = float(found.x) if found.fun <= cost(grid[at]) else float(grid[at])
+        best = float(found.x) if found.fun <= cost(grid[at]) else grid[at]
         return min(best, 0.0, key=cost) if low <= 0.0 <= high else best
+
+    def _guess(self, others: Variables, term: Term) -> float | None:
+        """Where step times among neighbours are best along ``term``; None where they say nothing of it.
+
+        Neighbours are first those of the simulation without the term, then of the one with it.
+        """
+        if term.name not in FACTORS or self.steps_error(others) is None:
+            return None
+        grid = np.linspace(term.low, term.high, _GUESSES).tolist()
+        simulated: Variables = others
+        for _ in range(_ROUNDS):
+
+            def error(x: float, simulated: Variables = simulated) -> float:
+                return self.steps_error({**others, term.name: x}, simulated) or 0.0
+
+            simulated = {**others, term.name: min(grid, key=error)}
+        return simulated[term.name]

@@ -15,10 +15,11 @@ import numpy as np
 
 from hisearch.latency.corrections import corrected
 from hisearch.specs.profile import CorrectionSpec
-from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.compiled import F8, I8, CompiledTrace
 from hisearch.traces.replay import Replay
 from hisearch.traces.sampling import stream
 from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest
+from hisearch.verify.neighbours import Neighbours, Placed
 
 if TYPE_CHECKING:
     from hisearch.simulate.plan import WorkerPlan
@@ -55,10 +56,14 @@ class Correction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Figures in seconds and per second, under the names of ``score.metrics``, and the requests one by one."""
+    """Figures in seconds and per second, under the names of ``score.metrics``, and the requests one by one.
+
+    placed: where each request was served; None where arrivals were drawn more than once.
+    """
 
     figures: dict[str, float]
     requests: PerRequest
+    placed: Placed | None
     hit_rate: float
 
 
@@ -88,10 +93,13 @@ class Predictor:
         self._plan, self._run = plan, run
         self._replay = _of_measurement(measurement, replay)
         self._arrivals_s = _arrivals(measurement, self._replay, seed)
-        self._order = stream("verify", seed).permutation(len(self._replay))
+        chance = stream("verify", seed)
+        self._orders = tuple(chance.permutation(len(self._replay)) for _ in range(2))
         self._name = measurement.source
         self._known: dict[Correction, Prediction] = {}
-        self._traces: dict[int, tuple[CompiledTrace, ...]] = {}
+        self._neighbours = _neighbours(measurement, plan)
+        self._luck: dict[Correction, float] = {}
+        self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
     def __call__(self, correction: Correction) -> Prediction:
         """What the corrected model says.
@@ -103,10 +111,36 @@ class Predictor:
             self._known[correction] = self._predict(correction)
         return self._known[correction]
 
-    def _predict(self, correction: Correction) -> Prediction:
-        """Over all draws of the arrivals, whose requests are taken together."""
+    def steps(self, correction: Correction, simulated: Correction | None = None) -> tuple[I8, F8] | None:
+        """Differences of step times among neighbours, see ``Neighbours.differences``; None where they are not known.
+
+        Args:
+            correction: whose factors the steps are counted with.
+            simulated: of the simulation that says who was whose neighbour; ``correction`` where absent.
+        """
+        if self._neighbours is None:
+            return None
+        placed = self(simulated or correction).placed
+        return None if placed is None else self._neighbours.differences(placed, correction.factors)
+
+    def luck(self, correction: Correction) -> float:
+        """Mean difference of step times, without sign, that comes of not knowing which prompts have lost their hits.
+
+        Of two simulations that differ in nothing else, one taken as the measurement; 0 where none has lost any.
+        """
+        placed = self(correction).placed
+        if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
+            return 0.0
+        if correction not in self._luck:
+            other = replace(self._predict(correction, 1).requests, start_s=self._arrivals_s[0])
+            _, apart = Neighbours(other, self._plan).differences(placed, correction.factors)
+            self._luck[correction] = float(np.abs(apart).mean()) if len(apart) else 0.0
+        return self._luck[correction]
+
+    def _predict(self, correction: Correction, choice: int = 0) -> Prediction:
+        """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""
         plan = replace(self._plan, costs=corrected(self._plan.costs, correction.factors))
-        traces = self._draws(round(correction.hits_lost * len(self._replay)))
+        traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
         results = [self._run(plan, trace) for trace in traces]
         parts = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
@@ -122,7 +156,13 @@ class Predictor:
         spans_s = [float(r.requests.finish_s.max() - r.requests.arrival_s.min()) + late_s for r in results]
         figures["throughput_rps"] = len(rows) / sum(spans_s)
         figures["output_tokens_per_s"] = float(outputs.sum()) / sum(spans_s)
-        return Prediction(figures, requests, float(np.mean([result.hit_rate for result in results])))
+        placed = self._placed(results[0], self._arrivals_s[0]) if len(results) == 1 else None
+        return Prediction(figures, requests, placed, float(np.mean([result.hit_rate for result in results])))
+
+    def _placed(self, result: Result, arrival_s: F8) -> Placed:
+        """Where requests were served, in the tool's order."""
+        table, back = result.requests, np.argsort(np.argsort(arrival_s, kind="stable"))
+        return Placed(table.worker[back], (table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens)[back])
 
     def _requests(self, result: Result, arrival_s: F8) -> PerRequest:
         """Requests of one simulation in the tool's order; the trace has them by arrival."""
@@ -139,16 +179,25 @@ class Predictor:
             table.output_tokens[back],
         )  # fmt: skip
 
-    def _draws(self, alone: int) -> tuple[CompiledTrace, ...]:
+    def _draws(self, alone: int, choice: int) -> tuple[CompiledTrace, ...]:
         """The replay at each draw of the arrivals, with ``alone`` of its requests sharing nothing with any other."""
-        if alone not in self._traces:
+        if (alone, choice) not in self._traces:
             blocks, fresh = list(self._replay.block_ids), 1 + max(max(ids) for ids in self._replay.block_ids)
-            for index in self._order[:alone].tolist():
+            for index in self._orders[choice][:alone].tolist():
                 blocks[index] = tuple(range(fresh, fresh + len(blocks[index])))
                 fresh += len(blocks[index])
             replay = replace(self._replay, block_ids=tuple(blocks))
-            self._traces[alone] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
-        return self._traces[alone]
+            self._traces[alone, choice] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
+        return self._traces[alone, choice]
+
+
+def _neighbours(measurement: Measurement, plan: WorkerPlan) -> Neighbours | None:
+    """None where the tool does not say when requests were sent, or workers have several schedulers or adapters."""
+    requests = measurement.requests
+    told = requests is not None and requests.start_s is not None
+    if requests is None or not told or plan.lane_kind != "alone" or plan.agents is not None:
+        return None
+    return Neighbours(requests, plan)
 
 
 def _of_measurement(measurement: Measurement, replay: Replay) -> Replay:

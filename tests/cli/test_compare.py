@@ -87,6 +87,7 @@ def test_two_runs(hisearch: Hisearch) -> None:
     [
         (("pair.yaml", "pair.yaml"), "--trace"),
         (("pair.yaml", "."), "is a folder"),
+        (("pair.yaml", "pair.yaml", "--trace", "visits.yaml", "--load", "-1"), "--load"),
         ((".", ".", "--trace", "visits.yaml"), "runs bring their own workload"),
     ],
 )
@@ -98,6 +99,9 @@ def test_usage(hisearch: Hisearch, arguments: tuple[str, ...], complaint: str) -
 
 def test_what_is_no_run_or_no_deployment(hisearch: Hisearch) -> None:
     assert hisearch("compare", ".", ".").code == 1
+    for pair in ((".", "no/such"), ("no/such", ".")):
+        ran = hisearch("compare", *pair)
+        assert (ran.code, "no/such: no such run folder" in ran.err) == (1, True)
     ran = hisearch("compare", "pair.yaml", "none.yaml", "--trace", "visits.yaml")
     assert ran.code == 1
     assert "none.yaml" in ran.err

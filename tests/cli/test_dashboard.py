@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from hisearch.api.study import load_study
@@ -137,6 +138,25 @@ def test_it_follows_a_run_and_leaves_it_as_it_is(runs: list[Path], tmp_path: Pat
         counted = sum(studies.storage.get_n_trials(study._study_id) for study in studies.storage.get_all_studies())
         facts = json.loads((source / "provenance.json").read_text(encoding="utf-8"))
         assert counted == facts["budget"]["simulations_used"]
+
+
+def test_a_run_that_goes_on_is_shown_with_the_cheapest_that_it_has_found(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard", reason="the extra `dashboard` is not installed: it was NOT tested")
+    from hisearch.api.dashboard import Dashboard
+
+    going_on = tmp_path / "four"
+    going_on.mkdir()
+    for name in ("study.yaml", "journal.jsonl", "study.db"):
+        shutil.copy(runs[1] / name, going_on / name)
+    trials = pd.read_parquet(runs[1] / "trials.parquet")
+    whole = trials[trials["feasible"] & (trials["slice_fraction"] == 1.0) & (trials["load"] == 1.0)]
+    for folders in ([going_on], [runs[0], going_on]):
+        state = Dashboard(folders, {HOST}).states()[-1]
+        assert not state.ended
+        assert state.feasible
+        assert state.metrics["usd_per_hour"] == whole["usd_per_hour"].min()
+    page = ask(Dashboard([going_on], {HOST}), "/")
+    assert "Cheapest so far that meets the SLO" in page.text
 
 
 def test_the_extra_is_named_where_it_is_missing(

@@ -130,10 +130,6 @@ def test_a_row_per_request(hisearch: Hisearch, here: Path, name: str) -> None:
         (("--set", "spec.pools.0.tensor_parallel=3"), "tensor_parallel"),
         (("--set", "spec.pools.0.replicas=0"), "must be at least 1"),
         (("--set", "spec.model=lama"), "no Model named 'lama'"),
-        (("--load", "0"), "load must be a positive number"),
-        (("--load", "inf"), "load must be a positive number"),
-        (("--horizon-s", "0"), "horizon_s must be a positive number of seconds, not 0"),
-        (("--horizon-s", "nan"), "horizon_s must be a positive number of seconds"),
         (("--trace", "nowhere.jsonl"), "no file at nowhere.jsonl"),
         (("--trace", "vists"), "no Workload named 'vists'"),
         (("--format", "azure"), "which says its own"),
@@ -146,6 +142,17 @@ def test_what_cannot_be_simulated_is_an_error(
     ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", *arguments)
     assert (ran.code, ran.out) == (1, "")
     assert expected in ran.err
+
+
+@pytest.mark.parametrize("option", ["--load", "--horizon-s"])
+@pytest.mark.parametrize("value", ["0", "-1", "inf", "nan"])
+def test_a_number_that_is_out_of_range_is_a_matter_of_usage(
+    hisearch: Hisearch, here: Path, option: str, value: str
+) -> None:
+    ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", option, value)
+    assert (ran.code, ran.out) == (2, "")
+    assert "is not a number above 0" in ran.err
+    assert option in ran.err
 
 
 def test_a_table_of_unknown_form_is_a_usage_error(hisearch: Hisearch, here: Path) -> None:

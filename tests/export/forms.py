@@ -2,7 +2,8 @@
 
 Compose: compose-spec/compose-spec, ``schema/compose-spec.json`` at 00655e2. DynamoGraphDeployment: ai-dynamo/dynamo,
 ``examples/backends/*/deploy`` and ``api/v1alpha1`` of its operator. llm-d-modelservice: ``values.yaml`` at 024c0f2
-(chart v0.4.0). Pods inside them have Kubernetes' own schema, which ``as_pod`` brings them to.
+(chart v0.4.0). LeaderWorkerSet: kubernetes-sigs/lws, ``config/crd/bases`` at 83ba21e. Pods inside them have Kubernetes'
+own schema, which ``as_pod`` brings them to.
 """
 
 from __future__ import annotations
@@ -61,6 +62,23 @@ LLM_D = {
     "routing": {"servicePort": int, "proxy": {"enabled": bool, "targetPort": int, "connector": str}},
     "decode": _LLM_D_PODS,
     "prefill": _LLM_D_PODS,
+}
+
+
+_LWS_POD = {"metadata": {"labels": {"*": str}}, "spec": POD}
+LEADER_WORKER_SET = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata": {"name": str, "labels": {"*": str}},
+    "spec": {
+        "replicas": int,
+        "leaderWorkerTemplate": {
+            "size": int,
+            "restartPolicy": str,
+            "leaderTemplate": _LWS_POD,
+            "workerTemplate": _LWS_POD,
+        },
+    },
 }
 
 

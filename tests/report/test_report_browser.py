@@ -66,6 +66,21 @@ def test_every_figure_is_drawn_at_every_width(report: Path, tmp_path: Path, name
         browser.picture(PICTURES / f"report-{name}.png")
 
 
+def test_long_names_and_digests_leave_each_other_room_on_a_phone(
+    build_input: Any, build_record: Any, tmp_path: Path
+) -> None:
+    inputs = {
+        f"/home/somebody/with/a/long/name/profiles/accelerators/{n}.yaml": "0123456789abcdef" * 4 for n in range(3)
+    }
+    path = tmp_path / "report.html"
+    write_report(build_input(provenance=build_record(inputs=inputs)), path)
+    with chromium.Browser(tmp_path, width=390) as browser:
+        browser.open(path.as_uri(), ALL_DRAWN)
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+        heights = "[...document.querySelectorAll('.pairs tr')].map(row => row.offsetHeight)"
+        assert max(browser.run(heights)) < 200
+
+
 def test_the_text_is_there_within_two_seconds(report: Path, tmp_path: Path) -> None:
     with chromium.Browser(tmp_path) as browser:
         browser.open(report.as_uri(), ALL_DRAWN)

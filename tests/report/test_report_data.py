@@ -117,6 +117,8 @@ def test_caution_says_what_is_noted_of_the_terms(build_input: Any) -> None:
     noted = dataclasses.replace(chosen, slo=checks)
     text = page.caution(dataclasses.replace(data, recommendation=Recommendation(noted, "")))
     assert text is not None
+    (only,) = page.cautions(dataclasses.replace(data, recommendation=Recommendation(noted, "")))
+    assert (only.title, only.text) == ("SLO terms", text)
     assert text.startswith("tpot_p99: undefined. rejected_fraction: 2 of 9 requests rejected: 2 with more tokens")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from hisearch.report import figures
 from hisearch.report.figures import (
+    _rows,
     figure_parallel,
     figure_pareto,
     figure_progress,
@@ -89,6 +90,12 @@ def test_progress_has_titles_with_units(build_input: Any) -> None:
     progress = figure_progress(build_input())
     assert progress.layout.yaxis.title.text == "Hypervolume (% of the final front's)"
     assert len(progress.data[0].x) == 300
+
+
+def test_labels_of_stages_that_begin_near_each_other_stand_in_rows() -> None:
+    assert _rows([0, 100, 380, 390, 398], [0, 400]) == [0, 0, 0, 1, 2]
+    assert _rows([0, 0, 80], [0, 400]) == [0, 1, 0]
+    assert _rows([], []) == []
 
 
 def test_points_and_lines_name_their_trials(build_input: Any) -> None:

@@ -32,6 +32,13 @@ def test_equal_jobs_are_simulated_once_and_cost_once() -> None:
     assert set(evaluate.calls.values()) == {1}
 
 
+def test_trials_are_handed_over_after_every_batch() -> None:
+    counts: list[int] = []
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(), workers=2, keep=lambda trials: counts.append(len(trials)))
+    ledger.run(jobs(2 * BATCH + 3))
+    assert counts == [BATCH, 2 * BATCH, 2 * BATCH + 3]
+
+
 def test_the_budget_cuts_and_says_so() -> None:
     ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=4), workers=1)
     assert ledger.run(jobs(6), until=2).count(None) == 4

@@ -1,0 +1,263 @@
+"""Replicas wider than a host: pipeline stages on several hosts, as launch scripts and as a LeaderWorkerSet.
+
+An engine that spans hosts runs one process tree on each, all with the same command line, the number of its host, and
+the address of the first one, which answers for all (vLLM 0.19.1 ``config/parallel.py`` and SGLang 0.5.9
+``server_args.py``: as many ranks on each host). On Kubernetes such a group of pods is a LeaderWorkerSet's
+(kubernetes-sigs/lws, ``leaderworkerset.x-k8s.io/v1``), which tells every pod the leader's address and its own number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hisearch.export.agents import notes as notes_on_agents
+from hisearch.export.benchmark import Benchmark
+from hisearch.export.cache_tiers import notes as notes_on_tiers
+from hisearch.export.cache_tiers import of_replica, variables
+from hisearch.export.containers import COMMANDS, ROUTER_IMAGE, Container, container, resource_name
+from hisearch.export.deployment import EXAMPLE_REPLAY, deployment_text, summary
+from hisearch.export.files import DEPLOYMENT, README, write_export
+from hisearch.export.flags import (
+    ENGINE_VERSIONS,
+    ExportError,
+    Launch,
+    engine_flags,
+    needs_checkpoint,
+    router_flags,
+)
+from hisearch.export.kubernetes import (
+    ACCELERATOR_RESOURCE,
+    FILE,
+    labelled,
+    pod_spec,
+    router_manifests,
+    service,
+)
+from hisearch.export.placement import SERVICE_PORTS
+from hisearch.export.rendering import render
+from hisearch.export.standing import Standing
+from hisearch.export.targets import benchmark_files, name_of
+from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.yaml_nodes import dump_yaml
+
+#: Port at which the hosts of a replica meet; replica N takes the N-th after it.
+MEETING_PORT = 29500
+#: What a LeaderWorkerSet tells its pods.
+_LEADER, _NODE = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+
+
+class Share(NamedTuple):
+    """What one host does of one replica. node: its place among the replica's hosts; the first one answers."""
+
+    replica: int
+    node: int
+    host: int
+    devices: tuple[int, ...]
+    port: int
+
+
+def nodes_of(pool: PoolSpec, accelerators_per_host: int) -> int:
+    """Hosts of a replica: the fewest that hold whole stages, as many on each.
+
+    Raises:
+        ExportError: a stage is wider than a host.
+    """
+    split = pool.parallelism
+    if split.stage_ranks > accelerators_per_host:
+        raise ExportError(
+            f"pool {pool.name}: {split} does not fit a host with {accelerators_per_host} accelerators: a stage's ranks "
+            "share a host"
+        )
+    counts = (n for n in range(1, split.pipeline + 1) if split.pipeline % n == 0)
+    return next(n for n in counts if split.ranks // n <= accelerators_per_host)
+
+
+def place_shares(pool: PoolSpec, accelerators_per_host: int) -> list[Share]:
+    """Fill hosts one after the other, each share on one.
+
+    Raises:
+        ExportError: a stage is wider than a host.
+    """
+    nodes = nodes_of(pool, accelerators_per_host)
+    width = pool.parallelism.ranks // nodes
+    per_host, found = accelerators_per_host // width, []
+    for index in range(pool.replicas * nodes):
+        (replica, node), (host, slot) = divmod(index, nodes), divmod(index, per_host)
+        devices = tuple(range(slot * width, (slot + 1) * width))
+        port = SERVICE_PORTS[pool.engine.name] + (1 + index if pool.replicas > 1 else index)
+        found.append(Share(replica, node, host, devices, port))
+    return found
+
+
+def group_flags(engine: EngineName, nodes: int, node: str, leader: str, port: int | str) -> list[tuple[str, ...]]:
+    """Flags by which the processes of a replica find each other; ``leader``: address of its first host.
+
+    Raises:
+        ExportError: the engine is started otherwise.
+    """
+    if engine == "vllm":
+        return [
+            ("--nnodes", str(nodes)),
+            ("--node-rank", node),
+            ("--master-addr", leader),
+            ("--master-port", str(port)),
+        ]
+    if engine == "sglang":
+        return [("--nnodes", str(nodes)), ("--node-rank", node), ("--dist-init-addr", f"{leader}:{port}")]
+    raise ExportError(
+        "trtllm-serve is started on several hosts by mpirun or a workload manager, for which nothing is written here"
+    )
+
+
+def follower_flags(engine: EngineName) -> list[tuple[str, ...]]:
+    """What all hosts but the first add."""
+    return [("--headless",)] if engine == "vllm" else []
+
+
+def check_expressible(pool: PoolSpec) -> None:
+    """Refuse what the engines take other flags for than those that are written.
+
+    Raises:
+        ExportError: attention groups of vLLM on several hosts.
+    """
+    if pool.engine.name == "vllm" and pool.attention_data_parallel > 1:
+        raise ExportError(
+            f"pool {pool.name}: vLLM starts each host's attention groups by settings of their own "
+            "(--data-parallel-size-local, --data-parallel-address), for which nothing is written here"
+        )
+
+
+def export_wide(
+    deployment: DeploymentSpec,
+    launch: Launch,
+    out: Path,
+    *,
+    accelerators_per_host: int,
+    standing: Standing | None = None,
+    replay: str = EXAMPLE_REPLAY,
+    inputs: dict[str, str] | None = None,
+    benchmark: Benchmark | None = None,
+) -> list[Path]:
+    """Write launch scripts and a LeaderWorkerSet into the folder ``out``, as ``export_deployment`` does.
+
+    Args:
+        deployment: what was simulated, of one pool whose replicas exceed a host.
+        launch: of its pool.
+        out: the folder that receives the files.
+        accelerators_per_host: accelerator slots of one host.
+        standing: what the deployment is to its study; None where there is none.
+        replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
+        inputs: further documents that the command reads, by name.
+        benchmark: requests to send to the real deployment.
+
+    Returns:
+        The files written, README first.
+
+    Raises:
+        ExportError: the engine's command line cannot express the deployment, or ``out`` holds other files where these
+            belong.
+    """
+    pool = launch.pool
+    check_expressible(pool)
+    standing = standing or Standing("deployment", "Deployment", ())
+    shares, nodes = place_shares(pool, accelerators_per_host), nodes_of(pool, accelerators_per_host)
+    engine, name = pool.engine.name, name_of(deployment)
+    common: dict[str, Any] = {
+        "deployment": deployment,
+        "standing": standing,
+        "summary": summary(pool),
+        "engine": engine,
+        "engine_title": ENGINE_TITLES[engine],
+        "version": ENGINE_VERSIONS[engine],
+        "checkpoint": needs_checkpoint(launch),
+        "shares": shares,
+        "nodes": nodes,
+        "replicas": pool.replicas,
+        "hosts": sorted({share.host for share in shares}),
+        "service_port": SERVICE_PORTS[engine],
+    }
+    script = render(
+        "wide.sh.j2",
+        **common,
+        model=launch.model.huggingface_id,
+        command=COMMANDS[engine],
+        flags=engine_flags(launch),
+        followers=follower_flags(engine),
+        groups={
+            share: group_flags(engine, nodes, str(share.node), "$LEADER", MEETING_PORT + share.replica)
+            for share in shares
+        },
+        leaders={share.replica: share.host for share in shares if share.node == 0},
+        variables=variables(pool, launch.model),
+        of_replica={share.replica: of_replica(pool, share.replica) for share in shares},
+        router=router_flags(deployment.router) if pool.replicas > 1 else [],
+    )
+    one = container(launch, SERVICE_PORTS[engine], nodes=nodes)
+    required = [*(["MODEL"] if one.model is None else []), *(s.name for s in one.settings if s.value is None)]
+    cluster = render(
+        "wide_kubernetes.md.j2", **common, name=name, one=one, required=required, resource=ACCELERATOR_RESOURCE,
+        router_image=ROUTER_IMAGE, accelerator=pool.accelerator,
+    )  # fmt: skip
+    readme = render(
+        "wide.md.j2",
+        **common,
+        model=launch.model,
+        replay=replay,
+        inputs=tuple(inputs or {}),
+        benchmark=benchmark,
+        accelerators_per_host=accelerators_per_host,
+        kv_capacity_tokens=launch.kv_capacity_tokens,
+        notes=[*notes_on_tiers(pool), *notes_on_agents(pool)],
+    )
+    manifests = wide_manifests(deployment, launch, name, one, nodes)
+    files = {
+        README: readme,
+        DEPLOYMENT: deployment_text(deployment, standing),
+        **(inputs or {}),
+        f"{engine}/run.sh": script,
+        "kubernetes/README.md": cluster,
+        FILE: "---\n".join(dump_yaml(manifest) for manifest in manifests),
+    }
+    return write_export(out, files | (benchmark_files(launch, benchmark) if benchmark is not None else {}))
+
+
+def wide_manifests(
+    deployment: DeploymentSpec, launch: Launch, name: str, one: Container, nodes: int
+) -> list[dict[str, Any]]:
+    """A LeaderWorkerSet of the replicas, the router that finds their leaders, a Service.
+
+    Args:
+        deployment: what is exported.
+        launch: its pool.
+        name: of the resources.
+        one: what one host does of a replica.
+        nodes: hosts of a replica.
+    """
+    pool, worker = launch.pool, f"{name}-{resource_name(launch.pool.name)}"
+    engine, port = pool.engine.name, SERVICE_PORTS[pool.engine.name]
+    words = [word for flag in group_flags(engine, nodes, _NODE, _LEADER, MEETING_PORT) for word in flag]
+    leader, follower = (pod_spec(one, worker, name, port) for _ in range(2))
+    leader["containers"][0]["args"] += words
+    behind = follower["containers"][0]
+    behind["args"] += [*words, *(word for flag in follower_flags(engine) for word in flag)]
+    for key in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):  # the leader answers for all
+        del behind[key]
+    group = {
+        "size": nodes,
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        "leaderTemplate": {"metadata": {"labels": labelled(worker)}, "spec": leader},
+        "workerTemplate": {"metadata": {"labels": labelled(f"{worker}-follower")}, "spec": follower},
+    }
+    found: list[dict[str, Any]] = [
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": worker, "labels": labelled(worker)},
+            "spec": {"replicas": pool.replicas, "leaderWorkerTemplate": group},
+        }
+    ]
+    if pool.replicas > 1:
+        found += router_manifests(deployment, name, worker, port)
+    return [*found, service(name, f"{name}-router" if pool.replicas > 1 else worker, port)]

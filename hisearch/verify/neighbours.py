@@ -1,0 +1,195 @@
+"""Step times told from measured requests and their neighbours, without simulating any queue.
+
+From its first token to its last one a request makes one token a step, beside those that decode in the same batch. Who
+they are is measured too: a neighbour decodes between its own first and last token. So the steps that fit between a
+request's first and last token can be counted from measured times and the model's step times alone, and have to be as
+many as the tokens it made. Queues, whose tails a thousandth of a step moves by a tenth near saturation, have no part in
+it; what remains to be told from them is what happens before the first token.
+
+Notation
+    N   measured requests of one worker
+    K   spans of time between two neighbouring events, an event being a first or a last token of any of them
+    w   seconds that a prompt adds to the steps that compute it, beyond what the decodes in them take
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hisearch.latency.corrections import corrected_seconds
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.step_cost import step_seconds
+from hisearch.specs.profile import CorrectionSpec
+from hisearch.traces.compiled import F8, I8
+from hisearch.verify.measured import PerRequest
+
+if TYPE_CHECKING:
+    from hisearch.simulate.plan import WorkerPlan
+
+#: Fewest gaps between tokens of a request that is counted: of fewer the ends, known to a step, weigh too much.
+FEWEST_GAPS = 8
+#: Fewest steps that are counted between two tokens, as their logarithm is taken.
+_LEAST_STEPS = 1e-3
+#: Names of the factors on a step's seconds, in the order of the last axis of their seconds.
+FACTORS = ("host", "prefill", "decode")
+
+
+class Placed(NamedTuple):
+    """Where a simulation of the same requests has put them, shape (all requests that were sent,).
+
+    worker: index of the worker. hit_tokens: of the prompt, found in its caches.
+    """
+
+    worker: np.ndarray
+    hit_tokens: I8
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What one worker's requests are made from; seconds by FACTORS on the last axis.
+
+    rows: shape (N,), places in the measurement. first_s, last_s: shape (N,), of its tokens. gaps: shape (N,), tokens
+    less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that decode then; 0 where
+    none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them that compute a prompt.
+    """
+
+    rows: I8
+    first_s: F8
+    last_s: F8
+    gaps: I8
+    times_s: F8
+    step_parts: F8
+    prompt_parts: F8
+    chunks: F8
+
+    def steps(self, factors: F8) -> F8:
+        """Steps between the first and the last token of each request, shape (N,)."""
+        seconds = self.step_parts @ factors
+        rate = np.divide(1.0, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+        passed = np.concatenate(([0.0], np.cumsum(rate * np.diff(self.times_s))))
+
+        def steps_until(time_s: F8) -> F8:
+            return np.interp(time_s, self.times_s, passed)
+
+        work_s = self.prompt_parts @ factors
+        beside_s = self.chunks * np.interp(self.first_s, self.times_s[1:], seconds)
+        span_s = np.maximum(work_s + beside_s, 1e-12)
+        # While a prompt is computed, steps pass at the share of the time that is left to the decodes in them.
+        begun, ended = steps_until(self.first_s - span_s), steps_until(self.first_s)
+
+        def lost_until(time_s: F8) -> F8:
+            return np.asarray(np.clip(steps_until(time_s)[:, None], begun, ended) - begun) @ (work_s / span_s)
+
+        def counted(time_s: F8) -> F8:
+            return np.asarray(steps_until(time_s) - lost_until(time_s))
+
+        return counted(self.last_s) - counted(self.first_s)
+
+
+class Neighbours:
+    """Counts the steps between the first and the last token of every measured request."""
+
+    def __init__(self, requests: PerRequest, plan: WorkerPlan) -> None:
+        """Make ready to count.
+
+        Args:
+            requests: measured, with the times at which they were sent.
+            plan: a worker of the deployment, uncorrected.
+
+        Raises:
+            ValueError: the measurement does not say when its requests were sent.
+        """
+        if requests.start_s is None:
+            raise ValueError("when requests were sent is not known")
+        self._requests = requests
+        self._first_s, self._last_s = requests.start_s + requests.ttft_s, requests.start_s + requests.e2e_s
+        self._engine = plan.engine
+        self._costs = _Parts(plan.costs.seconds)
+        self._prompts: dict[tuple[int, int], F8] = {}
+        self._latest: tuple[Placed, list[_Worker]] | None = None
+
+    def differences(self, placed: Placed, factors: CorrectionSpec) -> tuple[I8, F8]:
+        """What is counted differs from what was measured.
+
+        Args:
+            placed: of a simulation of the same requests.
+            factors: on the model's step times.
+
+        Returns:
+            Places in the measurement of the requests that are counted, and log(tokens made / steps counted) of each,
+            above 0 where the model's steps are too long; both of one shape.
+        """
+        by_name = np.array([getattr(factors, name) for name in FACTORS])
+        rows, found = [np.zeros(0, np.int64)], [np.zeros(0)]
+        for one in self._workers(placed):
+            several = one.gaps >= FEWEST_GAPS
+            rows.append(one.rows[several])
+            found.append(np.log(one.gaps[several] / np.maximum(one.steps(by_name)[several], _LEAST_STEPS)))
+        return np.concatenate(rows), np.concatenate(found)
+
+    def _workers(self, placed: Placed) -> list[_Worker]:
+        """Batches of every worker; those of the latest placement are kept, as many factors are tried on one."""
+        if self._latest is None or self._latest[0] is not placed:
+            worker = placed.worker[self._requests.rows]
+            numbers = np.unique(worker[worker >= 0]).tolist()
+            self._latest = placed, [self._worker(np.flatnonzero(worker == number), placed) for number in numbers]
+        return self._latest[1]
+
+    def _worker(self, mine: np.ndarray, placed: Placed) -> _Worker:
+        """Batches of the requests at the places ``mine``, which one worker served."""
+        own, first_s, last_s = self._requests.keep(mine), self._first_s[mine], self._last_s[mine]
+        times_s = np.unique(np.concatenate((first_s, last_s)))
+        contexts = [_contexts(own, first_s, last_s, float(at)) for at in (times_s[1:] + times_s[:-1]) / 2]
+        hits = np.minimum(placed.hit_tokens[own.rows], own.input_tokens - 1)
+        prompts = [self._prompt(*pair) for pair in zip(hits.tolist(), own.input_tokens.tolist(), strict=True)]
+        chunks = np.zeros(len(mine)) if self._apart else np.ceil((own.input_tokens - hits) / self._chunk_tokens)
+        steps = [self._costs.of((), one) if one else np.zeros(len(FACTORS)) for one in contexts]
+        return _Worker(
+            own.rows, first_s, last_s, own.output_tokens - 1, times_s, np.reshape(steps, (-1, len(FACTORS))),
+            np.array(prompts), chunks,
+        )  # fmt: skip
+
+    @property
+    def _apart(self) -> bool:
+        """Prompts are computed in steps without decodes."""
+        return self._engine.name == "sglang" and not self._engine.mixed_chunk
+
+    @property
+    def _chunk_tokens(self) -> int:
+        return self._engine.chunk_tokens if self._engine.chunked_prefill else int(np.iinfo(np.int64).max)
+
+    def _prompt(self, cached: int, tokens: int) -> F8:
+        """``w`` of one prompt by FACTORS: beside one decode, or alone where prompts are apart."""
+        if (cached, tokens) not in self._prompts:
+            beside = () if self._apart else (tokens,)
+            total = np.zeros(len(FACTORS))
+            for start in range(cached, tokens, self._chunk_tokens):
+                total += self._costs.of(((min(self._chunk_tokens, tokens - start), start),), beside)
+                if beside:
+                    total -= self._costs.of((), beside)
+            self._prompts[cached, tokens] = total
+        return self._prompts[cached, tokens]
+
+
+class _Parts:
+    """Seconds of a step by FACTORS; they are linear in them."""
+
+    def __init__(self, seconds: StepCosts) -> None:
+        self._plain = seconds
+        self._doubled = [corrected_seconds(seconds, CorrectionSpec(**{name: 2.0})) for name in FACTORS]
+
+    def of(self, chunks: Sequence[tuple[int, int]], decodes: Sequence[int]) -> F8:
+        """Shape (3,); see ``latency.step_cost.step_seconds``."""
+        whole = step_seconds(self._plain, chunks, decodes)
+        return np.array([step_seconds(doubled, chunks, decodes) - whole for doubled in self._doubled])
+
+
+def _contexts(own: PerRequest, first_s: F8, last_s: F8, at_s: float) -> list[int]:
+    """Tokens that each request reads that decodes then; those between its first and its last are made evenly."""
+    now = np.flatnonzero((first_s <= at_s) & (last_s > at_s))
+    made = (at_s - first_s[now]) / (last_s[now] - first_s[now]) * (own.output_tokens[now] - 1)
+    return [int(context) for context in own.input_tokens[now] + 1 + made.astype(np.int64)]
