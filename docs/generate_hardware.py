@@ -11,18 +11,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from hardware_page import (
-    CATALOGUE,
     IMAGES,
     PAGE,
     PIM_BLOCK,
     SCHEDULES,
-    batch,
     decode_s,
     draw,
     law,
@@ -31,40 +28,18 @@ from hardware_page import (
     striped,
     table,
 )
+from hardware_published import gpu_and_pim, npu_and_pim, pulses, tpu
 
 from hisearch.api.workload import load_trace
-from hisearch.hardware.power import base_parts
 from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.worker import Load
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.capacity import capacity
-from hisearch.score.components import component_power
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.trace import make_trace
 
 NVLINK = {
     "between": ["accelerator", "pim"],
     "link": {"kind": "nvlink", "bandwidth_bytes_per_s": 450e9, "latency_s": 2e-6},
 }
-
-
-def gpu_and_pim() -> str:
-    """Llama-3.1-8B on an A6000 with PIM and without: 256 requests of 128 in and 512 out."""
-    trace, rows = batch(256, 128, 512), []
-    engine = {"name": "vllm", "max_running_requests": 256}
-    base: tuple[float, float] = (0.0, 0.0)
-    for name, block in (("GPU", None), *((f"GPU + PIM, {s}", {**PIM_BLOCK, "schedule": s}) for s in SCHEDULES)):
-        pool = {"accelerator": "a6000", "engine": engine, "devices": block}
-        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace)
-        result = run.result
-        begun, end = (float(np.nanmax(getattr(result.requests, f))) for f in ("first_token_s", "finish_s"))
-        rate = 256 * 511 / (end - begun)
-        joules = (result.workers.energy_j.sum() + result.idle_w * result.makespan_s) / (256 * 512)
-        base = base if block is not None else (rate, joules)
-        rows.append(
-            [name, f"{rate:,.0f}", f"{rate / base[0]:.2f}", f"{joules * 1e3:.1f}", f"{joules / base[1] - 1:+.1%}"]
-        )
-    return table(("", "tokens/s after prefill", "of GPU", "mJ/token", "of GPU"), rows)
 
 
 def operators() -> str:
@@ -106,78 +81,6 @@ def crossover() -> tuple[str, go.Figure]:
     figure.update_yaxes(title="tokens per second", rangemode="tozero")
     figure.update_layout(title="Llama-3.1-8B on an A6000, 384 tokens of context each")
     return table(("tokens/s at", *(str(n) for n in batches)), rows), figure
-
-
-def npu_and_pim() -> str:
-    """Four NeuPIMs-like NPUs with PIM and without, over parallelism mixes; 256 requests of two lengths."""
-    rows = []
-    inside = {**PIM_BLOCK, "beside": {"pim": {"device": "npu-hbm-pim"}}}
-    lengths = (("Alpaca", 12 + 56 / 2), ("ShareGPT", 80 + 296 / 2), ("4,096 tokens", 4096.0))
-    for split in (Parallelism(tensor=4), Parallelism(tensor=2, pipeline=2), Parallelism(pipeline=4)):
-        for name, context in lengths:
-            found = [
-                256 / decode_s(law("llama-3.1-8b", "npu-8x128x128", split, block), 256 / split.pipeline, context)
-                for block in ({}, *({**inside, "schedule": schedule} for schedule in SCHEDULES[:2]))
-            ]
-            cells = [f"{found[0]:,.0f}", *(f"{rate:,.0f} ({rate / found[0]:.2f})" for rate in found[1:])]
-            rows.append([f"TP {split.tensor}, PP {split.pipeline}", name, *cells])
-    return table(("4 NPUs", "lengths", "NPU, tokens/s", "+ PIM, serial", "+ PIM, interleaved"), rows)
-
-
-def tpu() -> str:
-    """300 requests of ShareGPT-like lengths at 10 a second on one TPU v6e."""
-    drawn = load_trace("sharegpt-closed-loop").arrays
-    lengths = {"input_tokens": drawn.input_tokens[:300], "output_tokens": drawn.output_tokens[:300]}
-    arrivals = np.cumsum(np.random.default_rng(0).exponential(0.1, 300))
-    trace = compile_trace(make_trace(arrival_s=arrivals, **lengths), "sharegpt-like")
-    rows = []
-    for accelerator in ("tpu-v6e", "a6000", "h100-sxm"):
-        pool = {"accelerator": accelerator, "engine": {"name": "vllm"}}
-        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace)
-        metrics = run.metrics
-        rate = float(lengths["output_tokens"].sum()) / run.result.makespan_s
-        rows.append(
-            [accelerator, f"{metrics['ttft_p99_s'] * 1e3:.0f}", f"{metrics['tpot_p50_s'] * 1e3:.1f}", f"{rate:,.0f}"]
-        )
-    return table(("accelerator", "TTFT p99, ms", "TPOT p50, ms", "output tokens/s"), rows)
-
-
-def pulses() -> tuple[str, go.Figure]:
-    """Power of a worker over three pulses of load, 60 s apart, by component."""
-    rng = np.random.default_rng(0)
-    arrivals = np.sort(np.concatenate([60.0 * i + rng.uniform(0, 12, 120) for i in range(3)]))
-    trace = compile_trace(
-        make_trace(arrival_s=arrivals, input_tokens=np.full(360, 1024), output_tokens=np.full(360, 128)), "pulses"
-    )
-    host = CATALOGUE.get("Host", "workstation-rtx-pro-6000-8").spec
-    rows, figure = [], go.Figure()
-    for ranks in (1, 2):
-        pool = {"accelerator": "rtx-pro-6000", "tensor_parallel": ranks, "engine": {"name": "vllm"}}
-        pool["devices"] = {**PIM_BLOCK, "schedule": "best"}
-        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace, log=True)
-        share = ranks / host.accelerators
-        parts = {name.removesuffix("_w"): watts for name, watts in asdict(base_parts(host, share)).items()}
-        rest = {"rest": host.base_w * share - sum(parts.values())}
-        power = component_power(run.result, run.plan.costs, 0.5, constant_w=parts | rest)
-        joules, tokens = power.joules(), 360 * 128
-        rows.append(
-            [
-                f"TP {ranks}",
-                *(f"{joules[name] / tokens:.3f}" for name in joules),
-                f"{sum(joules.values()) / tokens:.3f}",
-            ]
-        )
-        total = np.sum(list(power.watts.values()), axis=0)
-        figure.add_scatter(x=power.edges_s[:-1], y=total, name=f"TP {ranks}, all", mode="lines")
-        figure.add_scatter(
-            x=power.edges_s[:-1], y=power.watts["accelerator"], name=f"TP {ranks}, accelerators", mode="lines",
-            line_dash="dot",
-        )  # fmt: skip
-        head = ("joules per output token", *joules, "all")
-    figure.update_xaxes(title="seconds")
-    figure.update_yaxes(title="W", rangemode="tozero")
-    figure.update_layout(title="Three pulses of load, 60 s apart: Llama-3.1-8B on RTX PRO 6000 and HBM2-PIM")
-    return table(head, rows), figure
 
 
 def shared_cache() -> str:

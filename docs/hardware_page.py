@@ -41,13 +41,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def simulated(spec: dict[str, Any], trace: Any, **options: Any) -> SimulatedDeployment:
-    """A deployment that is written out here."""
-    envelope = {"apiVersion": "hisearch/v1", "kind": "Deployment", "metadata": {"name": "page"}, "spec": spec}
+def simulated(
+    spec: dict[str, Any], trace: Any, *, host: dict[str, Any] | None = None, **options: Any
+) -> SimulatedDeployment:
+    """A deployment that is written out here; its pools may name ``./host.yaml``, which is ``host``."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "deployment.yaml"
-        path.write_text(dump_yaml(envelope), encoding="utf-8")
-        return simulate_deployment(path, trace, **options)
+        for kind, name, body in (("Deployment", "deployment", spec), ("Host", "host", host)):
+            envelope = {"apiVersion": "hisearch/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
+            if body is not None:
+                (Path(folder) / f"{name}.yaml").write_text(dump_yaml(envelope), encoding="utf-8")
+        return simulate_deployment(Path(folder) / "deployment.yaml", trace, **options)
 
 
 def law(model: str, accelerator: str, split: Parallelism, block: dict[str, Any]) -> DeviceWorker:
