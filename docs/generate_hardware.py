@@ -195,9 +195,10 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
         ("6 workers with as much CXL", 6, {"tiers": tier}),
         ("7 workers, HBM2-PIM beside each H100, a channel for each head", 7,
          {"devices": {**PIM_BLOCK, "schedule": "best"}}),
-        ("the same, heads striped over the channels", 7, {"devices": striped("hbm2-pim")}),
-        ("and on NVLink", 7, {"devices": {**striped("hbm2-pim"), "links": [NVLINK]}}),
-        ("LPDDR5-PIM beside each H100, striped", 7, {"devices": striped("lpddr5-pim")}),
+        ("the same, each head striped over 4 channels", 7, {"devices": striped("hbm2-pim", 4)}),
+        ("over 16 channels", 7, {"devices": striped("hbm2-pim", 16)}),
+        ("and on NVLink", 7, {"devices": {**striped("hbm2-pim", 16), "links": [NVLINK]}}),
+        ("LPDDR5-PIM beside each H100, over 4 channels", 7, {"devices": striped("lpddr5-pim", 4)}),
         ("KV cache in CXL memory", 7, {"devices": {"beside": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
     )  # fmt: skip
     rows, names, values = [], [], []
@@ -207,7 +208,7 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
             "engine": {"name": "vllm", "max_running_requests": 256}, **more,
         }  # fmt: skip
         router = {"policy": "cache_aware", "balance_abs_threshold": 16, "balance_rel_threshold": 1.1}
-        spec = {"model": "llama-3.1-70b", "profile": "roofline", "pools": [pool], "router": router}
+        spec = {"model": "llama-3.1-70b", "profile": "auto", "pools": [pool], "router": router}
 
         def at(load: float, spec: dict[str, Any] = spec) -> Any:
             return simulated(spec, trace, slo="long-context-chat", load=load).score

@@ -30,9 +30,9 @@ PIM_BLOCK: dict[str, Any] = {"beside": {"pim": {"device": "hbm2-pim"}}, "operato
 SCHEDULES = ("serial", "interleaved", "best")
 
 
-def striped(device: str) -> dict[str, Any]:
-    """Decode attention in PIM whose channels each hold a stripe of every head."""
-    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "mapping": "striped"}}, "schedule": "best"}
+def striped(device: str, channels: int) -> dict[str, Any]:
+    """Decode attention in PIM, each head of a request on so many channels."""
+    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "stripe_channels": channels}}, "schedule": "best"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

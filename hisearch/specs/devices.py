@@ -53,7 +53,7 @@ class PimSpec(Strict):
         description="Share of the internal rate that matrix-vector products attain: rows must be activated."
     )
     product_s: NonNegative = Field(
-        description="Fixed cost of one product in a channel: its vector is written, rows are filled in part, results read."
+        description="Fixed cost of one product in a channel: its vector is written, rows are filled in part."
     )
     mapping: PimMapping = Field(
         "heads",
