@@ -30,6 +30,8 @@ _SYNONYMS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _STACKED = {"MoE": (2, 4, 6), "QMoE": (2, 5, 8)}
 #: ``onnx.TensorProto`` data types of weights.
 _DTYPES: dict[int, DType] = {1: "fp32", 10: "fp16", 16: "bf16", 17: "fp8", 3: "int8", 22: "int4"}
+#: Formats by ``expert_weight_bits`` of QMoE.
+_PACKED: dict[int, DType] = {4: "int4", 8: "int8"}
 
 
 class OnnxError(ValueError):
@@ -154,7 +156,7 @@ def _stacked(path: Path, graph: Any) -> Iterator[tuple[int, int | str, str, Weig
             raise OnnxError(f"{path}: {node.name}: no weights of [experts, rows, columns] for its two matrices")
         bits = _attribute(node, "expert_weight_bits", 4) if node.op_type == "QMoE" else 0
         packed = 8 // bits if bits else 1
-        dtype: DType = {4: "int4", 8: "int8"}[bits] if bits else _DTYPES.get(held[0].data_type, "bf16")
+        dtype = _PACKED.get(bits) or _DTYPES.get(held[0].data_type, "bf16")
         first, second = (sorted((tensor.dims[1], tensor.dims[2] * packed)) for tensor in held[:2])
         common = set(first) & set(second)
         hidden = _hidden(path, node, graph, common)
