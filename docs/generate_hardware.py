@@ -32,7 +32,7 @@ from hardware_published import gpu_and_pim, npu_and_pim, pulses, tpu
 
 from hisearch.api.workload import load_trace
 from hisearch.latency.devices.breakdown import by_operator
-from hisearch.latency.devices.worker import Load
+from hisearch.latency.devices.work import Load
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.capacity import capacity
 

@@ -15,7 +15,8 @@ import plotly.graph_objects as go
 from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
-from hisearch.latency.devices.worker import DeviceWorker, Load
+from hisearch.latency.devices.work import Load
+from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.devices import DevicesSpec

@@ -20,8 +20,8 @@ from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
 from hisearch.latency.devices.mapping import operator_map, runs
-from hisearch.latency.devices.work import Work, attention_heads, decode_work, operator_work, prefill_work
-from hisearch.latency.devices.worker import DeviceWorker, Load, Product, ProductFamily
+from hisearch.latency.devices.work import Load, Work, attention_heads, decode_work, operator_work, prefill_work
+from hisearch.latency.devices.worker import DeviceWorker, Product, ProductFamily
 from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype

@@ -14,7 +14,7 @@ from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.memory import KV_SHARE, devices_memory
-from hisearch.latency.devices.worker import Load
+from hisearch.latency.devices.work import Load
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import PricedWorker
