@@ -21,6 +21,7 @@ SHIPPED = [(kind, name) for kind in KINDS for name in CATALOGUE.names(kind)]
 #: Billions of parameters, all and active, as the models' cards give them.
 PUBLISHED = {
     "gpt3-175b": (175.0, 175.0),
+    "gpt3-6.7b": (6.7, 6.7),
     "llama-3.1-8b": (8.03, 8.03),
     "llama-3.1-70b": (70.6, 70.6),
     "qwen2.5-7b": (7.62, 7.62),
