@@ -261,6 +261,9 @@ class DevicesSpec(Strict):
         for keypath, name in named:
             if name is not None and name not in known:
                 raise KeyedError(keypath, f"no device '{name}'; known: {', '.join(known)}")
+        for i, entry in enumerate(self.links):
+            if entry.between[0] == entry.between[1]:
+                raise KeyedError(("links", i, "between"), f"joins {entry.between[0]} with itself")
         missing = [operator for operator in OPERATORS if operator not in self.operators]
         if self.mapping == "by_hand" and self.others is None and missing:
             raise KeyedError(("operators",), f"no device for {', '.join(missing)}")
