@@ -180,7 +180,7 @@ def test_what_is_refused_names_the_operators():
         composed(WorkerDevices(spec, {"pim": PIM.model_copy(update={"link": None})}))
     with pytest.raises(ValidationError, match="joins pim with itself"):
         worker(beside=["pim"], links=[{"between": ["pim", "pim"], "link": PIM.link.model_dump()}])
-    with pytest.raises(DevicesRefused, match="devices.streamed: ffn runs on cpu, where its weights lie"):
+    with pytest.raises(DevicesRefused, match=r"devices\.streamed: ffn runs on cpu, where its weights lie"):
         composed(worker(beside=["cpu", "cxl"], operators={"ffn": "cpu"}, streamed=[{"device": "cxl", "layers": 4}]))
     with pytest.raises(DevicesRefused, match="40 layers are streamed of 32"):
         composed(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 40}]))
