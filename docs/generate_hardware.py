@@ -11,18 +11,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from hardware_page import (
-    CATALOGUE,
     IMAGES,
     PAGE,
     PIM_BLOCK,
     SCHEDULES,
-    batch,
     decode_s,
     draw,
     law,
@@ -31,40 +28,18 @@ from hardware_page import (
     striped,
     table,
 )
+from hardware_published import gpu_and_pim, npu_and_pim, pulses, tpu
 
 from hisearch.api.workload import load_trace
-from hisearch.hardware.power import base_parts
 from hisearch.latency.devices.breakdown import by_operator
-from hisearch.latency.devices.worker import Load
+from hisearch.latency.devices.work import Load
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.capacity import capacity
-from hisearch.score.components import component_power
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.trace import make_trace
 
 NVLINK = {
     "between": ["accelerator", "pim"],
     "link": {"kind": "nvlink", "bandwidth_bytes_per_s": 450e9, "latency_s": 2e-6},
 }
-
-
-def gpu_and_pim() -> str:
-    """Llama-3.1-8B on an A6000 with PIM and without: 256 requests of 128 in and 512 out."""
-    trace, rows = batch(256, 128, 512), []
-    engine = {"name": "vllm", "max_running_requests": 256}
-    base: tuple[float, float] = (0.0, 0.0)
-    for name, block in (("GPU", None), *((f"GPU + PIM, {s}", {**PIM_BLOCK, "schedule": s}) for s in SCHEDULES)):
-        pool = {"accelerator": "a6000", "engine": engine, "devices": block}
-        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace)
-        result = run.result
-        begun, end = (float(np.nanmax(getattr(result.requests, f))) for f in ("first_token_s", "finish_s"))
-        rate = 256 * 511 / (end - begun)
-        joules = (result.workers.energy_j.sum() + result.idle_w * result.makespan_s) / (256 * 512)
-        base = base if block is not None else (rate, joules)
-        rows.append(
-            [name, f"{rate:,.0f}", f"{rate / base[0]:.2f}", f"{joules * 1e3:.1f}", f"{joules / base[1] - 1:+.1%}"]
-        )
-    return table(("", "tokens/s after prefill", "of GPU", "mJ/token", "of GPU"), rows)
 
 
 def operators() -> str:
@@ -108,78 +83,6 @@ def crossover() -> tuple[str, go.Figure]:
     return table(("tokens/s at", *(str(n) for n in batches)), rows), figure
 
 
-def npu_and_pim() -> str:
-    """Four NeuPIMs-like NPUs with PIM and without, over parallelism mixes; 256 requests of two lengths."""
-    rows = []
-    inside = {**PIM_BLOCK, "beside": {"pim": {"device": "npu-hbm-pim"}}}
-    lengths = (("Alpaca", 12 + 56 / 2), ("ShareGPT", 80 + 296 / 2), ("4,096 tokens", 4096.0))
-    for split in (Parallelism(tensor=4), Parallelism(tensor=2, pipeline=2), Parallelism(pipeline=4)):
-        for name, context in lengths:
-            found = [
-                256 / decode_s(law("llama-3.1-8b", "npu-8x128x128", split, block), 256 / split.pipeline, context)
-                for block in ({}, *({**inside, "schedule": schedule} for schedule in SCHEDULES[:2]))
-            ]
-            cells = [f"{found[0]:,.0f}", *(f"{rate:,.0f} ({rate / found[0]:.2f})" for rate in found[1:])]
-            rows.append([f"TP {split.tensor}, PP {split.pipeline}", name, *cells])
-    return table(("4 NPUs", "lengths", "NPU, tokens/s", "+ PIM, serial", "+ PIM, interleaved"), rows)
-
-
-def tpu() -> str:
-    """300 requests of ShareGPT-like lengths at 10 a second on one TPU v6e."""
-    drawn = load_trace("sharegpt-closed-loop").arrays
-    lengths = {"input_tokens": drawn.input_tokens[:300], "output_tokens": drawn.output_tokens[:300]}
-    arrivals = np.cumsum(np.random.default_rng(0).exponential(0.1, 300))
-    trace = compile_trace(make_trace(arrival_s=arrivals, **lengths), "sharegpt-like")
-    rows = []
-    for accelerator in ("tpu-v6e", "a6000", "h100-sxm"):
-        pool = {"accelerator": accelerator, "engine": {"name": "vllm"}}
-        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace)
-        metrics = run.metrics
-        rate = float(lengths["output_tokens"].sum()) / run.result.makespan_s
-        rows.append(
-            [accelerator, f"{metrics['ttft_p99_s'] * 1e3:.0f}", f"{metrics['tpot_p50_s'] * 1e3:.1f}", f"{rate:,.0f}"]
-        )
-    return table(("accelerator", "TTFT p99, ms", "TPOT p50, ms", "output tokens/s"), rows)
-
-
-def pulses() -> tuple[str, go.Figure]:
-    """Power of a worker over three pulses of load, 60 s apart, by component."""
-    rng = np.random.default_rng(0)
-    arrivals = np.sort(np.concatenate([60.0 * i + rng.uniform(0, 12, 120) for i in range(3)]))
-    trace = compile_trace(
-        make_trace(arrival_s=arrivals, input_tokens=np.full(360, 1024), output_tokens=np.full(360, 128)), "pulses"
-    )
-    host = CATALOGUE.get("Host", "workstation-rtx-pro-6000-8").spec
-    rows, figure = [], go.Figure()
-    for ranks in (1, 2):
-        pool = {"accelerator": "rtx-pro-6000", "tensor_parallel": ranks, "engine": {"name": "vllm"}}
-        pool["devices"] = {**PIM_BLOCK, "schedule": "best"}
-        run = simulated({"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}, trace, log=True)
-        share = ranks / host.accelerators
-        parts = {name.removesuffix("_w"): watts for name, watts in asdict(base_parts(host, share)).items()}
-        rest = {"rest": host.base_w * share - sum(parts.values())}
-        power = component_power(run.result, run.plan.costs, 0.5, constant_w=parts | rest)
-        joules, tokens = power.joules(), 360 * 128
-        rows.append(
-            [
-                f"TP {ranks}",
-                *(f"{joules[name] / tokens:.3f}" for name in joules),
-                f"{sum(joules.values()) / tokens:.3f}",
-            ]
-        )
-        total = np.sum(list(power.watts.values()), axis=0)
-        figure.add_scatter(x=power.edges_s[:-1], y=total, name=f"TP {ranks}, all", mode="lines")
-        figure.add_scatter(
-            x=power.edges_s[:-1], y=power.watts["accelerator"], name=f"TP {ranks}, accelerators", mode="lines",
-            line_dash="dot",
-        )  # fmt: skip
-        head = ("joules per output token", *joules, "all")
-    figure.update_xaxes(title="seconds")
-    figure.update_yaxes(title="W", rangemode="tozero")
-    figure.update_layout(title="Three pulses of load, 60 s apart: Llama-3.1-8B on RTX PRO 6000 and HBM2-PIM")
-    return table(head, rows), figure
-
-
 def shared_cache() -> str:
     """Two workers with a host cache each, or one that they share: memory used and hit rates."""
     trace, rows = load_trace("chat-multiturn"), []
@@ -201,7 +104,7 @@ def shared_cache() -> str:
 
 
 def networks() -> str:
-    """One step on up to 2,048 devices, and what pricing it takes."""
+    """One step of 2,048 devices in several mixes, and what pricing it takes."""
     network = {
         "dimensions": [
             {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": 450e9, "latency_s": 1e-6},
@@ -210,36 +113,31 @@ def networks() -> str:
             {"topology": "ring", "ranks": 8, "bandwidth_bytes_per_s": 25e9, "latency_s": 5e-6},
         ]
     }  # fmt: skip
+    gpt3 = ((32, 1), (1, 32), (8, 8), (8, 32), (32, 32))
     mixes = (
-        ("llama-3.1-70b", Parallelism(tensor=64)), ("llama-3.1-70b", Parallelism(pipeline=64)),
-        ("llama-3.1-70b", Parallelism(tensor=8, pipeline=8)),
+        *(("gpt3-175b", Parallelism(tensor=tensor, pipeline=pipeline)) for tensor, pipeline in gpt3),
         ("deepseek-v3", Parallelism(tensor=1, attention_data=256, expert=256, pipeline=8)),
         ("deepseek-v3", Parallelism(tensor=8, attention_data=32, expert=256, pipeline=8)),
-    )  # fmt: skip
+    )
     rows = []
     for model, split in mixes:
         begun = time.perf_counter()
         worker = law(model, "h100-sxm", split, {"network": network})
-        step_s = decode_s(worker, 32, 2048)
+        step_s = decode_s(worker, 32, 1024)
         taken_s = time.perf_counter() - begun
         n = np.array([32.0])
-        shared = float(worker.collectives.layer_s(n)[0]) * worker.model.layers + float(
-            worker.collectives.embedding_s(n)[0]
-        )
-        rate = 32 * split.attention_data * split.pipeline / step_s
+        shared = float(worker.collectives.layer_s(n)[0]) * worker.model.layers
+        shared += float(worker.collectives.embedding_s(n)[0])
+        copies = 2048 // split.ranks
+        rate = 32 * split.attention_data * split.pipeline * copies / step_s
         rows.append([
             model, f"TP {split.tensor}, PP {split.pipeline}, DP attention {split.attention_data}, EP {split.expert}",
-            f"{split.ranks:,}", f"{step_s * 1e3:.1f}", f"{shared / step_s:.0%}", f"{rate:,.0f}", f"{taken_s * 1e3:.0f}",
+            f"{copies}", f"{step_s * 1e3:.1f}", f"{shared / step_s:.0%}", f"{rate:,.0f}", f"{taken_s * 1e3:.0f}",
         ])  # fmt: skip
     head = (
-        "model",
-        "mix",
-        "devices",
-        "pass of 32 decodes, ms",
-        "of it on the network",
-        "tokens/s, all",
+        "model", "mix", "workers", "pass of 32 decodes, ms", "of it on the network", "tokens/s, 2,048 devices",
         "priced in, ms",
-    )
+    )  # fmt: skip
     return table(head, rows)
 
 
@@ -292,9 +190,10 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
         ("6 workers with as much CXL", 6, {"tiers": tier}),
         ("7 workers, HBM2-PIM beside each H100, a channel for each head", 7,
          {"devices": {**PIM_BLOCK, "schedule": "best"}}),
-        ("the same, heads striped over the channels", 7, {"devices": striped("hbm2-pim")}),
-        ("and on NVLink", 7, {"devices": {**striped("hbm2-pim"), "links": [NVLINK]}}),
-        ("LPDDR5-PIM beside each H100, striped", 7, {"devices": striped("lpddr5-pim")}),
+        ("the same, each head striped over 4 channels", 7, {"devices": striped("hbm2-pim", 4)}),
+        ("over 16 channels", 7, {"devices": striped("hbm2-pim", 16)}),
+        ("and on NVLink", 7, {"devices": {**striped("hbm2-pim", 16), "links": [NVLINK]}}),
+        ("LPDDR5-PIM beside each H100, over 4 channels", 7, {"devices": striped("lpddr5-pim", 4)}),
         ("KV cache in CXL memory", 7, {"devices": {"beside": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
     )  # fmt: skip
     rows, names, values = [], [], []
@@ -304,7 +203,7 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
             "engine": {"name": "vllm", "max_running_requests": 256}, **more,
         }  # fmt: skip
         router = {"policy": "cache_aware", "balance_abs_threshold": 16, "balance_rel_threshold": 1.1}
-        spec = {"model": "llama-3.1-70b", "profile": "roofline", "pools": [pool], "router": router}
+        spec = {"model": "llama-3.1-70b", "profile": "auto", "pools": [pool], "router": router}
 
         def at(load: float, spec: dict[str, Any] = spec) -> Any:
             return simulated(spec, trace, slo="long-context-chat", load=load).score

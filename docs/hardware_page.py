@@ -15,7 +15,8 @@ import plotly.graph_objects as go
 from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
-from hisearch.latency.devices.worker import DeviceWorker, Load
+from hisearch.latency.devices.work import Load
+from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.devices import DevicesSpec
@@ -30,9 +31,9 @@ PIM_BLOCK: dict[str, Any] = {"beside": {"pim": {"device": "hbm2-pim"}}, "operato
 SCHEDULES = ("serial", "interleaved", "best")
 
 
-def striped(device: str) -> dict[str, Any]:
-    """Decode attention in PIM whose channels each hold a stripe of every head."""
-    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "mapping": "striped"}}, "schedule": "best"}
+def striped(device: str, channels: int) -> dict[str, Any]:
+    """Decode attention in PIM, each head of a request on so many channels."""
+    return {**PIM_BLOCK, "beside": {"pim": {"device": device, "stripe_channels": channels}}, "schedule": "best"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -41,13 +42,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def simulated(spec: dict[str, Any], trace: Any, **options: Any) -> SimulatedDeployment:
-    """A deployment that is written out here."""
-    envelope = {"apiVersion": "hisearch/v1", "kind": "Deployment", "metadata": {"name": "page"}, "spec": spec}
+def simulated(
+    spec: dict[str, Any], trace: Any, *, host: dict[str, Any] | None = None, **options: Any
+) -> SimulatedDeployment:
+    """A deployment that is written out here; its pools may name ``./host.yaml``, which is ``host``."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "deployment.yaml"
-        path.write_text(dump_yaml(envelope), encoding="utf-8")
-        return simulate_deployment(path, trace, **options)
+        for kind, name, body in (("Deployment", "deployment", spec), ("Host", "host", host)):
+            envelope = {"apiVersion": "hisearch/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
+            if body is not None:
+                (Path(folder) / f"{name}.yaml").write_text(dump_yaml(envelope), encoding="utf-8")
+        return simulate_deployment(Path(folder) / "deployment.yaml", trace, **options)
 
 
 def law(model: str, accelerator: str, split: Parallelism, block: dict[str, Any]) -> DeviceWorker:

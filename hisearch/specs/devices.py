@@ -44,12 +44,23 @@ class PimSpec(Strict):
     channel_bytes: Positive = Field(description="Memory of a channel.")
     channel_bytes_per_s: Positive = Field(description="What a channel moves over its pins.")
     internal_speedup: Positive = Field(description="What its banks read for their units, as a multiple of that.")
-    flops_per_byte: Positive = Field(1.0, description="FLOPs of the units for each byte read so.")
-    efficiency: Fraction = Field(description="Share of the internal rate that a matrix-vector product attains.")
-    product_s: NonNegative = Field(description="Fixed cost of one product in a channel: row activation, commands.")
+    flops_per_byte: Positive = Field(
+        1.0,
+        description="FLOPs of the units for each byte read so; 1: a 16-bit element meets one vector at a time, and a "
+        "matrix is read again for each further one.",
+    )
+    efficiency: Fraction = Field(
+        description="Share of the internal rate that matrix-vector products attain: rows must be activated."
+    )
+    product_s: NonNegative = Field(
+        description="Fixed cost of one product in a channel: its vector is written, rows are filled in part."
+    )
     mapping: PimMapping = Field(
         "heads",
         description="What one channel holds: the KV of a head of a request, of a request, or a stripe of everything.",
+    )
+    stripe_channels: Count = Field(
+        1, description="heads, requests: channels over which the KV of one is striped; each pays product_s."
     )
 
 
@@ -103,6 +114,9 @@ class BesideSpec(Strict):
     count: Count = Field(1, description="So many beside each accelerator, working as one: links add up.")
     mapping: PimMapping | None = Field(
         None, description="PIM: what a channel holds, as a Device's pim.mapping, whose own where absent."
+    )
+    stripe_channels: Count | None = Field(
+        None, description="PIM: channels of one head or request, as a Device's pim.stripe_channels, likewise."
     )
 
 
@@ -247,6 +261,9 @@ class DevicesSpec(Strict):
         for keypath, name in named:
             if name is not None and name not in known:
                 raise KeyedError(keypath, f"no device '{name}'; known: {', '.join(known)}")
+        for i, entry in enumerate(self.links):
+            if entry.between[0] == entry.between[1]:
+                raise KeyedError(("links", i, "between"), f"joins {entry.between[0]} with itself")
         missing = [operator for operator in OPERATORS if operator not in self.operators]
         if self.mapping == "by_hand" and self.others is None and missing:
             raise KeyedError(("operators",), f"no device for {', '.join(missing)}")

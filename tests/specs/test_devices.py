@@ -68,12 +68,12 @@ def test_a_device_of_ones_own_goes_along(tmp_path):
 
 
 def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
-    """Measured tables on one side and the roofline on the other would decide a search by themselves."""
+    """Measured tables on one side and another law on the other would decide a search by themselves."""
     folder = tmp_path / "spaces"
     folder.mkdir()
     space = (shipped_root() / "spaces" / "pim-cxl-or-gpu.yaml").read_text()
     (folder / "mine.yaml").write_text(
-        space.replace("pim-cxl-or-gpu", "mine").replace("profile: roofline", "profile: ./measured.yaml")
+        space.replace("pim-cxl-or-gpu", "mine").replace("profile: auto", "profile: ./measured.yaml")
     )
     tables = (shipped_root() / "profiles" / "latency" / "vllm-tables-rtx-pro-6000.yaml").read_text()
     (folder / "measured.yaml").write_text(
@@ -83,7 +83,7 @@ def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
     with pytest.raises(SpecError, match="name a profile of another estimator") as error:
         load_study("pim-cxl-or-gpu", settings, Catalogue(shipped_root()))
     assert error.value.key == "spec.profile"
-    assert error.value.line == space[: space.index("profile: roofline")].count("\n") + 1
+    assert error.value.line == space[: space.index("profile: auto")].count("\n") + 1
 
 
 def test_a_space_of_devices_is_looked_up():

@@ -8,6 +8,13 @@ import pytest
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 
+from hisearch.latency.estimators.roofline import RooflineEstimator  # noqa: E402
+from hisearch.latency.parameters import parameter_count  # noqa: E402
+from hisearch.latency.priced import PricedWorker  # noqa: E402
+from hisearch.latency.sharding import Parallelism  # noqa: E402
+from hisearch.latency.step_cost import decode_step_seconds  # noqa: E402
+from hisearch.specs.catalogue import Catalogue  # noqa: E402
+from hisearch.specs.deployment import EngineSpec  # noqa: E402
 from hisearch.specs.onnx_model import OnnxError, read_onnx  # noqa: E402
 
 HIDDEN, HEADS, KV_HEADS, WIDTH, FFN, VOCABULARY = 64, 8, 2, 16, 96, 500
@@ -51,6 +58,173 @@ def test_a_decoder_is_read_by_its_products(tmp_path, gemm, attention):
     assert (model.attention_heads, model.kv_heads, model.head_dim) == (HEADS, KV_HEADS, WIDTH)
     assert model.gated_ffn
     assert model.weight_dtype == "bf16"
+
+
+EXPERTS, CHOSEN, EXPERT_FFN, SHARED_FFN = 4, 2, 48, 32
+
+
+class Graph:
+    """A graph with experts, put together part by part."""
+
+    def __init__(self) -> None:
+        kind, self.helper = onnx.TensorProto.BFLOAT16, onnx.helper
+        self.tensors = [
+            self.helper.make_tensor("embed", kind, (VOCABULARY, HIDDEN), b"\0" * 2 * VOCABULARY * HIDDEN, raw=True)
+        ]
+        self.nodes = [self.helper.make_node("Gather", ["embed", "ids"], ["x"])]
+
+    def weight(self, name: str, dims: tuple[int, ...], kind: int = onnx.TensorProto.BFLOAT16, width: int = 2) -> str:
+        size = width * int(onnx.numpy_helper.np.prod(dims))
+        self.tensors.append(self.helper.make_tensor(name, kind, dims, b"\0" * size, raw=True))
+        return name
+
+    def product(self, layer: int, name: str, dims: tuple[int, int]) -> None:
+        label = f"/model/layers.{layer}/{name}/MatMul"
+        self.nodes.append(
+            self.helper.make_node("MatMul", ["x", self.weight(f"w {layer} {name}", dims)], [label], name=label)
+        )
+
+    def attention(self, layer: int) -> None:
+        for name, dims in SHAPES.items():
+            if "self_attn" in name:
+                self.product(layer, name, dims)
+
+    def dense(self, layer: int) -> None:
+        for name, dims in SHAPES.items():
+            if "mlp" in name:
+                self.product(layer, name, dims)
+
+    def experts(self, layer: int, names=("gate_proj", "up_proj", "down_proj"), count=EXPERTS, width=EXPERT_FFN) -> None:
+        for expert in range(count):
+            for name, dims in zip(names, ((HIDDEN, width), (HIDDEN, width), (width, HIDDEN)), strict=True):
+                self.product(layer, f"mlp/experts.{expert}/{name}", dims)
+
+    def shared(self, layer: int) -> None:
+        for name, dims in (("gate_proj", (HIDDEN, SHARED_FFN)), ("up_proj", (HIDDEN, SHARED_FFN)),
+                           ("down_proj", (SHARED_FFN, HIDDEN))):  # fmt: skip
+            self.product(layer, f"mlp/shared_expert/{name}", dims)
+
+    def top_k(self, layer: int, k: int = CHOSEN) -> None:
+        self.tensors.append(self.helper.make_tensor(f"k {layer}", onnx.TensorProto.INT64, (1,), [k]))
+        self.nodes.append(
+            self.helper.make_node("TopK", ["x", f"k {layer}"], ["a", "b"], name=f"/model/layers.{layer}/mlp/TopK")
+        )
+
+    def stacked(self, layer: int, weights: list[str | None], operator: str = "MoE", **attributes: int) -> None:
+        inputs = ["x", "router", *("" if name is None else name for name in weights)]
+        name = f"/model/layers.{layer}/moe/{operator}"
+        self.nodes.append(
+            self.helper.make_node(operator, inputs, ["y"], name=name, domain="com.microsoft", k=CHOSEN, **attributes)
+        )
+
+    def read(self, folder: Path, **options):
+        path = folder / "experts.onnx"
+        onnx.save(
+            self.helper.make_model(self.helper.make_graph(self.nodes, "experts", [], [], self.tensors)), str(path)
+        )
+        return read_onnx(path, max_context_tokens=4096, head_dim=WIDTH, **options)
+
+
+def test_experts_one_by_one_behind_a_dense_layer(tmp_path):
+    made = Graph()
+    for layer in range(3):
+        made.attention(layer)
+        if layer == 0:
+            made.dense(layer)
+            continue
+        made.experts(layer)
+        made.shared(layer)
+        made.top_k(layer)
+    model = made.read(tmp_path)
+    assert model.moe.model_dump() == {
+        "experts": EXPERTS, "experts_per_token": CHOSEN, "expert_intermediate_size": EXPERT_FFN, "shared_experts": 1,
+        "shared_intermediate_size": SHARED_FFN, "leading_dense_layers": 1,
+    }  # fmt: skip
+    assert (model.layers, model.intermediate_size, model.hidden_size, model.gated_ffn) == (3, FFN, HIDDEN, True)
+
+
+def test_mixtrals_names_and_experts_per_token_given(tmp_path):
+    made = Graph()
+    for layer in range(2):
+        made.attention(layer)
+        made.experts(layer, names=("w1", "w3", "w2"))
+    with pytest.raises(OnnxError, match="how many experts a token uses; give experts_per_token"):
+        made.read(tmp_path)
+    model = made.read(tmp_path, experts_per_token=3)
+    assert (model.moe.experts, model.moe.experts_per_token, model.intermediate_size) == (EXPERTS, 3, 0)
+    with pytest.raises(OnnxError, match="uses 5 experts, but a layer has 4"):
+        made.read(tmp_path, experts_per_token=5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_stacked_experts_of_onnx_runtime(tmp_path, fused, turned):
+    made = Graph()
+    wide = 2 * EXPERT_FFN if fused else EXPERT_FFN
+    for layer in range(2):
+        made.attention(layer)
+        first, second = (HIDDEN, wide), (EXPERT_FFN, HIDDEN)
+        if turned:
+            first, second = first[::-1], second[::-1]
+        one, two = (made.weight(f"{n} {layer}", (EXPERTS, *dims)) for n, dims in (("fc1", first), ("fc2", second)))
+        three = None if fused else made.weight(f"fc3 {layer}", (EXPERTS, *first))
+        made.stacked(layer, [one, None, two, None, three])
+    model = made.read(tmp_path)
+    assert (model.moe.experts, model.moe.experts_per_token, model.moe.expert_intermediate_size) == (4, 2, EXPERT_FFN)
+    assert (model.weight_dtype, model.gated_ffn) == ("bf16", True)
+
+
+def test_stacked_experts_of_four_bits_are_packed_by_two(tmp_path):
+    made, kind = Graph(), onnx.TensorProto.UINT8
+    made.attention(0)
+    one = made.weight("fc1", (EXPERTS, 2 * EXPERT_FFN, HIDDEN // 2), kind, 1)
+    two = made.weight("fc2", (EXPERTS, HIDDEN, EXPERT_FFN // 2), kind, 1)
+    made.stacked(0, [one, "s1", None, two, "s2"], "QMoE", expert_weight_bits=4)
+    model = made.read(tmp_path)
+    assert (model.weight_dtype, model.moe.expert_intermediate_size, model.gated_ffn) == ("int4", EXPERT_FFN, True)
+
+
+def test_experts_that_differ_are_refused(tmp_path):
+    made = Graph()
+    for layer in range(2):
+        made.attention(layer)
+        made.experts(layer, width=EXPERT_FFN * (layer + 1))
+    with pytest.raises(OnnxError, match="expert 0's gate_proj of layer 1"):
+        made.read(tmp_path)
+    made = Graph()
+    for layer in range(2):
+        made.attention(layer)
+        made.experts(layer, count=EXPERTS + layer)
+    with pytest.raises(OnnxError, match="different experts are not read; experts by layer"):
+        made.read(tmp_path, experts_per_token=2)
+    made = Graph()
+    made.attention(0)
+    made.stacked(0, [made.weight("fc1", (EXPERTS, 7, 9)), None, made.weight("fc2", (EXPERTS, 9, 7))])
+    with pytest.raises(OnnxError, match="no dimension of its weights is the width of o_proj"):
+        made.read(tmp_path)
+
+
+def test_a_graph_with_experts_has_a_price(tmp_path):
+    """What is read is a model like any other: it has as many parameters as the graph's products, and a step's price."""
+    made = Graph()
+    for layer in range(2):
+        made.attention(layer)
+        made.experts(layer)
+        made.top_k(layer)
+    model = made.read(tmp_path)
+    assert (
+        parameter_count(model)
+        == 2
+        * (HIDDEN * (HEADS + 2 * KV_HEADS) * WIDTH + HEADS * WIDTH * HIDDEN + EXPERTS * (3 * EXPERT_FFN + 1) * HIDDEN)
+        + 2 * VOCABULARY * HIDDEN
+        + 5 * HIDDEN
+    )
+    catalogue = Catalogue()
+    accelerator = catalogue.get("Accelerator", "h100-sxm").spec
+    priced = PricedWorker(model, accelerator, Parallelism(1), None, "bf16", EngineSpec(name="vllm"), 64, 8, 4096)
+    profile = catalogue.get("LatencyProfile", "roofline").spec
+    costs = RooflineEstimator("roofline", profile).compile(priced).seconds
+    assert decode_step_seconds(costs, 4, 400) > 0.0
 
 
 def test_what_a_graph_does_not_say_is_asked_for(tmp_path):

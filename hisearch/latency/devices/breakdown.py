@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.devices.worker import DeviceWorker, Load
+from hisearch.latency.devices.work import Load
+from hisearch.latency.devices.worker import DeviceWorker
 
 #: What a stage without an operator is.
 TRANSFER = "transfers"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimLaw, SheetLaw, SystolicLaw, UseLaw
+from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimEnergy, PimLaw, SheetLaw, SystolicLaw
 from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
 from hisearch.latency.estimators.roofline import sheet_peaks
 from hisearch.specs.base import DType
-from hisearch.specs.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec
+from hisearch.specs.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec, PimSpec
 from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
 from hisearch.specs.profile import Efficiency, LatencyProfileSpec
 
@@ -96,15 +96,16 @@ def beside_device(name: str, spec: DeviceSpec, entry: BesideSpec, kv_heads: int)
         DevicesRefused: the entry maps channels that the device does not have.
     """
     count = entry.count
-    if entry.mapping is not None and spec.pim is None:
-        raise DevicesRefused(f"beside.{name}.mapping", f"{entry.device} has no channels of PIM to map")
+    for key in ("mapping", "stripe_channels"):
+        if getattr(entry, key) is not None and spec.pim is None:
+            raise DevicesRefused(f"beside.{name}.{key}", f"{entry.device} has no channels of PIM to map")
     bandwidth = spec.memory_bandwidth_bytes_per_s * count
     seconds: Law | None = None
     joules: Law | None = None
     if spec.pim is not None:
-        mapping = entry.mapping if entry.mapping is not None else spec.pim.mapping
-        seconds = PimLaw(spec.pim.model_copy(update={"mapping": mapping}), count, kv_heads)
-        joules = UseLaw(spec.internal_j_per_byte, spec.flop_j)
+        pim = _mapped_pim(name, spec.pim, entry)
+        seconds = PimLaw(pim, count, kv_heads)
+        joules = PimEnergy(pim, spec.internal_j_per_byte, spec.flop_j)
     elif spec.systolic is not None:
         arrays = spec.systolic.model_copy(
             update={
@@ -123,6 +124,17 @@ def beside_device(name: str, spec: DeviceSpec, entry: BesideSpec, kv_heads: int)
         seconds = SheetLaw(peaks, dict.fromkeys(ALL_KINDS, rate))
         joules = _peak_law(peaks, bandwidth, count * (spec.active_w - spec.idle_w))
     return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte)
+
+
+def _mapped_pim(name: str, pim: PimSpec, entry: BesideSpec) -> PimSpec:
+    """PIM whose channels hold what the entry says, or what is its own."""
+    asked = {key: getattr(entry, key) for key in ("mapping", "stripe_channels") if getattr(entry, key) is not None}
+    mapped, channels = pim.model_copy(update=asked), pim.channels * entry.count
+    if mapped.stripe_channels > channels:
+        raise DevicesRefused(
+            f"beside.{name}.stripe_channels", f"is {mapped.stripe_channels}, but there are {channels} channels"
+        )
+    return mapped
 
 
 def links_of(worker: WorkerDevices) -> dict[frozenset[str], LinkSpec]:

@@ -42,11 +42,16 @@ class CollectiveLaw:
         total = self._all_reduce_s(self._payload(tokens), split.tensor)
         if self.once:
             return np.asarray(total)
+        return np.asarray(total + self.shared_layer_s(tokens))
+
+    def shared_layer_s(self, tokens: F8) -> F8:
+        """Of one layer, around its FFN: all attention groups take part."""
+        split = self.split
         if self.network is not None and split.expert > 1:
-            return np.asarray(total + 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor))
+            return 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor)
         if split.attention_data == 1:
-            return np.asarray(total + self._all_reduce_s(self._payload(tokens), split.tensor))
-        return np.asarray(total + 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks))
+            return self._all_reduce_s(self._payload(tokens), split.tensor)
+        return 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks)
 
     def embedding_s(self, tokens: F8) -> F8:
         """Of the embedding, and of handing on between stages of the pipeline."""

@@ -20,8 +20,8 @@ from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
 from hisearch.latency.devices.mapping import operator_map, runs
-from hisearch.latency.devices.work import Work, attention_heads, decode_work, operator_work, prefill_work
-from hisearch.latency.devices.worker import DeviceWorker, Load, Product, ProductFamily
+from hisearch.latency.devices.work import Load, Work, attention_heads, decode_work, operator_work, prefill_work
+from hisearch.latency.devices.worker import DeviceWorker, Product, ProductFamily
 from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype
@@ -118,7 +118,7 @@ def compose(
         plain,
         map=chosen,
         kv=kv,
-        streamed=_streamed(spec, plain),
+        streamed=_streamed(spec, plain, chosen),
         expert_loads=_expert_loads(spec, model, split),
     )
     _check_links(mapped)
@@ -211,7 +211,9 @@ def _check_experts(spec: DevicesSpec, worker: DeviceWorker) -> None:
         raise DevicesRefused("experts.offload.run", f"{offload.device} has no law for experts")
 
 
-def _streamed(spec: DevicesSpec, worker: DeviceWorker) -> tuple[tuple[int, float, str], ...]:
+def _streamed(
+    spec: DevicesSpec, worker: DeviceWorker, chosen: Mapping[OperatorName, str]
+) -> tuple[tuple[int, float, str], ...]:
     """(layers, bytes of a layer on a rank, device) of every entry."""
     layers = worker.model.layers
     asked = sum(entry.layers for entry in spec.streamed)
@@ -221,6 +223,9 @@ def _streamed(spec: DevicesSpec, worker: DeviceWorker) -> tuple[tuple[int, float
     for entry in spec.streamed:
         if entry.device == ACCELERATOR:
             raise DevicesRefused("streamed", "weights on the accelerator itself are not streamed")
+        for operator in entry.operators:
+            if chosen.get(operator, ACCELERATOR) != ACCELERATOR:
+                raise DevicesRefused("streamed", f"{operator} runs on {chosen[operator]}, where its weights lie")
         found.append((entry.layers, layer_weight_bytes(worker, set(entry.operators)), entry.device))
     return tuple(found)
 

@@ -8,10 +8,11 @@ Systolic    max(cycles / clock, bytes / (bandwidth * e)) + launch, weights stati
                 cycles = ceil(groups * ceil(inputs / R) * ceil(outputs / C) / arrays) * max(rows, R) + R + C
             Activations that exceed the scratchpad are cut into ceil(rows * inputs * 2 / scratchpad) parts, each of
             which reads the weights again. Operators without a product run on the vector unit.
-PIM         the busiest channel's products: max(bytes / (B_in * e), flops / (B_in * f)) + product_s each, with B_in the
-            internal rate of a channel. Attention maps by head, by request, or striped over all channels; products of
-            weights are striped. Each of a product's rows is a matrix-vector product. Operators without a product pass
-            the pins: bytes / B.
+PIM         the busiest channel's products: max(bytes, flops / f) / (B_in * e) + product_s each, with B_in the internal
+            rate of a channel. Each row of a product is a matrix-vector product of its own, which reads the matrix
+            again and pays for its vector and commands: so do queries that share a KV head. Attention maps by head or
+            by request, over one channel each or s of them, or is striped over all; products of weights are striped.
+            Operators without a product pass the pins: bytes / B. Joules go by the bytes that are read inside.
 Source of the systolic law: Samajdar et al., "A systematic methodology for characterizing scalability of DNN
 accelerators using SCALE-Sim" (ISPASS 2020), with weight loading hidden by double buffering. Of the PIM law: Heo et al.,
 "NeuPIMs" (ASPLOS 2024), section 5, and Lee et al., "Hardware architecture and software stack for PIM based on
@@ -20,7 +21,7 @@ commercial DRAM technology" (ISCA 2021).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -124,30 +125,34 @@ class PimLaw:
         spec, channels = self.spec, self.spec.channels * self.count
         if work.kind == "elementwise":
             return np.asarray(work.moved_bytes / (spec.channel_bytes_per_s * channels))
-        rate = spec.channel_bytes_per_s * spec.internal_speedup
-        busy = np.maximum(work.moved_bytes / (rate * spec.efficiency), work.flops / (rate * spec.flops_per_byte))
+        busy = bytes_inside(spec, work) / (spec.channel_bytes_per_s * spec.internal_speedup * spec.efficiency)
         if work.kind == "product" or spec.mapping == "striped":
-            products = work.groups * (work.rows if work.kind == "product" else 1.0)
-            return np.asarray(busy / channels + products * spec.product_s)
-        units = work.groups / 2.0 / (1.0 if spec.mapping == "heads" else self.kv_heads)
-        each = 2.0 * (1.0 if spec.mapping == "heads" else self.kv_heads)
-        busiest = np.ceil(units / channels)
-        share = np.where(units > 0, busiest / np.maximum(units, 1e-9), 0.0)
-        return np.asarray(busy * share + busiest * each * spec.product_s)
+            return np.asarray(busy / channels + work.groups * work.rows * spec.product_s)
+        heads = 1.0 if spec.mapping == "heads" else float(self.kv_heads)
+        # Scores and outputs are two groups of products.
+        units = work.groups / 2.0 / heads
+        busiest = np.ceil(units * spec.stripe_channels / channels)
+        one = busy / np.maximum(units * spec.stripe_channels, 1e-9) + 2.0 * heads * work.rows * spec.product_s
+        return np.asarray(busiest * one)
 
 
 @dataclass(frozen=True)
-class UseLaw:
-    """Joules by what is moved and computed."""
+class PimEnergy:
+    """Joules by the bytes that PIM reads inside, and by its FLOPs."""
 
+    spec: PimSpec
     j_per_byte: float
     j_per_flop: float
-    kinds: frozenset[WorkKind] = field(default=ALL_KINDS)
 
     def knows(self, kind: WorkKind) -> bool:
         """See ``Law``."""
-        return kind in self.kinds
+        return kind in ALL_KINDS
 
     def cost(self, work: Work) -> F8:
         """See ``Law``."""
-        return np.asarray(work.moved_bytes * self.j_per_byte + work.flops * self.j_per_flop)
+        return np.asarray(bytes_inside(self.spec, work) * self.j_per_byte + work.flops * self.j_per_flop)
+
+
+def bytes_inside(spec: PimSpec, work: Work) -> F8:
+    """Bytes that PIM's banks read for its units: a matrix once for each vector that the units do not hold at once."""
+    return np.maximum(work.moved_bytes, work.flops / spec.flops_per_byte)

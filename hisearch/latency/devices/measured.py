@@ -7,6 +7,8 @@ Columns of the file, in any order:
                 or prefill_attention, decode_attention
     tokens      of the step; sequences for lm_head and decode_attention; new tokens of one chunk for prefill_attention
     context     for attention: tokens that decodes read in all, or tokens before the chunk; else empty
+    context_each    optional, for decode_attention in place of context: tokens that each decode reads, as profilers
+                sweep batches and lengths
     latency_s   of one layer on one rank, launch included
     tensor_parallel   optional: ranks of the rows; those of other numbers of ranks are left out
 
@@ -36,10 +38,24 @@ class OperatorFileError(ValueError):
 
 
 @dataclass(frozen=True)
+class PerDecode:
+    """Latencies by decodes and the context of each, asked for by decodes and the context of all."""
+
+    grid: Grid
+
+    def __call__(self, decodes: F8, context: F8) -> F8:
+        """Same shape as the arguments."""
+        return self.grid(decodes, context / np.maximum(decodes, 1e-9))
+
+
+Table = Curve | Grid | PerDecode
+
+
+@dataclass(frozen=True)
 class MeasuredLaw:
     """Measured operators, and a law for the others; None where there is none."""
 
-    tables: dict[str, Curve | Grid]
+    tables: dict[str, Table]
     other: Law | None
 
     def knows(self, kind: WorkKind) -> bool:
@@ -49,7 +65,7 @@ class MeasuredLaw:
     def cost(self, work: Work) -> F8:
         """See ``Law``."""
         table = self.tables.get(work.name)
-        if isinstance(table, Grid):
+        if isinstance(table, Grid | PerDecode):
             return table(work.units, work.context)
         if table is not None:
             return table(work.units)
@@ -58,13 +74,15 @@ class MeasuredLaw:
         return self.other.cost(work)
 
 
-def read_operators(path: Path, tensor_parallel: int) -> dict[str, Curve | Grid]:
+def read_operators(path: Path, tensor_parallel: int) -> dict[str, Table]:
     """Tables by operator.
 
     Raises:
-        OperatorFileError: a column is missing, a cell is no number, attention lacks a pair, nothing is of these ranks.
+        OperatorFileError: a column is missing, a cell is no number, attention lacks a pair or has contexts of both
+            kinds, nothing is of these ranks.
     """
     points: dict[str, dict[tuple[float, float], float]] = {}
+    each: set[bool] = set()
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -76,14 +94,23 @@ def read_operators(path: Path, tensor_parallel: int) -> dict[str, Curve | Grid]:
                 if row.get("tensor_parallel") and int(_number(row["tensor_parallel"], where)) != tensor_parallel:
                     continue
                 name = row["operator"]
-                context = _number(row["context"], where) if name in ATTENTION else 0.0
+                own = bool(row.get("context_each")) and name == "decode_attention"
+                context = _number(row["context_each" if own else "context"], where) if name in ATTENTION else 0.0
+                if name == "decode_attention":
+                    each.add(own)
                 at = (_number(row["tokens"], where), context)
                 points.setdefault(name, {})[at] = _number(row["latency_s"], where)
     except OSError as error:
         raise OperatorFileError(f"{path}: {error.strerror}") from None
     if not points:
         raise OperatorFileError(f"{path}: no rows of tensor_parallel {tensor_parallel}")
-    return {name: _table(path, name, found) for name, found in points.items()}
+    if len(each) > 1:
+        raise OperatorFileError(f"{path}: decode_attention has rows with context_each, and rows without")
+    tables: dict[str, Table] = {name: _table(path, name, found) for name, found in points.items()}
+    decodes = tables.get("decode_attention")
+    if each == {True} and isinstance(decodes, Grid):
+        tables["decode_attention"] = PerDecode(decodes)
+    return tables
 
 
 def _table(path: Path, name: str, points: dict[tuple[float, float], float]) -> Curve | Grid:

@@ -53,18 +53,22 @@ def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: A
     if composed.apart is not None:
         return _apart(worker, composed, composed.apart, accelerator)
     weights = dict.fromkeys(worker.devices, 0.0)
-    layers = composed.model.layers
+    # A rank holds the layers of its stage of the pipeline, and its share of the LM head.
+    stages = composed.collectives.split.pipeline
+    layers = composed.model.layers / stages
     families: tuple[OperatorName, ...] = ("projections", "ffn", "experts")
     for family in families:
         name = composed.map.get(family, ACCELERATOR)
         if name != ACCELERATOR:
             weights[name] += layers * layer_weight_bytes(composed, {family})
     if composed.map["lm_head"] != ACCELERATOR:
-        weights[composed.map["lm_head"]] += sum(product.op.weight_bytes for product in composed.sequence_products)
+        weights[composed.map["lm_head"]] += (
+            sum(product.op.weight_bytes for product in composed.sequence_products) / stages
+        )
     kept = 0.0
     for count, moved, name in composed.streamed:
-        weights[name] += count * moved
-        kept = max(kept, min(STREAM_BUFFERS, count) * moved)
+        weights[name] += count / stages * moved
+        kept = max(kept, min(STREAM_BUFFERS, count / stages) * moved)
     offload = composed.spec.experts.offload if composed.spec.experts is not None else None
     if offload is not None and composed.expert_loads is not None:
         held = max(len(rank) for rank in composed.expert_loads.dealt)

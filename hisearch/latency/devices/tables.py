@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hisearch.latency.costs import StepCosts, knots_up_to, octaves
-from hisearch.latency.devices.worker import Load
+from hisearch.latency.devices.work import Load
 from hisearch.latency.operators import F8, attention_pairs
 
 Step = Callable[[Load], F8]

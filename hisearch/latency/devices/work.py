@@ -53,6 +53,21 @@ class Work(NamedTuple):
     context: F8
 
 
+class Load(NamedTuple):
+    """Loads of a step (see the module's notation), arrays of a common shape."""
+
+    tokens: F8
+    prompt: F8
+    before: F8
+    sequences: F8
+    context: F8
+
+    def part(self, jobs: F8 | float) -> Load:
+        """The mean of ``jobs`` alike parts: each prompt token of it sees as many tokens as in the whole."""
+        before = self.before + self.prompt * (1.0 - 1.0 / jobs) / 2.0
+        return Load(self.tokens / jobs, self.prompt / jobs, before, self.sequences / jobs, self.context / jobs)
+
+
 class AttentionHeads(NamedTuple):
     """Heads of one rank: KV heads, queries that share one, and the width of a head (MLA's latent counts as one)."""
 

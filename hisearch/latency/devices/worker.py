@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from hisearch.latency.devices.build import Device, DevicesRefused
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.flow import Stage, overlapped_s, serial_s
-from hisearch.latency.devices.work import AttentionHeads, Work, decode_work, operator_work, prefill_work
+from hisearch.latency.devices.work import AttentionHeads, Load, Work, decode_work, operator_work, prefill_work
 from hisearch.latency.operators import ACTIVATION_BYTES, F8, AttentionShape, Operator
 from hisearch.latency.parameters import Matrix
 from hisearch.specs.base import DType
@@ -43,21 +43,6 @@ ProductFamily = OperatorName | Literal["elementwise"]
 
 #: Products of attention that come after it; the others come before.
 AFTER_ATTENTION = frozenset({"o_proj", "linear_out_proj"})
-
-
-class Load(NamedTuple):
-    """Loads of a step (see the module's notation), arrays of a common shape."""
-
-    tokens: F8
-    prompt: F8
-    before: F8
-    sequences: F8
-    context: F8
-
-    def part(self, jobs: F8 | float) -> Load:
-        """The mean of ``jobs`` alike parts: each prompt token of it sees as many tokens as in the whole."""
-        before = self.before + self.prompt * (1.0 - 1.0 / jobs) / 2.0
-        return Load(self.tokens / jobs, self.prompt / jobs, before, self.sequences / jobs, self.context / jobs)
 
 
 @dataclass(frozen=True)
@@ -182,19 +167,42 @@ class DeviceWorker:
             found += self._read_joules(device, read * fresh * share, measure)
             found += self._move(device, home, half * share, measure)
         found += self._products(load, "projections", measure, after=True)
-        hidden = load.tokens * self.model.hidden_size * ACTIVATION_BYTES
+        found += self._ffns(load, measure)
+        return [stage for stage in found if np.any(stage.seconds)]
+
+    def shared_s(self, tokens: F8) -> F8:
+        """Of ``step``, what the attention groups of a stage do together, for as many tokens in each of them."""
+        stages = self._ffns(Load(tokens, *[np.zeros(np.shape(tokens))] * 4), "seconds")
+        exchanged = self.model.layers * self.collectives.shared_layer_s(tokens)
+        return np.asarray(serial_s(stages, self.model.layers) + exchanged)
+
+    def _ffns(self, load: Load, measure: Measure) -> list[Stage]:
+        """Stages of the mean layer's FFN and experts, with what moves to their device and back."""
+        found: list[Stage] = []
+        home = self.map["projections"]
         families: tuple[OperatorName, ...] = ("ffn", "experts")
         for family in families:
-            if any(product.family == family for product in self.products):
-                there = self.map[family]
-                layers_of = max(p.op.layers for p in self.products if p.family == family) / layers
-                if self.apart is not None:
-                    found += self._apart(self.apart, load, family, layers_of, measure)
-                    continue
-                found += self._move(home, there, hidden * layers_of, measure)
-                found += self._products(load, family, measure)
-                found += self._move(there, home, hidden * layers_of, measure)
-        return [stage for stage in found if np.any(stage.seconds)]
+            ops = [product.op for product in self.products if product.family == family]
+            if not ops:
+                continue
+            share = max(op.layers for op in ops) / self.model.layers
+            if self.apart is not None:
+                found += self._apart(self.apart, load, family, share, measure)
+                continue
+            # Tokens of all groups come together at a rank's part of a FFN; experts take those that chose them.
+            tokens = load.tokens * max(op.token_groups for op in ops) * self._reached(family)
+            moved = share * tokens * self.model.hidden_size * ACTIVATION_BYTES
+            found += self._move(home, self.map[family], moved, measure)
+            found += self._products(load, family, measure)
+            found += self._move(self.map[family], home, moved, measure)
+        return found
+
+    def _reached(self, family: OperatorName) -> float:
+        """Share of the tokens that choose an expert of a rank's set, choices being even; 1 of a dense FFN."""
+        sets, moe = self.collectives.split.expert, self.model.moe
+        if family != "experts" or moe is None:
+            return 1.0
+        return float(1.0 - (1.0 - 1.0 / sets) ** moe.experts_per_token)
 
     def _apart(self, apart: Apart, load: Load, family: OperatorName, share: float, measure: Measure) -> list[Stage]:
         """FFN or experts on accelerators of their own; ``share`` of the layers have them."""
@@ -238,8 +246,10 @@ class DeviceWorker:
 
     def _overlapped_s(self, load: Load) -> F8:
         jobs = self._jobs(load)
-        stages = self.stages(load.part(jobs))
-        return overlapped_s(stages, self.model.layers, jobs) + self.collectives.embedding_s(load.tokens)
+        stages, parts = self.stages(load.part(jobs)), self.collectives.split.pipeline
+        # A stage of the pipeline hands its batch on whole.
+        passed = parts * overlapped_s(stages, self.model.layers / parts, jobs)
+        return passed + self.collectives.embedding_s(load.tokens)
 
     def _waited_s(self, total: F8, load: Load) -> F8:
         """``total`` of all layers where some wait for weights that are read while the layer before them runs."""

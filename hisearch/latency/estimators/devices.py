@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
 from hisearch.latency.devices.apart import FFN
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
@@ -53,10 +53,11 @@ class DevicesEstimator:
             "longest": model.max_context_tokens,
         }
         seconds = tabulate(composed.step, composed.sequence, joint=composed.joint, **limits)
+        padded = _padded(seconds, overhead, model.layers)
         components = _joules(composed, split.tensor, limits)
         idle = self.idle_w_by_component(accelerator, split.group_ranks)
         return CompiledCosts(
-            seconds=with_host_times(_padded(seconds, overhead, model.layers), overhead, model.layers),
+            seconds=with_host_times(padded, overhead, model.layers),
             joules=_sum(list(components.values())),
             idle_w=sum(idle.values()),
             profile=name,
@@ -65,6 +66,7 @@ class DevicesEstimator:
             warnings=(*format_warnings(accelerator, priced.loaded_dtype), *_warnings(name, profile)),
             components=components,
             idle_w_by_component=idle,
+            wave=_wave(composed, padded, overhead, priced.max_tokens),
         )
 
     def idle_w_by_component(self, accelerator: AcceleratorSpec, ranks: int) -> dict[str, float]:
@@ -95,6 +97,22 @@ def _padded(costs: StepCosts, overhead: EngineOverhead, layers: int) -> StepCost
         table[inside] = costs.token_s[graphs[np.searchsorted(graphs, inside)]]
         table[graphs[-1] + 1 :] += layers * overhead.eager_layer_s
     return costs._replace(token_s=table)
+
+
+def _wave(worker: DeviceWorker, costs: StepCosts, overhead: EngineOverhead, limit: int) -> WaveCosts | None:
+    """``costs.token_s`` taken apart; None where there is one attention group.
+
+    Of phases that overlap, the groups' part is what they take one after the other, at most all of the step. Where one
+    group has a token and the others none, weights are read all the same: the entry of no tokens is such that the line
+    from it to that of one token each passes through what a single token takes.
+    """
+    groups = worker.collectives.split.attention_data
+    if groups == 1:
+        return None
+    shared = np.minimum(worker.shared_s(np.arange(1.0, limit + 1.0)), costs.token_s[1 : limit + 1])
+    lone = float(worker.shared_s(np.array([1.0 / groups]))[0])
+    none = max((groups * lone - shared[0]) / (groups - 1.0), 0.0)
+    return wave_costs(costs.token_s, np.concatenate(([none], shared)), overhead.graph_batches)
 
 
 def _joules(worker: DeviceWorker, ranks: int, limits: dict[str, int]) -> dict[str, StepCosts]:

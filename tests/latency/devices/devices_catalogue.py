@@ -13,10 +13,11 @@ CATALOGUE = Catalogue()
 PIM = CATALOGUE.get("Device", "hbm2-pim").spec
 CXL = CATALOGUE.get("Device", "cxl2-memory").spec
 CPU = CATALOGUE.get("Device", "host-cpu-amx").spec
+NPU_DEVICE = CATALOGUE.get("Device", "npu-128x128-device").spec
 A6000 = CATALOGUE.get("Accelerator", "a6000").spec
 NPU = CATALOGUE.get("Accelerator", "npu-128x128").spec
 ROOFLINE = CATALOGUE.get("LatencyProfile", "roofline").spec
-KNOWN = {"pim": PIM, "cxl": CXL, "cpu": CPU}
+KNOWN = {"pim": PIM, "cxl": CXL, "cpu": CPU, "npu": NPU_DEVICE}
 
 
 def worker(**block: object) -> WorkerDevices:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.memory import devices_memory
-from hisearch.latency.devices.worker import Load
+from hisearch.latency.devices.work import Load
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.latency.sharding import Parallelism

@@ -39,6 +39,20 @@ def test_attention_is_bilinear_and_goes_on(tmp_path):
     assert table(np.array(128.0), np.array(100_000.0)) == pytest.approx(128e-6 + 1e-3)
 
 
+def test_context_of_each_decode(tmp_path):
+    """A sequence and its tokens cost what they do however many there are: exact between the points and beyond."""
+    file = tmp_path / "operators.csv"
+    rows = [f"decode_attention,{n},,{each},{n * (2e-6 + 1e-8 * each)}" for n in (1, 32) for each in (32, 2048)]
+    file.write_text("operator,tokens,context,context_each,latency_s\n" + "\n".join(rows) + "\n")
+    table = read_operators(file, 1)["decode_attention"]
+    for n, each in ((1, 32), (7, 500), (32, 2048), (100, 4000)):
+        told = table(np.array(float(n)), np.array(float(n * each)))
+        assert told == pytest.approx(n * (2e-6 + 1e-8 * each))
+    file.write_text(file.read_text() + "decode_attention,1,64,,1e-6\n")
+    with pytest.raises(OperatorFileError, match="rows with context_each, and rows without"):
+        read_operators(file, 1)
+
+
 def test_rows_of_other_ranks_are_left_out(tmp_path):
     file = tmp_path / "operators.csv"
     file.write_text("operator,tokens,context,latency_s,tensor_parallel\nnorms,1,,1e-3,1\nnorms,1,,5e-4,2\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from devices_catalogue import A6000, NPU, PIM, ROOFLINE, compiled, worker
+from devices_catalogue import A6000, CATALOGUE, NPU, PIM, ROOFLINE, compiled, worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latency_catalogue import H100, LLAMA_8B, MODELS, QWEN3_30B_A3B, VLLM
@@ -14,7 +14,7 @@ from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.memory import KV_SHARE, devices_memory
-from hisearch.latency.devices.worker import Load
+from hisearch.latency.devices.work import Load
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import PricedWorker
@@ -98,10 +98,12 @@ def test_attention_on_pim_adds_up_by_hand():
     over = sum(link.latency_s + b / link.bandwidth_bytes_per_s for b in (kv, query, query))
     assert sum(t for name, t in by_station.items() if name.startswith("link")) == pytest.approx(over)
     pim = PIM.pim
-    rate = pim.channel_bytes_per_s * pim.internal_speedup
-    # 512 heads on 256 channels are two of each; four queries share a KV head, so that arithmetic binds.
-    flops = 2 * 4 * 4 * 128 * each
-    assert by_station["pim"] == pytest.approx(flops / rate + 2 * 2 * pim.product_s)
+    rate = pim.channel_bytes_per_s * pim.internal_speedup * pim.efficiency
+    # 512 heads on 256 channels are two of each; the four queries that share one read its keys and values in turn.
+    read = 2 * 4 * 2 * 128 * 2 * each
+    assert by_station["pim"] == pytest.approx(read / rate + 2 * 4 * 2 * pim.product_s)
+    joules = next(stage for stage in law.stages(load_of(decodes=[each] * n), "joules") if stage.station == "pim")
+    assert joules.seconds[0] == pytest.approx(256 * read * PIM.internal_j_per_byte)
 
 
 def test_kv_elsewhere_is_read_over_the_link():
@@ -176,6 +178,10 @@ def test_what_is_refused_names_the_operators():
     spec = DevicesSpec.model_validate({"beside": {"pim": {"device": "pim"}}, "operators": {"decode_attention": "pim"}})
     with pytest.raises(DevicesRefused, match=r"devices.links: no link between .*pim \(decode_attention\)"):
         composed(WorkerDevices(spec, {"pim": PIM.model_copy(update={"link": None})}))
+    with pytest.raises(ValidationError, match="joins pim with itself"):
+        worker(beside=["pim"], links=[{"between": ["pim", "pim"], "link": PIM.link.model_dump()}])
+    with pytest.raises(DevicesRefused, match=r"devices\.streamed: ffn runs on cpu, where its weights lie"):
+        composed(worker(beside=["cpu", "cxl"], operators={"ffn": "cpu"}, streamed=[{"device": "cxl", "layers": 4}]))
     with pytest.raises(DevicesRefused, match="40 layers are streamed of 32"):
         composed(worker(beside=["cxl"], streamed=[{"device": "cxl", "layers": 40}]))
 
@@ -246,10 +252,52 @@ def test_what_a_channel_holds():
         seconds[mapping] = next(float(stage.seconds[0]) for stage in stages if stage.station == "pim")
     products = PIM.pim.product_s
     assert seconds["requests"] == pytest.approx(8 * seconds["heads"])
-    assert seconds["heads"] - 2 * products == pytest.approx(256 / 8 * (seconds["striped"] - 16 * products))
-    spec = DevicesSpec.model_validate({"beside": {"cxl": {"device": "cxl", "mapping": "heads"}}})
-    with pytest.raises(DevicesRefused, match=r"beside.cxl.mapping: cxl has no channels"):
-        composed(WorkerDevices(spec, {"cxl": KNOWN_SMALL}))
+    assert seconds["heads"] - 8 * products == pytest.approx(256 / 8 * (seconds["striped"] - 64 * products))
+    for key, value in (("mapping", "heads"), ("stripe_channels", 2)):
+        spec = DevicesSpec.model_validate({"beside": {"cxl": {"device": "cxl", key: value}}})
+        with pytest.raises(DevicesRefused, match=rf"beside.cxl.{key}: cxl has no channels"):
+            composed(WorkerDevices(spec, {"cxl": KNOWN_SMALL}))
+
+
+def pim_seconds(decodes, device=PIM, **entry):
+    """Seconds of decode attention of one layer in PIM."""
+    spec = DevicesSpec.model_validate(
+        {"beside": {"pim": {"device": "pim", **entry}}, "operators": {"decode_attention": "pim"}}
+    )
+    stages = composed(WorkerDevices(spec, {"pim": device})).stages(load_of(decodes=decodes))
+    return next(float(stage.seconds[0]) for stage in stages if stage.station == "pim")
+
+
+@given(st.integers(1, 100), st.integers(16, 9000), st.integers(0, 8))
+@settings(deadline=None)
+def test_stripes_over_several_channels_count_like_channels(n, each, power):
+    """Against requests dealt to channels one stripe after the other, the fullest channel by count."""
+    stripe = 2**power
+    held = [0] * 256
+    for place in range(n * 8 * stripe):
+        held[place % 256] += 1
+    pim = PIM.pim
+    rate = pim.channel_bytes_per_s * pim.internal_speedup * pim.efficiency
+    one = 4 * 2 * 128 * 2 * each / stripe / rate + 4 * 2 * pim.product_s
+    assert pim_seconds([each] * n, stripe_channels=stripe) == pytest.approx(max(held) * one)
+
+
+def test_a_head_on_all_channels_is_striped():
+    assert pim_seconds([5000] * 3, stripe_channels=256) == pytest.approx(pim_seconds([5000] * 3, mapping="striped"))
+    with pytest.raises(DevicesRefused, match=r"beside.pim.stripe_channels: is 512, but there are 256 channels"):
+        pim_seconds([5000], stripe_channels=512)
+
+
+@pytest.mark.parametrize(
+    ("name", "token_ns", "request_ns"),
+    [("hbm2-pim", 242.0548, 14513.5), ("ddr4-pim", 333.2538, 30675.3), ("lpddr5-pim", 282.4338, 15996.7)],
+)
+@pytest.mark.parametrize("length", [128, 1024, 4096])
+def test_a_request_on_a_channel_takes_what_a_cycle_level_simulator_says(name, token_ns, request_ns, length):
+    """Lines that LLMServingSim 2 publishes for one request of Llama-3.1-8B (``inference_serving/pim_model.py``)."""
+    device = CATALOGUE.get("Device", name).spec
+    told = token_ns * length + request_ns
+    assert pim_seconds([length], device, mapping="requests") * 1e9 == pytest.approx(told, rel=0.01)
 
 
 def pim_like(**changes):
