@@ -241,7 +241,9 @@ class _Course:
             self._compare(until)
             left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
             if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
-                return
+                break
+        if not self._over:
+            self._widen(until)
 
     def use_up(self, until: int) -> None:
         """Further rounds with what was held back: without a recommendation there is nothing to compare."""
@@ -316,7 +318,7 @@ class _Course:
             seen = best.trial.number
             room = until - ledger.simulations
             size_alternatives(problem, self._execution.sized, ledger, until - room // 2)
-            polish(problem, ledger, until)
+            polish(problem, ledger, until, self._frontier.may_serve)
             size_alternatives(problem, self._execution.sized, ledger, until)
             if ledger.stopped:
                 break
