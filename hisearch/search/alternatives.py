@@ -17,7 +17,7 @@ from hisearch.search.ending import UNTRIED_ALTERNATIVES
 from hisearch.search.execution import Candidate, choices_of
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
-from hisearch.search.polish import STAGE, MayServe, all_may
+from hisearch.search.polish import STAGE
 from hisearch.search.problem import Problem
 from hisearch.search.recommend import recommend
 from hisearch.search.sizing import Sizing
@@ -43,9 +43,7 @@ class _Alternative:
     sizing: Sizing
 
 
-def size_alternatives(
-    problem: Problem, sized: Sequence[Candidate], ledger: Ledger, until: int, may_serve: MayServe = all_may
-) -> None:
+def size_alternatives(problem: Problem, sized: Sequence[Candidate], ledger: Ledger, until: int) -> None:
     """Size the most promising workers on every other accelerator and engine, on the whole trace.
 
     Args:
