@@ -174,6 +174,7 @@ def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
         "at_least": found.at_least,
         "satisfied": found.satisfied,
         "summary": " ".join(text for text in (chance, asked_in_words(found)) if text),
+        "confirmed": None if found.confirmed is None else _assessed(found.confirmed),
         "varied": varied if one is not None else [],
         **assessed,
         "intervals": {} if one is None else {name: list(ends) for name, ends in one.intervals.items()},

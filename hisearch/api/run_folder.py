@@ -47,6 +47,21 @@ def default_run_dir(study: str) -> Path:
     return Path("runs") / f"{study}-{now:%Y%m%dT%H%M%SZ}"
 
 
+def check_resumable(folder: Path) -> None:
+    """Refuse to go on where nothing was begun.
+
+    Raises:
+        JournalError: the folder has no journal.
+    """
+    from hisearch.search.journal import JournalError
+
+    if not (folder / JOURNAL).is_file():
+        raise JournalError(
+            f"{folder}: expected the folder of a run to go on with, found no {JOURNAL}. A run goes on from its folder, "
+            "also where its trials went to a database: bring the folder here, or make a new run without --resume"
+        )
+
+
 def write_run_folder(result: StudyResult, folder: Path) -> None:
     """Write everything but the journal and the database, which the run itself keeps.
 

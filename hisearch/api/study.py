@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.api.machinery import make_backend, open_database
 from hisearch.api.provenance import hisearch_version, provenance
-from hisearch.api.run_folder import JOURNAL, default_run_dir, remove_parts, write_run_folder, write_text
+from hisearch.api.run_folder import (
+    JOURNAL,
+    check_resumable,
+    default_run_dir,
+    remove_parts,
+    write_run_folder,
+    write_text,
+)
 from hisearch.search.interrupts import Interrupts
 from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
@@ -196,7 +203,8 @@ class Study:
                 together.
             BackendError: the backend's workers cannot be had, run other versions, or were lost.
             StorageError: the database cannot be reached or written.
-            JournalError: ``run_dir`` holds a run and ``resume`` is not asked for, or it is another study's.
+            JournalError: ``run_dir`` holds a run and ``resume`` is not asked for, or none although it is, or it is
+                another study's.
             NothingFitsError: no deployment of the space can be built.
         """
         from hisearch.search.simulation import Simulation
@@ -204,6 +212,8 @@ class Study:
 
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
+        if resume and run_dir is not None:
+            check_resumable(Path(run_dir))
         with contextlib.ExitStack() as stack:
             interrupts = interrupts if interrupts is not None else stack.enter_context(Interrupts())
             prepare(self.variants)

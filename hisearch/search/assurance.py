@@ -1,16 +1,18 @@
-"""The cheapest deployment that is likely enough to meet the SLO.
+"""The first deployment, by a rule, that is likely enough to meet the SLO.
 
-What met it is walked up by price: the deployments that were simulated on the whole trace, and, of the best of every
-accelerator with every engine, one replica more at a time. Each is simulated under the draws of
-``hisearch.search.uncertainty``, those first that the recommended deployment fared worst under, in batches, and is
-rejected as soon as it has missed the SLO under more of them than the wanted probability leaves. Passed over are those
-of which no margin is wider than a rejected one's: what is as tight will miss as often.
+For the cheapest, what met it is walked up by price: the deployments that were simulated on the whole trace, and, of the
+best of every accelerator with every engine, one replica more at a time. For another rule they are walked in the rule's
+own order. Each is simulated under the draws of ``hisearch.search.uncertainty``, those first that the rule's first
+choice fared worst under, in batches, and is rejected as soon as it has missed the SLO under more of them than the
+wanted probability leaves. Passed over are those of which no margin is wider than a rejected one's: what is as tight
+will miss as often.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hisearch.search.confidence import BATCH, Assessor
@@ -29,7 +31,7 @@ from hisearch.search.trial import Trial
 class Assured:
     """What a walk came to.
 
-    trial: the cheapest that is likely enough, or None. looked_at: deployments that were simulated under draws.
+    trial: the first that is likely enough, or None. looked_at: deployments that were simulated under draws.
     simulations: under draws. spent: the limit on them, or the search's seconds, ended the walk.
     """
 
@@ -37,6 +39,67 @@ class Assured:
     looked_at: int
     simulations: int
     spent: bool = False
+
+
+class Likelihood:
+    """Tells whether deployments meet the SLO with a probability, by no more simulations than that takes."""
+
+    def __init__(self, assessor: Assessor, at_least: float, limit: int, hardest_on: Trial) -> None:
+        """Order the draws by how badly a trial fared, which must be known of all of them.
+
+        Args:
+            assessor: simulates under draws.
+            at_least: probability wanted.
+            limit: most simulations from here on.
+            hardest_on: the trial.
+        """
+        self.looked_at = 0
+        self._assessor, self._limit = assessor, limit
+        self._before = assessor.simulations
+        draws = len(assessor.uncertainty)
+        #: Draws under which a deployment may miss: what is left is at least the wanted share.
+        self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
+        found = assessor.known(hardest_on.deployment, range(draws))
+        worst = [max((check.violation for check in one.slo), default=math.inf) for one in found]
+        self._order = sorted(range(draws), key=lambda number: (-worst[number], number))
+        self._rejected: list[Trial] = []
+
+    @property
+    def simulations(self) -> int:
+        """Made so far."""
+        return self._assessor.simulations - self._before
+
+    def enough(self, trial: Trial) -> bool | None:
+        """Whether a trial is likely enough; None where the limit or time leaves that open."""
+        if any(_no_wider(trial, other) for other in self._rejected):
+            return False
+        self.looked_at += 1
+        missed = 0
+        for start in range(0, len(self._order), BATCH):
+            if self.simulations >= self._limit or self._assessor.out_of_time:
+                return None
+            batch = self._order[start : start + BATCH]
+            self._assessor.evaluations([trial.deployment], [batch])
+            missed += sum(not one.feasible for one in self._assessor.known(trial.deployment, batch))
+            if missed > self._allowed:
+                self._rejected.append(trial)
+                return False
+        return True
+
+    def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
+        """What came of looking."""
+        return Assured(trial, self.looked_at, self.simulations, spent)
+
+
+def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
+    """The first of trials that is likely enough."""
+    for trial in order:
+        likely = likelihood.enough(trial)
+        if likely is None:
+            return likelihood.assured(None, spent=True)
+        if likely:
+            return likelihood.assured(trial)
+    return likelihood.assured(None)
 
 
 @dataclass(order=True)
@@ -57,40 +120,26 @@ class _Next:
 class Walk:
     """One walk up the prices; see the module."""
 
-    def __init__(self, problem: Problem, ledger: Ledger, assessor: Assessor, at_least: float, limit: int) -> None:
-        """Args: probability wanted, most simulations under draws."""
-        self._problem, self._ledger, self._assessor = problem, ledger, assessor
-        self._draws = len(assessor.uncertainty)
-        #: Draws under which a deployment may miss: what is left is at least the wanted share.
-        self._allowed = math.floor((1.0 - at_least) * self._draws + 1e-9)
-        self._limit = limit
-        self._rejected: list[Trial] = []
+    def __init__(self, problem: Problem, ledger: Ledger, likelihood: Likelihood) -> None:
+        self._problem, self._ledger, self._likelihood = problem, ledger, likelihood
         self._queue: list[_Next] = []
-        self._looked_at = 0
 
-    def run(self, hardest_on: Trial) -> Assured:
-        """Walk; draws are ordered by how badly ``hardest_on`` fared under them, which must be known."""
-        before = self._assessor.simulations
-        self._order = self._by_hardship(hardest_on)
+    def run(self) -> Assured:
+        """Walk until one is likely enough."""
         self._fill()
         while self._queue:
             step = heapq.heappop(self._queue)
             trial = step.trial if step.trial is not None else self._simulate(step)
             if trial is None:
                 continue
-            likely = self._likely_enough(trial, before)
+            likely = self._likelihood.enough(trial)
             if likely is None or self._ledger.stopped:
-                return Assured(None, self._looked_at, self._assessor.simulations - before, spent=True)
+                return self._likelihood.assured(None, spent=True)
             if likely:
-                return Assured(trial, self._looked_at, self._assessor.simulations - before)
+                return self._likelihood.assured(trial)
             if step.base is not None:
                 self._grow(step.base, trial, step.replicas + 1)
-        return Assured(None, self._looked_at, self._assessor.simulations - before)
-
-    def _by_hardship(self, trial: Trial) -> list[int]:
-        found = self._assessor.known(trial.deployment, range(self._draws))
-        worst = [max((check.violation for check in one.slo), default=math.inf) for one in found]
-        return sorted(range(self._draws), key=lambda number: (-worst[number], number))
+        return self._likelihood.assured(None)
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""
@@ -122,23 +171,6 @@ class Walk:
         if trial is None or not (trial.comparable and trial.feasible):
             return None
         return trial
-
-    def _likely_enough(self, trial: Trial, before: int) -> bool | None:
-        """Whether it is; None where the limit or time leaves that open. before: simulations when the walk began."""
-        if any(_no_wider(trial, other) for other in self._rejected):
-            return False
-        self._looked_at += 1
-        missed = 0
-        for start in range(0, self._draws, BATCH):
-            if self._assessor.simulations - before >= self._limit or self._assessor.out_of_time:
-                return None
-            batch = self._order[start : start + BATCH]
-            self._assessor.evaluations([trial.deployment], [batch])
-            missed += sum(not one.feasible for one in self._assessor.known(trial.deployment, batch))
-            if missed > self._allowed:
-                self._rejected.append(trial)
-                return False
-        return True
 
 
 def _kind(trial: Trial) -> tuple[tuple[str, str, str], ...]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from hisearch.hardware.price_book import PriceBook
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
-from hisearch.search.assurance import Assured, Walk
+from hisearch.search.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.baseline import find_baseline
 from hisearch.search.confidence import Assessment, Assessor
@@ -29,6 +29,7 @@ from hisearch.search.rules import (
     HEADROOM_CANDIDATES,
     against_baseline,
     headroom_candidates,
+    preference,
     recommend_by,
     table_limit_usd,
 )
@@ -51,6 +52,14 @@ _T = TypeVar("_T")
 
 #: Runner-ups that are simulated under draws as well.
 CONTENDERS = 4
+
+#: In which order a probability is looked for, by rule.
+_ORDERS: Mapping[RuleName, str] = {
+    "cheapest": "their prices",
+    "best_value": "their value on the front",
+    "lowest_latency": "their latencies",
+    "most_headroom": "the loads that they carry",
+}
 
 #: Most deployments that a walk up the prices may simulate anew, beyond the search's budget.
 GROWN = 64
@@ -115,8 +124,9 @@ class Conclusion:
 
     assessment: of the recommendation, contenders[0] being the same under the first draws alone. at_least: probability
     that was asked for; assured: how it was looked for, None where the first choice has it. satisfied: whether the
-    recommendation has it, None where none was asked for. by_rule: what each rule would recommend; limit_usd: within
-    which price lowest_latency and most_headroom look there. simulations: by what they were for.
+    recommendation has it, None where none was asked for. confirmed: the recommendation under draws that it was not
+    chosen by. by_rule: what each rule would recommend; limit_usd: within which price lowest_latency and most_headroom
+    look there. simulations: by what they were for.
     """
 
     recommendation: Recommendation
@@ -125,6 +135,7 @@ class Conclusion:
     at_least: float | None = None
     assured: Assured | None = None
     satisfied: bool | None = None
+    confirmed: Assessment | None = None
     by_rule: tuple[Recommendation, ...] = ()
     limit_usd: float = math.inf
     steps: tuple[StepChange, ...] = ()
@@ -175,6 +186,7 @@ class _Course:
         first = self._recommended(self._question.recommend)
         found, assured, satisfied = self._assured(first)
         assessment, contenders = self._assess(found, first.trial)
+        confirmed = self._confirmed(found)
         baseline = self._counted("baseline", BASELINE_SIMULATIONS, lambda: self._baseline(found.trial))
         if baseline is not None:
             found, by_rule = _against(found, baseline), tuple(_against(one, baseline) for one in by_rule)
@@ -188,8 +200,8 @@ class _Course:
         self._assessor.progress.finished()
         changes = single_changes(self._trials, found.trial)
         conclusion = Conclusion(
-            found, assessment, contenders, self._settings.at_least, assured, satisfied, by_rule, limit_usd, steps,
-            faster, self._prices(found.trial) if least else (),
+            found, assessment, contenders, self._settings.at_least, assured, satisfied, confirmed, by_rule, limit_usd,
+            steps, faster, self._prices(found.trial) if least else (),
             tuple(one for one in changes if least or not one.trial.feasible), room, then, self._counts,
         )  # fmt: skip
         return self._concluded(found, room), conclusion
@@ -199,6 +211,7 @@ class _Course:
         """Simulations at most, for the listener."""
         settings = self._settings
         walk = settings.search if settings.at_least is not None else 0
+        walk += settings.fresh_draws if settings.at_least is not None else 0
         return settings.draws + (1 + CONTENDERS) * settings.contender_draws + settings.what_if + walk
 
     def _prices(self, best: Trial) -> tuple[PriceBreakEven, ...]:
@@ -302,19 +315,38 @@ class _Course:
         if own.draws < settings.draws:  # time ran out
             return first, Assured(None, 0, 0, spent=True), False
         before = self._assessor.simulations
-        self._ledger.extend(GROWN)
-        assured = Walk(self._problem, self._ledger, self._assessor, wanted, settings.search).run(first.trial)
+        assured = self._first_likely(first, Likelihood(self._assessor, wanted, settings.search, first.trial))
         self._spent("search for confidence", before)
         if assured.trial is None:
             return first, assured, False
         found = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
-        dearer = price_of(assured.trial) - price_of(first.trial)
+        usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{first.reason} That deployment meets the SLO with a probability of {own.all_terms:.0%} alone; at least "
-            f"{wanted:.0%} was asked for, and of {assured.looked_at} looked at in the order of their prices this is "
-            f"the first that has it: {found.all_terms:.0%}, for ${dearer:,.2f} per hour more."
+            f"{wanted:.0%} was asked for, and of {assured.looked_at} looked at in the order of {_ORDERS[first.rule]} "
+            f"this is the first that has it: {found.all_terms:.0%}, for ${abs(usd):,.2f} per hour "
+            f"{'less' if usd < 0 else 'more'}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
+
+    def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
+        """The first that is likely enough in the order of the rule, which goes up the prices for the cheapest."""
+        if first.rule == "cheapest":
+            self._ledger.extend(GROWN)
+            return Walk(self._problem, self._ledger, likelihood).run()
+        order = preference(self._trials, self._problem.objectives, self._question.recommend, self._carried)
+        return first_of(order, likelihood)
+
+    def _confirmed(self, found: Recommendation) -> Assessment | None:
+        """What a recommendation that was chosen by its draws comes to under others; None where none was, or no time."""
+        settings = self._settings
+        if settings.at_least is None or not settings.fresh_draws or self._assessor.out_of_time:
+            return None
+        before = self._assessor.simulations
+        fresh = self._assessor.under(self._assessor.uncertainty.fresh(settings.fresh_draws))
+        assessment = fresh.assess([found.trial], [settings.fresh_draws], settings.level)[0]
+        self._spent("fresh draws", before)
+        return assessment
 
     def _assess(self, found: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Contender, ...]]:
         """The recommendation under all draws; it and what stands beside it under the first of them."""

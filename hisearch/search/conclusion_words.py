@@ -47,24 +47,46 @@ def asked_in_words(found: Conclusion) -> str:
     """What came of the probability that was asked for; "" where none was."""
     if found.at_least is None or found.assessment is None:
         return ""
-    wanted = f"A probability of at least {found.at_least:.0%} was asked for"
+    return " ".join(text for text in (_looked_for(found, found.at_least), _confirmed(found, found.at_least)) if text)
+
+
+def _looked_for(found: Conclusion, at_least: float) -> str:
+    """How it was looked for."""
+    wanted = f"A probability of at least {at_least:.0%} was asked for"
     if found.satisfied and found.assured is None:
         return f"{wanted}; the first choice has it."
     if found.assured is None:
         return f"{wanted}."
+    looked_at = counted(found.assured.looked_at, "deployment")
+    cheapest = found.recommendation.rule == "cheapest"
     if found.satisfied:
-        return f"{wanted}; {counted(found.assured.looked_at, 'deployment')} were looked at by price until one had it."
+        order = "by price" if cheapest else f"in the order of the rule {found.recommendation.rule}"
+        return f"{wanted}; {looked_at} were looked at {order} until one had it."
     if found.assured.spent:
         return (
-            f"{wanted}. None was found: the limits on further simulations ended the search for it after "
-            f"{counted(found.assured.looked_at, 'deployment')}. Raise spec.confidence.search or "
-            "spec.confidence.seconds."
+            f"{wanted}. None was found: the limits on further simulations ended the search for it after {looked_at}. "
+            "Raise spec.confidence.search or spec.confidence.seconds."
         )
+    more = ", further replicas among them" if cheapest else " in the order of the rule"
     return (
-        f"{wanted}. None of the {counted(found.assured.looked_at, 'deployment')} that met the SLO and were looked at "
-        "has it, further replicas among them: widen the space, loosen the SLO, or have step times with a smaller error "
-        "(hisearch calibrate)."
+        f"{wanted}. None of the {looked_at} that met the SLO and were looked at{more} has it: widen the space, loosen "
+        "the SLO, or have step times with a smaller error (hisearch calibrate)."
     )
+
+
+def _confirmed(found: Conclusion, at_least: float) -> str:
+    """What draws say by which nothing was chosen."""
+    one = found.confirmed
+    if one is None:
+        return ""
+    low, high = one.all_terms_range
+    text = (
+        f"Under {one.draws:,} fresh draws, by which it was not chosen, it meets the SLO in "
+        f"{round(one.all_terms * one.draws):,}: {one.all_terms:.0%} (between {low:.0%} and {high:.0%})"
+    )
+    if found.satisfied and one.all_terms < at_least:
+        text += ", less than was asked for: raise spec.confidence.draws, or ask for more"
+    return f"{text}."
 
 
 def step_in_words(one: StepChange) -> str:

@@ -7,6 +7,7 @@ meets no term. Results do not depend on the number of threads.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -108,6 +109,12 @@ class Assessor:
         self._known: dict[tuple[str, int], Evaluation] = {}
         #: By digest. Two threads may ask for the same at once and both simulate it, which gives the same.
         self._finished: dict[str, Evaluation] = {}
+
+    def under(self, uncertainty: Uncertainty) -> Assessor:
+        """One for other draws, with the same clock and journal; its simulations are counted here as well."""
+        other = copy.copy(self)
+        other.uncertainty, other._known = uncertainty, {}
+        return other
 
     @property
     def simulations(self) -> int:

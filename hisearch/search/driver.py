@@ -231,7 +231,11 @@ class _Course:
         return bool(self._ledger.stopped) or _none_can_serve(self._ledger.trials)
 
     def run(self, until: int) -> None:
-        """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left."""
+        """Rounds for as many candidates as the budget carries, then comparisons, and both again with what is left.
+
+        What is too little for a further round widens the front; what that does not need goes to neighbours of the
+        recommendation that are unlikely to be any good.
+        """
         while not self._over:
             room = until - self._ledger.simulations
             shared = until - round(room * COMPARISON_SHARE)
@@ -241,7 +245,10 @@ class _Course:
             self._compare(until)
             left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
             if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
-                return
+                break
+        if not self._over:
+            self._widen(until)
+            self._compare_unlikely(until)
 
     def use_up(self, until: int) -> None:
         """Further rounds with what was held back: without a recommendation there is nothing to compare."""
@@ -316,10 +323,20 @@ class _Course:
             seen = best.trial.number
             room = until - ledger.simulations
             size_alternatives(problem, self._execution.sized, ledger, until - room // 2)
-            polish(problem, ledger, until)
+            polish(problem, ledger, until, self._frontier.may_serve)
             size_alternatives(problem, self._execution.sized, ledger, until)
             if ledger.stopped:
                 break
+        self._end_stage()
+
+    def _compare_unlikely(self, until: int) -> None:
+        """The neighbours that are believed to miss the SLO, with what is left; they are untried where nothing is."""
+        if "comparisons" in self._without:
+            return
+        self._comparisons += 1
+        room = max(until - self._ledger.simulations, 0)
+        self._ledger.progress.started(_titled("4 comparisons", self._comparisons), room)
+        polish(self._problem, self._ledger, until)
         self._end_stage()
 
     def _end_stage(self) -> None:

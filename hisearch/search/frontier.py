@@ -48,6 +48,9 @@ _FIRST_POINTS, _POINTS, _DRAWS = 256, 1024, 16
 #: How far below the mean the first look is, in standard deviations: what may be good deserves the close one.
 _HOPE = 1.0
 
+#: How far below the mean a figure would have to come out, in standard deviations, for a deployment to be given up.
+_LAST_HOPE = 3.0
+
 #: The box reaches this share of the front's extent beyond it.
 _BEYOND = 0.1
 
@@ -96,6 +99,27 @@ class Frontier:
             ledger.run([Job(STAGE, deployment, parameters_of(deployment)) for deployment in chosen], until)
             gained = any(trial.number >= before for trial in front(ledger.considered, self._problem.objectives))
             in_vain = 0 if gained else in_vain + 1
+
+    def may_serve(self, trials: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> list[DeploymentSpec]:
+        """Those of ``deployments`` that may meet the SLO, by what is believed after ``trials``, in their order.
+
+        Left out are those that would miss it even with every figure ``_LAST_HOPE`` deviations better than expected, and
+        none as long as too little is known, or of workers that stage 1 does not know.
+        """
+        comparable = [trial for trial in trials if trial.comparable]
+        parts = [(one, self._expectations.part(one)) for one in deployments]
+        known = [
+            _Neighbour(one.model_dump_json(), one, part, self._problem.planner.usd_per_hour(one))
+            for one, part in parts
+            if part is not None
+        ]
+        if len(comparable) < LEAST_TRIALS or not known:
+            return list(deployments)
+        predicted = self._beliefs.predict(self._learn(comparable, known))
+        hopes = {name: (mean - _LAST_HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
+        _, feasible = self._beliefs.outcomes(hopes, np.array([one.usd_per_hour for one in known]))
+        hopeless = {one.key for one, may in zip(known, feasible[:, 0], strict=True) if not may}
+        return [one for one in deployments if one.model_dump_json() not in hopeless]
 
     def _next(self, trials: Sequence[Trial], count: int) -> list[DeploymentSpec]:
         """The next batch; nothing where there is no front yet, or next to nothing to be expected of the neighbours."""

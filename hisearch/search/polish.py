@@ -38,7 +38,16 @@ NARROW_MISS = 0.2
 _SAME_PRICE = 1e-6
 
 
-def polish(problem: Problem, ledger: Ledger, until: int) -> None:
+#: Of deployments those that may meet the SLO, as far as is known after some trials, in their order.
+MayServe = Callable[[Sequence[Trial], Sequence[DeploymentSpec]], Sequence[DeploymentSpec]]
+
+
+def all_may(_: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> Sequence[DeploymentSpec]:
+    """Nothing is known: a ``MayServe`` that leaves none out."""
+    return deployments
+
+
+def polish(problem: Problem, ledger: Ledger, until: int, may_serve: MayServe = all_may) -> None:
     """Move the recommendation to the best of its neighbours until none is better, or ``until`` simulations are made."""
     done: set[int] = set()
     while (found := recommend(trials := ledger.considered, problem.objectives)) is not None:
@@ -48,7 +57,8 @@ def polish(problem: Problem, ledger: Ledger, until: int) -> None:
         if centre is None:
             return
         done.add(centre.number)
-        jobs = [Job(STAGE, other, parameters_of(other)) for other in neighbours(problem, centre)]
+        others = may_serve(trials, neighbours(problem, centre))
+        jobs = [Job(STAGE, other, parameters_of(other)) for other in others]
         ledger.run(jobs, until, UNTRIED_NEIGHBOURS if centre is best else "")
         descend(problem, ledger, until)
 

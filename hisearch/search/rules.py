@@ -105,6 +105,36 @@ def knee(trials: Sequence[Trial], objectives: Sequence[str]) -> tuple[Trial, ...
     return tuple(points[i] for i in order)
 
 
+def preference(
+    trials: Sequence[Trial], objectives: Sequence[str], rule: RecommendSpec, loads: Mapping[int, float]
+) -> tuple[Trial, ...]:
+    """The feasible trials within the rule's price that it may choose, most preferred first.
+
+    Of ``cheapest`` the front by price, of ``best_value`` the front as ``knee`` orders it, of ``most_headroom`` those of
+    ``loads``. Empty where none is within the price.
+    """
+    inside = [t for t in trials if t.comparable and t.feasible and _within(t, rule)]
+    if rule.rule == "best_value":
+        return knee(inside, objectives)
+    if rule.rule == "lowest_latency":
+        return _by_latency(inside, latency_objective(objectives))
+    if rule.rule == "most_headroom":
+        return _by_load(inside, loads)
+    return tuple(sorted(front(inside, objectives), key=lambda t: (price_of(t), t.number)))
+
+
+def _by_latency(trials: Sequence[Trial], name: str) -> tuple[Trial, ...]:
+    """Lowest first; those of which it is undefined are left out."""
+    defined = [t for t in trials if not math.isnan(t.metrics[metric_of(name)])]
+    return tuple(sorted(defined, key=lambda t: (t.metrics[metric_of(name)], price_of(t), t.number)))
+
+
+def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial, ...]:
+    """Largest first, of those that other loads were tried on."""
+    tried = [t for t in trials if t.number in loads]
+    return tuple(sorted(tried, key=lambda t: (-loads[t.number], price_of(t), t.number)))
+
+
 def latency_objective(objectives: Sequence[str]) -> str:
     """The first of the objectives that is a latency; p99 TTFT where none is."""
     return next((name for name in objectives if name.partition("_")[0] in {"ttft", "tpot", "itl", "e2e"}), "ttft_p99")
@@ -174,8 +204,7 @@ def _best_value(given: _Choice) -> tuple[Trial, str]:
 
 def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
     name = latency_objective(given.objectives)
-    defined = [t for t in given.inside if not math.isnan(t.metrics[metric_of(name)])]
-    ordered = sorted(defined, key=lambda t: (t.metrics[metric_of(name)], price_of(t), t.number))
+    ordered = _by_latency(given.inside, name)
     if not ordered:
         best, text = _cheapest_of(given), f"No deployment has a {name}; this is the cheapest"
     else:
@@ -189,11 +218,10 @@ def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
 
 
 def _most_headroom(given: _Choice) -> tuple[Trial, str]:
-    tried = [t for t in given.inside if t.number in given.loads]
-    if not tried:
+    ordered = _by_load(given.inside, given.loads)
+    if not ordered:
         best = _cheapest_of(given)
         return best, f"No other load was simulated; this is the cheapest: {_figures(best, given.objectives)}."
-    ordered = sorted(tried, key=lambda t: (-given.loads[t.number], price_of(t), t.number))
     best = ordered[0]
     sides = [
         f"{words}, {describe(t.deployment)}, {given.loads[t.number]:.3g} × at {_usd(t)}"
@@ -202,7 +230,7 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
     ]
     return best, (
         f"{describe(best.deployment)} carries {given.loads[best.number]:.3g} × this load within the SLO at "
-        f"{_usd(best)}, the most of {counted(len(tried), 'deployment')}{given.limit} that other loads were tried on."
+        f"{_usd(best)}, the most of {counted(len(ordered), 'deployment')}{given.limit} that other loads were tried on."
         + (f" {_capital('; '.join(sides))}." if sides else "")
     )
 

@@ -27,7 +27,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,7 +45,7 @@ REGIMES = ("prefill", "decode", "mixed", "host")
 NORMAL_MEDIAN = 0.6744897501960817
 
 #: Streams of random numbers beside the study's own seed.
-_TRACES, _PRICES, _SCHEMES = 1, 2, 3
+_TRACES, _PRICES, _SCHEMES, _FRESH = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,15 @@ class Uncertainty:
         shares = self._stream(_PRICES, number).uniform(size=len(self.prices))
         drawn = {price.item: price.draw(float(share)) for price, share in zip(self.prices, shares, strict=True)}
         return Draw(number, self.normal[number], trace, drawn)
+
+    def fresh(self, count: int) -> Uncertainty:
+        """``count`` draws of the same things that have nothing in common with these.
+
+        Not the next ones of the same sequence, whose points lie where the first ones left gaps.
+        """
+        sequence = np.random.SeedSequence(entropy=self.seed, spawn_key=(_FRESH,))
+        seed = int(sequence.generate_state(1, np.uint64)[0])
+        return replace(self, seed=seed, normal=normal_draws(count, seed))
 
     def _scheme(self, table: SessionTable, number: int) -> Scheme:
         """The table's schemes in turn, in an order that is drawn anew for every round of them.

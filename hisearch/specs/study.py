@@ -400,13 +400,17 @@ class ConfidenceSpec(Strict):
 
     at_least: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
-        description="Recommend the cheapest deployment that meets the SLO with at least this probability; null for "
-        "the rule's own choice.",
+        description="Recommend the first deployment, in the order of recommend.rule, that meets the SLO with at least "
+        "this probability; null for the rule's own choice.",
     )
     level: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="Of the intervals.")
     draws: NonNegativeInt = Field(64, description="Simulations of the recommended deployment; 0: none at all.")
     contender_draws: NonNegativeInt = Field(
         8, description="Simulations of each runner-up, the first of the same draws."
+    )
+    fresh_draws: NonNegativeInt = Field(
+        64,
+        description="With at_least: simulations of what was chosen under draws that it was not chosen by; 0: none.",
     )
     what_if: NonNegativeInt = Field(
         120, description="Most simulations for what would change the answer, the baseline and the other rules."
@@ -472,9 +476,6 @@ class StudySpec(Strict):
             wanted, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
             if given is None:
                 raise KeyedError(("limits", name), f"needs {wanted}")
-        if self.confidence.at_least is not None and self.recommend.rule != "cheapest":
-            expected = "expected rule cheapest: at_least looks for the cheapest that is likely enough"
-            raise KeyedError(("recommend", "rule"), f"{expected}, got {self.recommend.rule}")
         if self.confidence.at_least is not None and not self.confidence.draws:
             raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
         return self

@@ -1,6 +1,7 @@
 """Trials in a PostgreSQL database, of a real server."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,26 @@ def test_a_server_that_refuses_is_told_without_the_password(hisearch: Hisearch, 
     assert closed.code == 1
     assert "postgresql://a@127.0.0.1:9/db: " in closed.err
     assert "wr0ng-pa55" not in closed.err
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_wherever_its_folder_is_brought_and_nowhere_else(
+    hisearch: Hisearch, here: Path, server: Server
+) -> None:
+    options = ("-q", "--storage", server.url)
+    few = ("--set", "spec.budget.simulations=4")
+    assert hisearch("run", "small.yaml", "--out", "moved/r", *options, *few).code == 0
+    before = stored(server)
+    nothing = hisearch("run", "small.yaml", "--resume", "here/r", *options)
+    assert nothing.code == 1
+    assert "here/r: expected the folder of a run to go on with, found no journal.jsonl" in nothing.err
+    assert not (here / "here").exists()
+    assert stored(server) == before
+    shutil.copytree(here / "moved" / "r", here / "here" / "r")
+    again = hisearch("run", "--resume", "here/r", "--json", *options, "--set", "spec.budget.simulations=6")
+    assert again.code == 0
+    assert again.json["replayed"] >= 4
+    after = stored(server)
+    assert set(after) == set(before)  # the same studies, replaced
+    (name,) = [name for name in after if name.startswith("small r ") and after[name] != before[name]]
+    assert len(after[name]) == 6

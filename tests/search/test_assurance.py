@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.assurance import Assured, Walk
+from hisearch.search.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence import Assessor
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.ledger import Ledger
@@ -45,7 +48,8 @@ def walked(at_least: float, *, limit: int = 10_000, workers: int = 1) -> tuple[A
     assessor = Assessor(uncertainty(DRAWS), slower, workers=workers)
     assessor.assess([found.trial], [DRAWS], 0.9)
     ledger.extend(64)
-    return Walk(problem, ledger, assessor, at_least, limit).run(found.trial), assessor, ledger
+    likelihood = Likelihood(assessor, at_least, limit, found.trial)
+    return Walk(problem, ledger, likelihood).run(), assessor, ledger
 
 
 def share(deployment: DeploymentSpec) -> float:
@@ -87,7 +91,45 @@ def test_where_nothing_is_likely_enough_none_is_found() -> None:
     ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6))
     ledger.run([Job(1, make_deployment("fast", count), {}) for count in (6, 7)])
     ledger.extend(64)
-    found = Walk(problem, ledger, Never(uncertainty(8), slower), 0.9, 10_000).run(ledger.trials[0])
+    never = Likelihood(Never(uncertainty(8), slower), 0.9, 10_000, ledger.trials[0])
+    found = Walk(problem, ledger, never).run()
     assert found.trial is None
     assert not found.spent
     assert found.looked_at >= 2
+
+
+@given(order=st.permutations(range(6)), at_least=st.sampled_from([0.5, 0.8, 0.95]))
+@settings(max_examples=15, deadline=None)
+def test_in_any_order_the_first_that_is_likely_enough_is_found(order: list[int], at_least: float) -> None:
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=1)
+    ledger.run([Job(1, make_deployment("fast", 6 + 2 * place), {}) for place in order])
+    first = ledger.trials[0]
+    assessor = Assessor(uncertainty(DRAWS), slower)
+    assessor.assess([first], [DRAWS], 0.9)
+    found = first_of(ledger.trials, Likelihood(assessor, at_least, 10_000, first))
+    assert found.trial == next((t for t in ledger.trials if share(t.deployment) >= at_least), None)
+    assert not found.spent
+
+
+def test_what_was_chosen_by_its_draws_looks_likelier_there_than_under_fresh_ones() -> None:
+    """Over many seeds the chosen one's share of its own draws is too high, and that of fresh draws is not."""
+    deployments = [make_deployment("fast", 6), make_deployment("dear", 5), make_deployment("fast", 7)]
+    many = uncertainty(1024)
+    truth = [sum(slower(one, many.draw(k)).feasible for k in range(1024)) / 1024 for one in deployments]
+    assert truth[0] < truth[1] < truth[2] < 1.0
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=1)
+    ledger.run([Job(1, one, {}) for one in deployments])
+    own, fresh = [], []
+    for seed in range(100):
+        drawn = uncertainty(16, seed, normal=np.random.default_rng(seed).standard_normal((16, 5)))
+        assessor = Assessor(drawn, slower)
+        assessor.assess([ledger.trials[0]], [16], 0.9)
+        found = first_of(ledger.trials, Likelihood(assessor, 0.95, 10_000, ledger.trials[0]))
+        if found.trial is not None:
+            other = assessor.under(drawn.fresh(64))
+            own.append(assessor.assess([found.trial], [16], 0.9)[0].all_terms - truth[found.trial.number])
+            fresh.append(other.assess([found.trial], [64], 0.9)[0].all_terms - truth[found.trial.number])
+            assert assessor.simulations == other.simulations
+    assert len(own) > 50
+    assert np.mean(own) > 0.02
+    assert abs(np.mean(fresh)) < 0.01

@@ -168,6 +168,26 @@ def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
     assert "A probability of at least 99% was asked for" in unsure.confidence.summary
 
 
+@pytest.mark.parametrize("rule", ["best_value", "lowest_latency", "most_headroom"])
+def test_a_probability_goes_with_every_rule_and_is_confirmed(
+    result: StudyResult, study_file: Path, tmp_path: Path, rule: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(result.run_dir, folder)
+    usd = "" if rule == "best_value" else ", usd_per_hour: 1000"
+    asked = [f"spec.recommend={{rule: {rule}{usd}}}", "spec.confidence.at_least=0.5", "spec.confidence.fresh_draws=8"]
+    found = load_study(study_file, asked).run(run_dir=folder, resume=True)
+    data = record(found)
+    assert found.recommendation is not None
+    assert found.recommendation.rule == rule
+    assert data["satisfied"] == (data["all_terms"] >= 0.5)  # type: ignore[operator]
+    confirmed = data["confirmed"]
+    assert confirmed["draws"] == 8  # type: ignore[index]
+    assert data["simulations"]["fresh draws"] == 8  # type: ignore[index]
+    assert found.confidence is not None
+    assert "Under 8 fresh draws, by which it was not chosen" in found.confidence.summary
+
+
 def test_no_draws_and_no_what_ifs_leave_nothing_but_the_rules(study_file: Path, tmp_path: Path) -> None:
     nothing = ["spec.confidence.draws=0", "spec.confidence.what_if=0"]
     found = load_study(study_file, nothing).run(run_dir=tmp_path / "run")
