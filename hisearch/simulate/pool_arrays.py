@@ -240,7 +240,9 @@ def allocate(
         blank=request_records(1),
         workers=records(workers, la.WORKER),
         trees=tree_records,
-        agents=agent_arrays.handle(trace, agents, plan.agents, covers, workers, nodes, seed),
+        agents=agent_arrays.handle(
+            trace, agents, plan.agents, covers, workers, nodes, int(config.capacity_pages), seed
+        ),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),

@@ -65,6 +65,11 @@ class AgentMemorySpec(Strict):
     ahead_budget: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="steps, distance: share of the pool that what was loaded ahead and not used may take."
     )
+    ahead_kv: bool = Field(
+        True,
+        description="steps, distance: KV that host memory alone has is loaded ahead too, up to the same share of the "
+        "KV pool; without tiers there is none.",
+    )
     preempt: bool = Field(True, description="distance: a load for a call interrupts one ahead of its call.")
     trust: Literal["tested", "always"] = Field(
         "tested",

@@ -23,17 +23,21 @@ from hisearch.specs.storage_url import refuse_secrets
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
 
-#: Objectives. Goodput and capacity are maximised, all else is minimised.
+#: Objectives. Those of MAXIMISED are maximised, all else is minimised.
 Objective = Literal[
     "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99",
     "itl_p50", "itl_p90", "itl_p95", "itl_p99", "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99",
     "goodput", "capacity", "usd_per_hour", "usd_per_million_tokens", "accelerators", "mean_w", "joules_per_token",
+    "agents_per_accelerator", "usd_per_agent_hour",
 ]  # fmt: skip
 
-MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity"})
+MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity", "agents_per_accelerator"})
 
-#: The objective that takes simulations at other loads.
 CAPACITY = "capacity"
+#: Objectives of societies of agents, whose load is their number.
+OF_AGENTS: frozenset[str] = frozenset({"agents_per_accelerator", "usd_per_agent_hour"})
+#: Objectives that take simulations at other loads.
+AT_OTHER_LOADS: frozenset[str] = OF_AGENTS | {CAPACITY}
 
 
 class ExecutionSpace(Strict):
@@ -438,8 +442,10 @@ class StudySpec(Strict):
         default=["ttft_p99", "goodput", "usd_per_hour"],
         min_length=2,
         max_length=4,
-        description="Axes of the Pareto front; goodput and capacity are maximised, all else minimised. capacity, the "
-        "largest factor on the arrival rate at which the SLO holds, takes about seven simulations a deployment.",
+        description="Axes of the Pareto front; goodput, capacity and agents_per_accelerator are maximised, all else "
+        "minimised. capacity, the largest factor on the arrival rate at which the SLO holds, takes about seven "
+        "simulations a deployment; so do agents_per_accelerator and usd_per_agent_hour, of the largest society of the "
+        "workload's kind that meets the SLO, in which capacity is a factor on the number of agents.",
     )
     limits: dict[Objective, LimitSpec] = Field(
         default_factory=dict,
@@ -466,6 +472,8 @@ class StudySpec(Strict):
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError("an objective is given twice")
         for name, limit in self.limits.items():
+            if name in OF_AGENTS:
+                raise KeyedError(("limits", name), "is an objective, no limit: ask for a larger society instead")
             if name == CAPACITY:
                 message = "is an objective, no limit: to ask for 1.3 times the load write workload: {load: 1.3}"
                 raise KeyedError(("limits", name), message)
