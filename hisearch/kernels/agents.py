@@ -1,4 +1,4 @@
-"""Agents with objects, as SGLang's engine sees them: a door of errands.
+"""Agents with objects, as engines see them: a door of errands.
 
 To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_layout``, a branch in
 ``agents_events.settle`` or ``agents_wishes.wants``. To add a kind of object: nothing here; it is bytes and seconds.
@@ -36,7 +36,7 @@ def _begin(sim, w):
         v = loader.pool
         pool = sim.trees[v]
         pool.free_pages = pool.capacity_pages
-        pool.eviction = sim.trees[w].eviction
+        pool.eviction = sim.config.eviction
     for k in range(al.AGENT_SERVERS):
         sim.servers[loads.server(sim, w, k)].slot = -1
     for o in range(agents.things.shape[0]):

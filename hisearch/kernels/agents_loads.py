@@ -50,13 +50,28 @@ def _wait_s(sim, a, now):
 
 
 @kernel
+def _makes_way(sim, w, d, a):
+    """Whether node ``d`` of worker ``w`` is evicted for agent ``a``: what is due later.
+
+    For a call also KV that is due no sooner, and an object whose only agent calls at another worker.
+    """
+    key = sim.agents.keys[d]
+    agent = sim.agents.agents[a]
+    if key > agent.due or agent.calls == 0:
+        return key > agent.due
+    if sim.nodes[d].static >= 0:
+        return key == agent.due
+    owner = sim.agents.things[sim.nodes[d].parent].owner
+    return owner >= 0 and sim.agents.agents[owner].worker != w
+
+
+@kernel
 def _make_room(sim, w, o, a, now):
-    """Room for object ``o`` of agent ``a``: from what is due later; for a call also from its own agent's pages."""
+    """Room for object ``o`` of agent ``a``."""
     loader = sim.agents.loaders[w]
     v = loader.pool
     pool = sim.trees[v]
     pages = sim.agents.things[o].pages
-    agent = sim.agents.agents[a]
     spare = pool.free_pages + pool.evictable_pages
     if spare < pages:
         return False
@@ -65,11 +80,9 @@ def _make_room(sim, w, o, a, now):
         if pool.heap_size == 0:
             return False
         d = sim.evict_heap[v, 0]
-        key = sim.agents.keys[d]
-        is_object = sim.nodes[d].static < 0
-        if not (key > agent.due or (agent.calls > 0 and key == agent.due and not is_object)):
+        if not _makes_way(sim, w, d, a):
             return False
-        if is_object:
+        if sim.nodes[d].static < 0:
             objects.evict_from(sim, v, d)
         else:
             radix.evict_leaf(sim, v, d)

@@ -27,7 +27,9 @@ _OTHERS = {
     "usd_per_hour": ("Cost", "price of everything that runs", "USD/hour"),
     "usd_per_million_tokens": ("Cost per million tokens", "prompt and output tokens", "USD"),
     "agents_per_accelerator": (
-        "Agents per accelerator", "of the largest society of this kind that meets the SLO", "agents"
+        "Agents per accelerator",
+        "of the largest society of this kind that meets the SLO",
+        "agents",
     ),
     "usd_per_agent_hour": ("Cost of an agent", "of the largest society of this kind that meets the SLO", "USD/hour"),
     "accelerators": ("Accelerators", "that the deployment is made of", ""),

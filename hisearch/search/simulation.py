@@ -19,6 +19,7 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.search.job import Evaluation, Job
+from hisearch.search.society import Society
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
 from hisearch.simulate.plan import (
@@ -38,7 +39,6 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.study import LimitSpec
-from hisearch.search.society import Society
 from hisearch.specs.tier_checks import capacity_problems
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window

@@ -264,7 +264,7 @@ def allocate(
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
-        evict_heap=np.empty((trees, nodes if radix else 1), np.int32),
+        evict_heap=np.empty((trees, nodes if radix or pools else 1), np.int32),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

@@ -20,6 +20,7 @@ from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.agent_memory import AgentPolicyName, DistanceSourceName
 from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
@@ -51,6 +52,7 @@ class Society:
 
     trace: CompiledTrace
     agents: AgentPlan
+    engine: EngineName = "sglang"
     capacity_tokens: int = 1200
     workers: int = 1
     page_tokens: int = 1
@@ -65,12 +67,12 @@ class Society:
     def plan(self) -> WorkerPlan:
         """Of a worker; with host memory where that has any tokens."""
         settings = EngineSpec(
-            name="sglang",
+            name=self.engine,
             page_tokens=self.page_tokens,
             max_running_requests=self.max_running,
             chunk_tokens=96,
             overlap=self.overlap,
-            mixed_chunk=self.mixed_chunk,
+            **({"mixed_chunk": self.mixed_chunk} if self.engine == "sglang" else {}),
         )
         plain = System(seed=1, engine=settings, capacity_tokens=self.capacity_tokens, workers=1).plan
         if not self.host_tokens:
@@ -103,11 +105,12 @@ def adapters(pages: int = 60, load_s: float = 0.004) -> KindPlan:
 
 
 @st.composite
-def societies(draw: st.DrawFn, *, tiered: bool = False) -> Society:
+def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sglang") -> Society:
     """Every policy, source, pacing and kind; pools of their own and shared ones, several objects and workers.
 
     ``tiered``: with host memory for KV, which is loaded ahead or is not.
     """
+    slotted = tiered or engine == "vllm"
     pacing = draw(st.sampled_from([{}, FREE]))
     trace = society(
         draw(st.sampled_from(["independent", "interaction", "diffusion"])),
@@ -122,7 +125,7 @@ def societies(draw: st.DrawFn, *, tiered: bool = False) -> Society:
     if draw(st.booleans()):
         kinds.append(KindPlan("draft", "all", 40 // page, 0.05, 1e6))
     # The largest call has some 250 tokens, its objects 120.
-    slots = draw(st.sampled_from([2, 5, 9] if tiered else [0, 0, 2, 5]))
+    slots = draw(st.sampled_from([2, 5, 9] if slotted else [0, 0, 2, 5]))
     each = sum(kind.pages for kind in kinds if kind.per != "all")
     common = sum(kind.pages for kind in kinds if kind.per == "all")
     plan = AgentPlan(
@@ -141,6 +144,7 @@ def societies(draw: st.DrawFn, *, tiered: bool = False) -> Society:
     return Society(
         trace,
         plan,
+        engine,
         capacity_tokens=draw(st.sampled_from([640, 1200, 4000])),
         workers=draw(st.integers(1, 2)),
         page_tokens=page,
