@@ -33,11 +33,11 @@ class Society:
         return compile_trace(generate_agents(resized(self.spec, self.agents(factor)), seed=self.seed), name)
 
     def figures(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Agents per accelerator and what an hour of one costs, where the largest society is known that meets the SLO.
+        """Agents per accelerator and the price of an hour of one, in the largest society that meets the SLO.
 
         Args:
-            metrics: ``capacity_load``, the factor on this society; accelerators and price of the deployment, electricity
-                as with this society.
+            metrics: ``capacity_load``, the factor on this society; accelerators and price of the deployment,
+                electricity as with this society.
         """
         most = self.agents(metrics["capacity_load"]) if metrics["capacity_load"] > 0.0 else 0
         per_accelerator = most / metrics["accelerators"] if metrics["accelerators"] > 0 else math.nan

@@ -105,7 +105,7 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
         raise KeyedError(("agents",), f"agents' objects are simulated for the engines {known}, not {engine}")
     if engine == "vllm" and tiers:
         raise KeyedError(("agents",), "beside KV tiers agents' objects are simulated for the engine sglang alone")
-    if engine == "vllm" and agents.slots is None:
+    if engine == "vllm" and agents.slots is None and (agents.adapters is not None or agents.objects):
         raise KeyedError(("agents", "slots"), "vLLM keeps adapters in a pool of their own; give slots")
     if not caching:
         raise KeyedError(("agents",), "needs engine.prefix_caching")

@@ -8,7 +8,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hisearch.specs.agent_memory import AdaptersSpec, AgentObjectSpec, AgentPolicyName, DistanceSourceName
+from hisearch.specs.agent_memory import (
+    AGENT_ENGINES,
+    AdaptersSpec,
+    AgentObjectSpec,
+    AgentPolicyName,
+    DistanceSourceName,
+)
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.deployment import EvictionName
 from hisearch.specs.devices import DevicesSpec
@@ -243,6 +249,11 @@ class AgentMemorySpace(Strict):
     adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether agents need anything beside KV."""
+        return self.adapters is not None or bool(self.objects)
+
 
 _TIERS = "write tiers: [{media: [ddr5], gib: [0, 128, 256]}]"
 
@@ -270,7 +281,7 @@ class CacheSpace(Strict):
     )
     movement: MovementSpace = Field(MovementSpace(), description="How KV moves between them.")
     agents: AgentMemorySpace | None = Field(
-        None, description="What agents need in device memory beside KV; the engine sglang alone simulates it."
+        None, description="What agents need in device memory beside KV, under SGLang or vLLM."
     )
 
     @model_validator(mode="after")
@@ -278,7 +289,7 @@ class CacheSpace(Strict):
         if self.memory_fraction[0] > self.memory_fraction[1]:
             raise ValueError("memory_fraction: the lower bound exceeds the upper")
         tiered = bool(self.tiers) and self.tiers[0].sizes()[-1] > 0
-        if self.agents is not None and tiered and not any(self.agents.slots):
+        if self.agents is not None and self.agents.has_objects and tiered and not any(self.agents.slots):
             raise KeyedError(("agents", "slots"), "workers with tiers need a number; null is for those without")
         return self
 
@@ -299,14 +310,28 @@ class SearchSpaceSpec(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> SearchSpaceSpec:
-        others = [engine for engine in self.execution.engines if engine != "sglang"]
-        if self.cache.agents is not None and others:
-            message = f"agents' objects are simulated for the engine sglang, not {', '.join(others)}"
-            raise KeyedError(("cache", "agents"), message)
+        self._check_agents()
         for shape in ("apart", "mixed"):
             if self.cache.agents is not None and getattr(self.pools, shape) is not None:
                 raise KeyedError(("pools", shape), "agents' objects are simulated in deployments of one pool")
         return self
+
+    def _check_agents(self) -> None:
+        """Refuse engines under which agents' objects are not simulated, or not as the space has them."""
+        agents, engines = self.cache.agents, self.execution.engines
+        if agents is None:
+            return
+        others = [engine for engine in engines if engine not in AGENT_ENGINES]
+        if others:
+            known = " and ".join(AGENT_ENGINES)
+            message = f"agents' objects are simulated for the engines {known}, not {', '.join(others)}"
+            raise KeyedError(("cache", "agents"), message)
+        if "vllm" in engines and self.cache.tiers:
+            raise KeyedError(
+                ("cache", "tiers"), "beside agents' objects tiers are simulated for the engine sglang alone"
+            )
+        if "vllm" in engines and None in agents.slots and agents.has_objects:
+            raise KeyedError(("cache", "agents", "slots"), "the engine vllm needs numbers")
 
 
 class WorkloadRef(Strict):
