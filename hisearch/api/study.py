@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hisearch.search.problem import Problem
     from hisearch.search.progress import Progress
     from hisearch.search.simulation import Simulation, World
+    from hisearch.search.society import Society
     from hisearch.search.trial import Recommendation, Trial
     from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
@@ -120,7 +121,7 @@ class Study:
     def world(self) -> World:
         """All that decides the outcome of the study's simulations."""
         from hisearch.search.simulation import World
-        from hisearch.specs.study import CAPACITY
+        from hisearch.specs.study import AT_OTHER_LOADS
 
         resolved = self.resolved
         return World(
@@ -136,9 +137,32 @@ class Study:
             seed=resolved.study.seed,
             devices=resolved.hardware.device_specs,
             limits=resolved.study.limits_by_name,
-            capacity=CAPACITY in resolved.study.objectives,
+            capacity=not AT_OTHER_LOADS.isdisjoint(resolved.study.objectives),
             fabrics={name: document.spec for name, document in resolved.hardware.fabrics.items()},
+            society=self._society(),
         )
+
+    def _society(self) -> Society | None:
+        """The workload's, where an objective asks for others of its kind.
+
+        Raises:
+            SpecError: it has none that could be larger.
+        """
+        from hisearch.search.society import Society
+        from hisearch.specs.study import OF_AGENTS
+
+        study, workload = self.resolved.study, self.resolved.workload
+        asked = [k for k, name in enumerate(study.objectives) if name in OF_AGENTS]
+        if not asked:
+            return None
+        spec = None if isinstance(workload, Path) else workload.spec.agents
+        if spec is not None and spec.graph.model != "edges" and study.workload.limit is None:
+            return Society(spec, study.seed)
+        message = (
+            f"{study.objectives[asked[0]]} needs a workload of section agents whose number can be changed: no graph "
+            "from a file, and no limit on its calls"
+        )
+        raise self.resolved.document.error(("spec", "objectives", asked[0]), message)
 
     def problem(self, simulation: Simulation) -> Problem:
         """The question in the search's terms.
@@ -148,11 +172,11 @@ class Study:
         """
         from hisearch.search.demand import measure_demand
         from hisearch.search.problem import Problem
-        from hisearch.specs.study import CAPACITY
+        from hisearch.specs.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
         demand = measure_demand(self.trace, slo, study.workload.load)
-        if CAPACITY in study.objectives and not demand.scales_with_load:
+        if CAPACITY in study.objectives and not demand.scales_with_load and OF_AGENTS.isdisjoint(study.objectives):
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
             raise self.resolved.document.error(("spec", "objectives", place), message)
@@ -255,7 +279,7 @@ class Study:
         from hisearch.search.ledger import Ledger
         from hisearch.search.simulation import SIMULATIONS_OF_CAPACITY
         from hisearch.search.standing import Standing
-        from hisearch.specs.study import CAPACITY
+        from hisearch.specs.study import AT_OTHER_LOADS
 
         problem = self.problem(simulation)
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
@@ -269,7 +293,7 @@ class Study:
                 inputs=inputs,
                 journal=journal,
                 progress=progress,
-                simulations_each=SIMULATIONS_OF_CAPACITY if CAPACITY in problem.objectives else 1,
+                simulations_each=1 if AT_OTHER_LOADS.isdisjoint(problem.objectives) else SIMULATIONS_OF_CAPACITY,
                 backend=backend,
                 interrupts=interrupts,
                 standing=Standing(problem.objectives),

@@ -1,6 +1,7 @@
-"""What SGLang can be told of agents' objects: flags of its LoRA adapters, and in words what has none.
+"""What engines can be told of agents' objects: flags of their LoRA adapters, and in words what has none.
 
-Flags were read in SGLang's documentation ("LoRA Serving") and in ``server_args.py`` (0.5.9).
+Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py`` (0.5.9), and in vLLM's documentation
+("LoRA Adapters") and ``config/lora.py`` (0.19.1).
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from typing import get_args
 from hisearch.specs.agent_memory import AgentMemorySpec, TargetName
 from hisearch.specs.deployment import PoolSpec
 
-#: Policies that the engine has; of the others the nearest is written, and a note says so.
-_OWN = ("lru", "queued")
+#: Policies that each engine has; of the others the nearest is written, and a note says so.
+_OWN = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
+#: Ranks that vLLM takes as the largest.
+_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_NAMES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
 def _with_adapters(pool: PoolSpec) -> AgentMemorySpec | None:
@@ -30,6 +34,12 @@ def max_lora_rank(pool: PoolSpec) -> str | None:
     return str(agents.adapters.rank) if agents is not None and agents.adapters is not None else None
 
 
+def vllm_lora_rank(pool: PoolSpec) -> str | None:
+    """VLLM's ``--max-lora-rank``: the smallest that it takes and that will do; the largest where none does."""
+    rank = max_lora_rank(pool)
+    return None if rank is None else str(next((known for known in _VLLM_RANKS if known >= int(rank)), _VLLM_RANKS[-1]))
+
+
 def lora_targets(pool: PoolSpec) -> str | None:
     """``--lora-target-modules``: all of them, or absent: as the adapters that the server is given say."""
     agents = _with_adapters(pool)
@@ -39,7 +49,7 @@ def lora_targets(pool: PoolSpec) -> str | None:
 
 
 def max_loras_per_batch(pool: PoolSpec) -> str | None:
-    """``--max-loras-per-batch``: slots of the pool that SGLang keeps for adapters."""
+    """SGLang's ``--max-loras-per-batch``, vLLM's ``--max-loras``: slots of the pool that is kept for adapters."""
     agents = _with_adapters(pool)
     return str(agents.slots) if agents is not None and agents.slots is not None else None
 
@@ -57,21 +67,31 @@ def overlap_loading(pool: PoolSpec) -> bool | None:
 
 def notes(pool: PoolSpec) -> list[str]:
     """What of the section no setting of the engine says, as sentences."""
-    agents, found = pool.agents, list[str]()
+    agents, found, engine = pool.agents, list[str](), pool.engine.name
     if agents is None:
         return found
-    if agents.policy not in _OWN:
+    own = _OWN[engine]
+    if agents.policy not in own:
         found.append(
-            f"No engine has the policy {agents.policy} for what agents need: the flags are those of queued, under "
-            "which calls wait for more loads than simulated. Simulate queued as well before you rely on it."
+            f"{_NAMES[engine]} has no policy {agents.policy} for what agents need: the flags are those of {own[-1]}, "
+            f"under which calls wait for more loads than simulated. Simulate {own[-1]} as well before you rely on it."
         )
     if agents.objects:
         names = ", ".join(other.name for other in agents.objects)
-        found.append(f"SGLang does not manage {names}: device memory for them is the operator's to keep free.")
+        found.append(
+            f"{_NAMES[engine]} does not manage {names}: device memory for them is the operator's to keep free."
+        )
     if agents.adapters is not None and agents.slots is None:
         found.append(
             "SGLang keeps adapters in a pool of their own; simulated in one with KV. Set --max-loras-per-batch."
         )
-    if agents.adapters is not None:
+    if agents.adapters is not None and engine == "vllm":
+        found.append(
+            "Name the adapters with --lora-modules, and set --max-cpu-loras to how many there are: in the simulation "
+            "host memory has them all."
+        )
+        if agents.adapters.rank > _VLLM_RANKS[-1]:
+            found.append(f"vLLM takes adapters of rank {_VLLM_RANKS[-1]} at most.")
+    if agents.adapters is not None and engine == "sglang":
         found.append("Name the adapters with --lora-paths, or load them through the server's API.")
     return found

@@ -1,15 +1,16 @@
-"""Agents with objects, as SGLang's engine sees them: a door of errands.
+"""Agents with objects, as engines see them: a door of errands.
 
 To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_layout``, a branch in
-``agents_events.settle`` or ``agents_loads.wants``. To add a kind of object: nothing here; it is bytes and seconds.
+``agents_events.settle`` or ``agents_wishes.wants``. To add a kind of object: nothing here; it is bytes and seconds.
 """
 
 from __future__ import annotations
 
 from hisearch.kernels import agents_events as events
+from hisearch.kernels import agents_kv, agents_line, heaps, objects, radix, tree
 from hisearch.kernels import agents_layout as al
-from hisearch.kernels import agents_line, heaps, objects, radix, tree
 from hisearch.kernels import agents_loads as loads
+from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -18,7 +19,9 @@ from hisearch.kernels.jit import kernel
 #: admitted as far as its objects go. MISSING: tokens of the KV pool that its objects would take. HOLD: its objects are
 #: locked. LET_GO: they are not. LOAD: those that are absent are loaded by the step being formed. ENDS: r has made its
 #: last token. DONE: a server for agents has done a part. PASS: a pass begins. TOO_LARGE: 1 where r can never be served.
+#: URGENT: the step being formed loads KV back.
 BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+URGENT = 11
 
 
 @kernel
@@ -27,11 +30,13 @@ def _begin(sim, w):
     agents = sim.agents
     loader = agents.loaders[w]
     loader.object = -1
+    loader.kv_node = -1
+    loader.kv_anchor = -1
     if not agents.policy.shared:
         v = loader.pool
         pool = sim.trees[v]
         pool.free_pages = pool.capacity_pages
-        pool.eviction = sim.trees[w].eviction
+        pool.eviction = sim.config.eviction
     for k in range(al.AGENT_SERVERS):
         sim.servers[loads.server(sim, w, k)].slot = -1
     for o in range(agents.things.shape[0]):
@@ -79,6 +84,8 @@ def _ready(sim, w, r, now):
     """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room for them."""
     agents = sim.agents
     a = agents.agent[r]
+    if agents_kv.comes(sim, w, a):
+        return False
     if agents.policy.loading != al.AT_LAUNCH:
         if _pages(sim, w, a, al.ABSENT) > 0:
             # It may have been evicted since it was loaded.
@@ -183,7 +190,7 @@ def _done(sim, k, now):
 def _arrives(sim, w, r, now):
     events.call_arrives(sim, w, r, now)
     a = sim.agents.agent[r]
-    if loads.missing_object(sim, w, a, al.ABSENT) < 0 and loads.missing_object(sim, w, a, al.LOADING) < 0:
+    if wishes.missing_object(sim, w, a, al.ABSENT) < 0 and wishes.missing_object(sim, w, a, al.LOADING) < 0:
         sim.agents.loaders[w].found += 1
     if sim.agents.line_slot[w, a] >= 0:
         loads.preempt(sim, w, now)
@@ -228,6 +235,8 @@ def door(sim, errand, w, r, now):
         _done(sim, w, now)
     elif errand == PASS:
         loads.dispatch(sim, w, now)
+    elif errand == URGENT:
+        loads.preempt(sim, w, now)
     else:
         _begin(sim, w)
     return 0

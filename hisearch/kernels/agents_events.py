@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from hisearch.kernels import agents_due, agents_line, agents_loads, eviction, hicache_nodes, rng
+from hisearch.kernels import agents_due, agents_kv, agents_loads, eviction, hicache_nodes, rng
 from hisearch.kernels import agents_layout as al
+from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels.jit import kernel
 
@@ -117,7 +118,7 @@ def settle(sim, a):
     else:
         due = agent.told
     _set_due(sim, a, due)
-    agents_loads.line_up(sim, a)
+    wishes.line_up(sim, a)
 
 
 @kernel
@@ -199,9 +200,10 @@ def call_arrives(sim, w, r, now):
             _compare(sim, a)
         agent.gaps += 1
         agent.gap_s += (now - agent.end_s - agent.gap_s) / agent.gaps
+    agents_kv.note_call(sim, w, a)
     before = agent.static
     if agent.worker >= 0 and agent.worker != w and agent.calls == 0:
-        agents_line.step_out(sim, agent.worker, a)
+        wishes.step_out(sim, agent.worker, a)
     if agent.entry != agents.entry[r] and agent.entry >= 0:
         agents_due.set_entry(sim, agent.entry, al.NOBODY)
     agent.entry = agents.entry[r]

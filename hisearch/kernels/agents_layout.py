@@ -51,7 +51,8 @@ POLICY = np.dtype(
         ("tested", "i8"),  # 1 where distances count only as long as they tell the order better than last use
         ("ahead_s", "f8"),  # how soon an agent must be due to be loaded for: in seconds, …
         ("ahead_steps", "f8"),  # … or in frames
-        ("budget_pages", "i8"),  # most pages of what was loaded ahead and has not been used
+        ("budget_pages", "i8"),  # most pages of what was loaded ahead and has not been used, of objects …
+        ("kv_budget_pages", "i8"),  # … and of KV from host memory; 0: none is loaded ahead
         ("noise", "f8"),  # of a distance: standard deviation of its logarithm, and …
         ("bias", "f8"),  # … factor
     ],
@@ -72,6 +73,7 @@ AGENT = np.dtype(
         ("static", "i4"),  # trace-tree node at the end of its newest call
         ("entry", "i4"),  # of that node's way, -1: shared with nobody
         ("next_call", "i4"),  # request, -1: none
+        ("fresh_pages", "i8"),  # KV loaded ahead for its next call that is still there
     ],
     align=True,
 )
@@ -104,9 +106,8 @@ LOADER_STATE = np.dtype(
         ("at_launch_s", "f8"),  # what the step being formed loads
         ("begun_s", "f8"),
         ("pool", "i8"),  # tree whose pages objects take
-        ("object", "i8"),  # being loaded, or -1
+        ("object", "i8"),  # being loaded, or -1; O: KV
         ("agent", "i8"),  # for whom
-        ("ahead", "i8"),  # size of its line
         ("fresh_pages", "i8"),
         ("loads", "i8"),  # that have ended, of them those ahead, and of those the ones used
         ("loads_ahead", "i8"),
@@ -119,6 +120,16 @@ LOADER_STATE = np.dtype(
         ("stall_s", "f8"),  # of them, those that a step waited for
         ("wasted_s", "f8"),  # of loads that were preempted
         ("peak_pages", "i8"),
+        # KV that is brought ahead of its call.
+        ("kv_node", "i4"),  # deepest node of what is under way, -1: none
+        ("kv_anchor", "i4"),  # deepest node of its way in HBM
+        ("kv_pages", "i8"),  # taken for it
+        ("kv_fresh_pages", "i8"),
+        ("kv_loads", "i8"),  # that have ended
+        ("kv_loaded_pages", "i8"),  # what they brought, …
+        ("kv_used_pages", "i8"),  # … and calls then found
+        ("kv_moved_pages", "i8"),  # what travelled: also what others had brought or computed meanwhile
+        ("kv_load_s", "f8"),
     ],
     align=True,
 )
@@ -148,7 +159,8 @@ class Agents(Handle):
     agent (N,): of each request.
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
-    things (O,), objects (W, O), loaders (W,). line, line_slot (W, A): agents with something to load, a heap by due.
+    things (O,), objects (W, O), loaders (W,). line, line_slot (2 W, A), line_size (2 W,): agents with something to load
+        (see ``agents_line``).
     owner, first, after (M,): a trace-tree node's only agent, or -1; its place, and that behind its last descendant.
     entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's way. least (2 E,): minima.
     keys: due of each node of a cache, where eviction goes by it.
@@ -171,6 +183,7 @@ class Agents(Handle):
         "loaders": Array(LOADER_STATE, 1),
         "line": Array("i4", 2),
         "line_slot": Array("i4", 2),
+        "line_size": Array("i8", 1),
         "owner": Array("i4", 1),
         "first": Array("i4", 1),
         "after": Array("i4", 1),

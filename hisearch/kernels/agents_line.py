@@ -1,4 +1,7 @@
-"""Each worker's line of agents with something to load: a heap by due, then by index."""
+"""Each worker's lines of agents with something to load: heaps by due, then by index.
+
+Worker w's line for objects is row w, that for KV row W + w.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,16 @@ def _sooner(sim, a, b):
 
 
 @kernel
-def _sift(sim, w, slot):
-    line = sim.agents.line[w]
-    slots = sim.agents.line_slot[w]
-    size = sim.agents.loaders[w].ahead
+def kv_row(sim, w):
+    """Worker ``w``'s line for KV."""
+    return sim.config.workers + w
+
+
+@kernel
+def _sift(sim, row, slot):
+    line = sim.agents.line[row]
+    slots = sim.agents.line_slot[row]
+    size = sim.agents.line_size[row]
     a = line[slot]
     while slot > 0:
         up = (slot - 1) >> 1
@@ -41,28 +50,28 @@ def _sift(sim, w, slot):
 
 
 @kernel
-def stand(sim, w, a):
-    """Agent ``a`` stands in worker ``w``'s line, at its place."""
-    slots = sim.agents.line_slot[w]
+def stand(sim, row, a):
+    """Agent ``a`` stands in line ``row``, at its place."""
+    slots = sim.agents.line_slot[row]
     if slots[a] < 0:
-        loader = sim.agents.loaders[w]
-        slots[a] = loader.ahead
-        sim.agents.line[w, loader.ahead] = a
-        loader.ahead += 1
-    _sift(sim, w, slots[a])
+        size = sim.agents.line_size[row]
+        slots[a] = size
+        sim.agents.line[row, size] = a
+        sim.agents.line_size[row] = size + 1
+    _sift(sim, row, slots[a])
 
 
 @kernel
-def step_out(sim, w, a):
-    """Agent ``a`` leaves worker ``w``'s line."""
-    slots = sim.agents.line_slot[w]
+def step_out(sim, row, a):
+    """Agent ``a`` leaves line ``row``."""
+    slots = sim.agents.line_slot[row]
     slot = slots[a]
     if slot < 0:
         return
-    loader = sim.agents.loaders[w]
-    loader.ahead -= 1
+    size = sim.agents.line_size[row] - 1
+    sim.agents.line_size[row] = size
     slots[a] = -1
-    if slot != loader.ahead:
-        sim.agents.line[w, slot] = sim.agents.line[w, loader.ahead]
-        slots[sim.agents.line[w, slot]] = slot
-        _sift(sim, w, slot)
+    if slot != size:
+        sim.agents.line[row, slot] = sim.agents.line[row, size]
+        slots[sim.agents.line[row, slot]] = slot
+        _sift(sim, row, slot)

@@ -1,65 +1,27 @@
 """What brings objects to a worker: its line of agents by due, the load under way, room for it, preemption.
 
-One object at a time travels over the worker's link from host memory. Loads for calls that have arrived come first, in
-order of arrival, then those for agents that are due soon. Room is made by evicting what is due later than the agent
-loaded for, and nothing else; what was loaded ahead and has not been used takes at most a budget. A load for a call
-interrupts one ahead of its call: the pages are given back, what was moved was moved for nothing, and the agent stands
-in line again. It does so only while nothing else has been sent behind it on the link.
+One object at a time, or one agent's KV (``agents_kv``), travels over the worker's link from host memory. Loads for
+calls that have arrived come first, in order of arrival, then those for agents that are due soon, an agent's objects
+before its KV; where there is no room for the next object KV may go before it, and the other way round. Room is made by
+evicting what is due later than the agent loaded for, and nothing else; what was loaded ahead and has not been used
+takes at most a budget. A load for a call, KV that a step loads back among them, interrupts one ahead of its call: the
+pages are given back, what was moved was moved for nothing, and the agent stands in line again. It does so only while
+nothing else has been sent behind it on the link. KV for calls that have arrived is the engine's to load back.
 """
 
 from __future__ import annotations
 
+from hisearch.kernels import agents_kv, eviction, objects, radix, server_heap
 from hisearch.kernels import agents_layout as al
-from hisearch.kernels import agents_line, device, eviction, lists, objects, radix, server_heap
+from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
-
-#: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
-RIGHT_SHARE = 0.55
 
 
 @kernel
 def server(sim, w, kind):
     """Number of worker ``w``'s server for agents."""
     return (hl.SERVERS * sim.config.workers) + al.AGENT_SERVERS * w + kind
-
-
-@kernel
-def missing_object(sim, w, a, where):
-    """The first object of agent ``a`` that is ``where`` at worker ``w``, or -1."""
-    agents = sim.agents
-    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
-        if agents.objects[w, agents.uses[k]].where == where:
-            return agents.uses[k]
-    return -1
-
-
-@kernel
-def wants(sim, w, a):
-    """Whether agent ``a`` has something to load at worker ``w``: for its call, or ahead of it."""
-    policy = sim.agents.policy
-    agent = sim.agents.agents[a]
-    if policy.loading == al.AT_LAUNCH or missing_object(sim, w, a, al.ABSENT) < 0:
-        return False
-    if agent.calls > 0:
-        return True
-    if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
-        return False
-    society = sim.agents.society
-    return policy.tested == 0 or (society.trusted != 0 and society.right >= RIGHT_SHARE)
-
-
-@kernel
-def line_up(sim, a):
-    """Agent ``a`` stands in its worker's line if it has something to load, and in no other."""
-    w = sim.agents.agents[a].worker
-    if w < 0:
-        return
-    if wants(sim, w, a):
-        agents_line.stand(sim, w, a)
-    else:
-        agents_line.step_out(sim, w, a)
 
 
 @kernel
@@ -88,36 +50,39 @@ def _wait_s(sim, a, now):
 
 
 @kernel
-def _committed_pages(sim, w, now):
-    """Pages that the steps under way will take; a run of decode steps ends with the next pass."""
-    worker = sim.workers[w]
-    if not sim.agents.policy.shared or worker.phase != la.COASTING:
-        return 0
-    device.cut_coast(sim, w, now)
-    return lists.pages_over(sim, w, 1, worker.coast_steps - 1)
+def _makes_way(sim, w, d, a):
+    """Whether node ``d`` of worker ``w`` is evicted for agent ``a``: what is due later.
+
+    For a call also KV that is due no sooner, and an object whose only agent calls at another worker.
+    """
+    key = sim.agents.keys[d]
+    agent = sim.agents.agents[a]
+    if key > agent.due or agent.calls == 0:
+        return key > agent.due
+    if sim.nodes[d].static >= 0:
+        return key == agent.due
+    owner = sim.agents.things[sim.nodes[d].parent].owner
+    return owner >= 0 and sim.agents.agents[owner].worker != w
 
 
 @kernel
 def _make_room(sim, w, o, a, now):
-    """Room for object ``o`` of agent ``a``: from what is due later; for a call also from its own agent's pages."""
+    """Room for object ``o`` of agent ``a``."""
     loader = sim.agents.loaders[w]
     v = loader.pool
     pool = sim.trees[v]
     pages = sim.agents.things[o].pages
-    agent = sim.agents.agents[a]
     spare = pool.free_pages + pool.evictable_pages
     if spare < pages:
         return False
-    committed = _committed_pages(sim, w, now)
+    committed = agents_kv.committed_pages(sim, w, now) if v == w else 0
     while pool.free_pages - committed < pages:
         if pool.heap_size == 0:
             return False
         d = sim.evict_heap[v, 0]
-        key = sim.agents.keys[d]
-        is_object = sim.nodes[d].static < 0
-        if not (key > agent.due or (agent.calls > 0 and key == agent.due and not is_object)):
+        if not _makes_way(sim, w, d, a):
             return False
-        if is_object:
+        if sim.nodes[d].static < 0:
             objects.evict_from(sim, v, d)
         else:
             radix.evict_leaf(sim, v, d)
@@ -139,14 +104,28 @@ def _start(sim, w, o, a, now):
     here.fresh = 1 if agents.agents[a].calls == 0 else 0
     if here.fresh:
         loader.fresh_pages += pages
+    _travel(sim, w, o, a, agents.things[o].load_s, now)
+
+
+@kernel
+def _travel(sim, w, o, a, seconds, now):
+    """Object ``o``, or KV, sets out on the link for agent ``a``."""
+    loader = sim.agents.loaders[w]
     loader.object = o
     loader.agent = a
     link = sim.links[2 * w + 1]
     loader.begun_s = max(now, link.free_s)
-    link.free_s = loader.begun_s + agents.things[o].load_s
+    link.free_s = loader.begun_s + seconds
     k = server(sim, w, al.LOADER)
     sim.servers[k].end_s = link.free_s
     server_heap.enter(sim, k)
+
+
+@kernel
+def _kv_s(sim, w, tokens):
+    """Seconds that so many tokens' KV takes over the link, alone."""
+    link = sim.links[2 * w + 1]
+    return link.base_s + tokens * link.s_per_token
 
 
 @kernel
@@ -165,27 +144,54 @@ def rest(sim, w):
 
 
 @kernel
+def _near(sim, w, a, now):
+    """Whether agent ``a`` is near enough to load for; if not, the worker's clock tells when."""
+    wait_s = _wait_s(sim, a, now)
+    if wait_s > 0.0 and not _counts(sim):
+        look_again(sim, w, now + wait_s)
+    return wait_s == 0.0
+
+
+@kernel
+def _begin_object(sim, w, a, now):
+    """Begin to load an object for agent ``a``, if it may be loaded now."""
+    o = wishes.missing_object(sim, w, a, al.ABSENT)
+    if sim.agents.agents[a].calls == 0:
+        fresh = sim.agents.loaders[w].fresh_pages + sim.agents.things[o].pages
+        if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
+            return False
+    if not _make_room(sim, w, o, a, now):
+        return False
+    _start(sim, w, o, a, now)
+    return True
+
+
+@kernel
+def _begin_kv(sim, w, a, now):
+    """Begin to load agent ``a``'s KV ahead of its call, if it may be loaded now."""
+    if not _near(sim, w, a, now):
+        return False
+    tokens = agents_kv.begin(sim, w, a, now)
+    if tokens == 0:
+        return False
+    _travel(sim, w, objects.kv(sim), a, _kv_s(sim, w, tokens), now)
+    return True
+
+
+@kernel
 def dispatch(sim, w, now):
-    """Begin the next load, if any may begin."""
-    loader = sim.agents.loaders[w]
-    policy = sim.agents.policy
-    while loader.object < 0 and loader.ahead > 0:
-        a = sim.agents.line[w, 0]
-        if not wants(sim, w, a):
-            agents_line.step_out(sim, w, a)
-            continue
-        o = missing_object(sim, w, a, al.ABSENT)
-        if sim.agents.agents[a].calls == 0:
-            wait_s = _wait_s(sim, a, now)
-            if wait_s > 0.0:
-                if not _counts(sim):
-                    look_again(sim, w, now + wait_s)
-                return
-            if loader.fresh_pages + sim.agents.things[o].pages > policy.budget_pages:
-                return
-        if not _make_room(sim, w, o, a, now):
-            return
-        _start(sim, w, o, a, now)
+    """Begin the next load, if none is under way and any may begin."""
+    if sim.agents.loaders[w].object >= 0:
+        return
+    a = wishes.first_for_object(sim, w)
+    b = wishes.first_for_kv(sim, w)
+    kv_first = b >= 0 and (a < 0 or sim.agents.agents[b].due < sim.agents.agents[a].due)
+    if kv_first and _begin_kv(sim, w, b, now):
+        return
+    if a >= 0 and _begin_object(sim, w, a, now):
+        return
+    if b >= 0 and not kv_first:
+        _begin_kv(sim, w, b, now)
 
 
 @kernel
@@ -203,25 +209,37 @@ def preempt(sim, w, now):
     if loader.object < 0 or not sim.agents.policy.preempts or sim.agents.agents[loader.agent].calls > 0:
         return
     o = loader.object
-    here = sim.agents.objects[w, o]
     link = sim.links[2 * w + 1]
     k = server(sim, w, al.LOADER)
-    if not here.fresh or link.free_s != sim.servers[k].end_s or link.free_s <= now:
+    if link.free_s != sim.servers[k].end_s or link.free_s <= now:
+        return
+    if o == objects.kv(sim):
+        agents_kv.interrupt(sim, w)
+    elif sim.agents.objects[w, o].fresh:
+        _give_back(sim, w, o)
+    else:
         return
     server_heap.leave(sim, k)
-    pages = sim.agents.things[o].pages
-    here.where = al.ABSENT
-    here.fresh = 0
-    sim.nodes[here.node].lock -= 1
-    sim.trees[loader.pool].free_pages += pages
-    loader.fresh_pages -= pages
     loader.object = -1
     loader.preempted += 1
     moved_s = max(now - loader.begun_s, 0.0)
     loader.wasted_s += moved_s
     link.busy_s += moved_s
     link.free_s = min(max(now, loader.begun_s), link.free_s)
-    line_up(sim, loader.agent)
+    wishes.line_up(sim, loader.agent)
+
+
+@kernel
+def _give_back(sim, w, o):
+    """The pages of object ``o``, whose load ahead of its call is under way, are free."""
+    loader = sim.agents.loaders[w]
+    here = sim.agents.objects[w, o]
+    pages = sim.agents.things[o].pages
+    here.where = al.ABSENT
+    here.fresh = 0
+    sim.nodes[here.node].lock -= 1
+    sim.trees[loader.pool].free_pages += pages
+    loader.fresh_pages -= pages
 
 
 @kernel
@@ -240,19 +258,38 @@ def note_loaded(sim, w, o, seconds):
 
 @kernel
 def end_load(sim, w):
-    """The load under way has ended: its object is resident."""
+    """The load under way has ended: its object is resident, its KV in HBM."""
     agents = sim.agents
     loader = agents.loaders[w]
     o = loader.object
-    here = agents.objects[w, o]
     server_heap.leave(sim, server(sim, w, al.LOADER))
+    if o == objects.kv(sim):
+        _end_kv(sim, w)
+        return
+    here = agents.objects[w, o]
     note_loaded(sim, w, o, agents.things[o].load_s)
     if here.fresh:
         loader.loads_ahead += 1
     here.where = al.RESIDENT
     loader.object = -1
     unlock(sim, w, here.node)
-    line_up(sim, loader.agent)
+    wishes.line_up(sim, loader.agent)
+
+
+@kernel
+def _end_kv(sim, w):
+    loader = sim.agents.loaders[w]
+    tokens = agents_kv.end(sim, w)
+    seconds = _kv_s(sim, w, tokens)
+    link = sim.links[2 * w + 1]
+    link.busy_s += seconds
+    link.tokens += tokens
+    link.transfers += 1
+    loader.kv_loads += 1
+    loader.kv_moved_pages += tokens // sim.config.page_tokens
+    loader.kv_load_s += seconds
+    loader.object = -1
+    wishes.line_up(sim, loader.agent)
 
 
 @kernel

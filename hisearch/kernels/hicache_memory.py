@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import eviction, links, radix, tree
+from hisearch.kernels import eviction, links, objects, radix, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_nodes as nodes
 from hisearch.kernels.jit import kernel
@@ -95,6 +95,15 @@ def _drop(sim, w, d):
 
 
 @kernel
+def leave_to_host(sim, w, d):
+    """``d``, withdrawn from what HBM may evict, stays on the host alone."""
+    sim.hosted[d].where = hl.ON_HOST
+    nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+    nodes.offer_host(sim, w, d)
+    objects.left_hbm(sim, w, d)
+
+
+@kernel
 def make_room(sim, w, pages):
     """Where fewer than ``pages`` of HBM are free, evict at least that many, not the difference.
 
@@ -112,9 +121,7 @@ def make_room(sim, w, pages):
         hosted = sim.hosted[d]
         here = radix.pages_of(sim, d)
         if hosted.where & hl.ON_HOST:
-            hosted.where = hl.ON_HOST
-            nodes.lose_child(sim, w, sim.nodes[d].parent, d)
-            nodes.offer_host(sim, w, d)
+            leave_to_host(sim, w, d)
         elif sim.tiers.write_hits > 0:
             _drop(sim, w, d)
         elif copy_to_host(sim, w, d):
@@ -135,6 +142,7 @@ def make_room(sim, w, pages):
     while copied >= 0:
         sim.hosted[copied].where = hl.ON_HOST
         nodes.offer_host(sim, w, copied)
+        objects.left_hbm(sim, w, copied)
         copied = sim.hosted[copied].below
     while kept >= 0:
         radix.offer(sim, w, kept)

@@ -26,7 +26,7 @@ VLLM, SGLANG, TRTLLM = 0, 1, 2
 VLLM_OFFLOAD, VLLM_LMCACHE = 3, 4
 # Of decode workers, whatever their engine.
 DECODE_WORKER = 5
-# What agents need, beside SGLang's engine; no engine of its own.
+# What agents need, beside SGLang or vLLM; no engine of its own.
 AGENTS = 6
 LRU, LFU, FIFO, MRU, FILO, SLRU, BY_PRIORITY = 0, 1, 2, 3, 4, 5, 6
 # Of stores alone.
@@ -335,7 +335,7 @@ CONFIG = np.dtype(
     [
         ("engine", "i8"),
         ("door", "i8"),  # address of the engine's door (see ``doors``)
-        ("objects", "i8"),  # SGLang: address of the door of ``agents``, 0: agents have nothing but KV
+        ("objects", "i8"),  # SGLang, vLLM: address of the door of ``agents``, 0: agents have nothing but KV
         ("pool", "i8"),  # among those of the fleet
         ("role", "i8"),  # see ``fleet_layout``
         ("first_member", "i8"),  # its workers are so many members of the fleet from here on

@@ -11,6 +11,29 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
+def kv(sim):
+    """What stands for KV among the objects that a loader may be at: one behind the last."""
+    return sim.agents.things.shape[0]
+
+
+@kernel
+def left_hbm(sim, w, d):
+    """A run of KV, node ``d``, is on worker ``w``'s host alone now: its only agent stands in line for it."""
+    if sim.config.objects == 0 or sim.agents.policy.kv_budget_pages == 0:
+        return
+    a = sim.agents.owner[sim.nodes[d].static]
+    if a < 0:
+        return
+    agent = sim.agents.agents[a]
+    if agent.worker != w or agent.calls > 0:
+        return
+    gone = min(agent.fresh_pages, (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens)
+    agent.fresh_pages -= gone
+    sim.agents.loaders[w].kv_fresh_pages -= gone
+    agents_line.stand(sim, agents_line.kv_row(sim, w), a)
+
+
+@kernel
 def pages_of(sim, d):
     """Pages of the object whose record is ``d``."""
     return sim.agents.things[sim.nodes[d].parent].pages

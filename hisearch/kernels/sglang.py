@@ -142,8 +142,8 @@ def _something_comes(sim, w):
 
 @kernel
 def _loads(sim, w):
-    """Whether objects are being loaded, whose end is an event."""
-    return sim.config.objects != 0 and sim.agents.loaders[w].object >= 0
+    """Whether objects are being loaded, or can be once another worker's calls have ended: events, both."""
+    return sim.config.objects != 0 and (sim.agents.loaders[w].object >= 0 or sim.config.workers > 1)
 
 
 @kernel

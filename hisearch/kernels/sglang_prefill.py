@@ -91,6 +91,8 @@ def form_prefill(sim, w, now, in_flight):
     if worker.batch_size == 0:
         return 0
     if sim.config.hicache:
+        if sim.config.objects and sim.hosts[w].loading_tokens > 0:
+            doors.knock(sim.config.objects, sim, agents.URGENT, w, 0, sim.workers[w].now_s)
         hicache_copies.begin_loading(sim, w)
     _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size)
     if not sim.config.mixed_chunk or worker.running == 0:

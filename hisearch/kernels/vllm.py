@@ -6,7 +6,7 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
+from hisearch.kernels import agents, decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
@@ -28,15 +28,32 @@ def begin_pass(sim, w):
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
-    worker = sim.workers[w]
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
     budget, preempted = begin_pass(sim, w)
     if not preempted:
-        while budget > 0 and worker.waiting > 0 and lanes.running(sim, w) < sim.config.max_running:
-            tokens = scheduler.admit(sim, w, now, budget)
-            if tokens == 0:
-                break
-            budget -= tokens
+        _admit_waiting(sim, w, now, budget)
     set_out(sim, w, now, preempted)
+
+
+@kernel
+def _admit_waiting(sim, w, now, budget):
+    """Admit from the head of the queue until one does not fit; who waits for adapters is passed over."""
+    worker = sim.workers[w]
+    r = worker.waiting_head
+    while r >= 0 and budget > 0 and lanes.running(sim, w) < sim.config.max_running:
+        after = sim.requests[r].next
+        if sim.config.objects and not doors.knock(sim.config.objects, sim, agents.READY, w, r, now):
+            r = after
+            continue
+        tokens = scheduler.admit(sim, w, r, now, budget)
+        if tokens == 0:
+            return
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, agents.HOLD, w, r, now)
+            doors.knock(sim.config.objects, sim, agents.LOAD, w, r, now)
+        budget -= tokens
+        r = after
 
 
 @kernel
@@ -70,9 +87,11 @@ def coast_limit(sim, w, preempted):
     """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
 
     Nobody is admitted meanwhile: the free pages only become fewer, and the hits of the first waiting request never make
-    up for it.
+    up for it. Who waits for objects may be, at any step.
     """
     worker = sim.workers[w]
+    if sim.config.objects and worker.waiting > 0:
+        return 1
     if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.lanes > 1:
         return 1
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0 or worker.rested > 0:
@@ -107,7 +126,11 @@ def price(sim, w):
 def launch(sim, w, now, ready_s):
     """Launch the batch formed at ``now`` as a single step, which begins at ``ready_s`` at the earliest."""
     before = sim.workers[w].newest_end_s
-    device.launch(sim, w, ready_s, price(sim, w))
+    seconds = price(sim, w)
+    if sim.config.objects:
+        seconds += sim.agents.loaders[w].at_launch_s
+        sim.agents.loaders[w].at_launch_s = 0.0
+    device.launch(sim, w, ready_s, seconds)
     account(sim, w, now, before)
 
 
@@ -287,6 +310,9 @@ def complete(sim, w, now):
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, now)
+            doors.knock(sim.config.objects, sim, agents.ENDS, w, r, now)
         r = after
 
 
@@ -307,6 +333,8 @@ def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be admitted in it."""
     worker = sim.workers[w]
     enqueue(sim, w, r)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.ARRIVES, w, r, now)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -356,6 +384,11 @@ def door(sim, errand, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     elif errand == doors.LET_GO:
         let_go(sim, w, r, now)
+    elif errand == doors.SERVE:
+        # Without tiers agents alone have servers.
+        doors.knock(sim.config.objects, sim, agents.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, agents.BEGIN, w, 0, now)
     return 0

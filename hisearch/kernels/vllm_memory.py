@@ -7,8 +7,8 @@ in: with asynchronous scheduling a pass may come in between, which must not know
 
 from __future__ import annotations
 
+from hisearch.kernels import agents, doors, lists, log, ordered, queue, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels import lists, log, ordered, queue, tree
 from hisearch.kernels.jit import kernel
 
 
@@ -228,6 +228,8 @@ def preempt(sim, w, r):
 
     If its last token is in flight, it will end where it waits.
     """
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, 0.0)
     worker = sim.workers[w]
     request = sim.requests[r]
     scheduled = request.mark == worker.launched + 1
@@ -281,6 +283,8 @@ def preempt(sim, w, r):
 def never_fits(sim, r):
     """True where prompt and declared output exceed what admission fills, or a step's budget if prompts stay whole."""
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
+    if sim.config.objects and doors.knock(sim.config.objects, sim, agents.TOO_LARGE, 0, r, 0.0):
+        return True
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True
     return lists.pages(sim, declared) + sim.config.watermark_pages > sim.config.capacity_pages

@@ -249,9 +249,8 @@ def run(sim, w, r, share, held):
 
 
 @kernel
-def admit(sim, w, now, budget):
-    """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
-    r = sim.workers[w].waiting_head
+def admit(sim, w, r, now, budget):
+    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to go on waiting."""
     static, limit, found, d = look_up(sim, w, r)
     share = share_of(sim, r, found, budget)
     if share == 0 or not has_room(sim, w, r, found, d, 0, found + share):

@@ -26,6 +26,12 @@ _OTHERS = {
     "capacity": ("Capacity", "largest factor on the arrival rate at which the SLO holds", "× the load"),
     "usd_per_hour": ("Cost", "price of everything that runs", "USD/hour"),
     "usd_per_million_tokens": ("Cost per million tokens", "prompt and output tokens", "USD"),
+    "agents_per_accelerator": (
+        "Agents per accelerator",
+        "of the largest society of this kind that meets the SLO",
+        "agents",
+    ),
+    "usd_per_agent_hour": ("Cost of an agent", "of the largest society of this kind that meets the SLO", "USD/hour"),
     "accelerators": ("Accelerators", "that the deployment is made of", ""),
     "mean_w": ("Power", "of accelerators, hosts, links and media", "W"),
     "joules_per_token": ("Energy per token", "prompt and output tokens", "J"),
@@ -126,7 +132,9 @@ def percent(fraction: float) -> str:
 
 
 def usd(value: float) -> str:
-    """Dollars: cents below 1,000, whole dollars above."""
+    """Dollars: cents below 1,000, whole dollars above, two significant digits below a cent."""
     if not math.isfinite(value):
         return significant(value)
+    if 0.0 < abs(value) < 0.01:
+        return f"${significant(value, 2)}"
     return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"

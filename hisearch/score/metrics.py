@@ -19,6 +19,10 @@
 ``capacity_load``             largest factor on the arrival rate that was simulated and met the SLO and the limits, 0
                               where none did; of studies whose objective it is, as the next two
 ``capacity_goodput_rps``, ``capacity_missed_load``  goodput there; smallest factor that was simulated and missed
+``agents``                    of the largest society of the workload's kind that was simulated and met the SLO, 0 where
+                              none did; of studies that ask for agents, as the next two
+``agents_per_accelerator``, ``usd_per_agent_hour``  those over accelerators; price over those, electricity as with the
+                              workload's own society
 ``usd_per_hour``              accelerators, hosts' share, cache tiers, electricity
 ``energy_usd_per_hour``       electricity alone; 0 where the host states no price of it
 ``mean_w``                    watts of accelerators, hosts' share, links and media, over the makespan
@@ -41,6 +45,8 @@ _METRIC_OF = {
     "accelerators": "accelerators",
     "usd_per_hour": "usd_per_hour",
     "usd_per_million_tokens": "usd_per_million_tokens",
+    "agents_per_accelerator": "agents_per_accelerator",
+    "usd_per_agent_hour": "usd_per_agent_hour",
     "mean_w": "mean_w",
     "joules_per_token": "joules_per_token",
 }

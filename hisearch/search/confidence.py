@@ -272,7 +272,9 @@ def at_prices(evaluation: Evaluation, nominal_usd: float, drawn_usd: float) -> E
     after = before + drawn_usd - nominal_usd
     metrics["usd_per_hour"] = after
     if before > 0:
-        metrics["usd_per_million_tokens"] *= after / before
+        for name in ("usd_per_million_tokens", "usd_per_agent_hour"):
+            if name in metrics:
+                metrics[name] *= after / before
     checks = tuple(
         replace(check, value=metrics[metric_of(check.label)]) if isinstance(check, LimitCheck) else check
         for check in evaluation.slo

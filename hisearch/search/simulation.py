@@ -19,6 +19,7 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.search.job import Evaluation, Job
+from hisearch.search.society import Society
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
 from hisearch.simulate.plan import (
@@ -62,7 +63,7 @@ class World:
 
     accelerators, hosts, media, devices, fabrics: catalogue entries by name. load: the study's factor on the arrival
     rate. seed: of every simulation (common random numbers). limits: bounds by objective. capacity: it is an
-    objective.
+    objective. society: where the load is a number of agents, whose.
     """
 
     model: ModelSpec
@@ -79,6 +80,7 @@ class World:
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
     capacity: bool = False
     fabrics: Mapping[str, FabricSpec] = field(default_factory=dict)
+    society: Society | None = None
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal of another digest does not apply.
@@ -106,6 +108,7 @@ class World:
             "limits": {name: _stated(limit) for name, limit in self.limits.items()},
             "capacity": self.capacity,
             "fabrics": {name: _stated(spec) for name, spec in self.fabrics.items()},
+            "society": _stated(self.society.spec) if self.society is not None else None,
         }
         content |= {name: value for name, value in later.items() if value}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -195,11 +198,21 @@ class Simulation:
             "capacity_goodput_rps": most.goodput_rps,
             "capacity_missed_load": most.infeasible_load,
         }
+        if self._world.society is not None:
+            metrics |= self._world.society.figures(metrics)
         return replace(found, metrics=metrics, simulations=most.simulations)
 
     def _evaluate_once(self, job: Job) -> Evaluation:
-        trace = self.slice(job.slice_fraction)
-        return self._scored(job.deployment, self.fleet(job.deployment), trace, job.load, self._give_up(job, trace))
+        trace, load = self._traffic(job)
+        return self._scored(job.deployment, self.fleet(job.deployment), trace, load, self._give_up(job, trace))
+
+    def _traffic(self, job: Job) -> tuple[CompiledTrace, float]:
+        """What is replayed, and how fast: a larger society is another trace."""
+        society = self._world.society
+        if society is None or job.load == 1.0:
+            return self.slice(job.slice_fraction), job.load
+        name = self._world.trace.name
+        return self._slices.get(f"society {job.load!r}", lambda: society.trace(job.load, name)), 1.0
 
     def evaluate_disturbed(
         self,

@@ -273,7 +273,7 @@ def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
 
 def _slots(space: AgentMemorySpace, *, tiered: bool) -> list[int | None]:
     """Those that a worker with or without tiers may have."""
-    return [slots for slots in space.slots if slots is not None or not tiered]
+    return [slots for slots in space.slots if slots is not None or not (tiered and space.has_objects)]
 
 
 _OF_A_TIER = ("gib", "medium", "scope", "eviction", "ttl_s")

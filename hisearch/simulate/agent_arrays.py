@@ -150,7 +150,7 @@ def _hints(agents: AgentArrays, count: int) -> dict[str, np.ndarray]:
     }
 
 
-def _policy(plan: AgentPlan, agents: AgentArrays, objects: int) -> Any:
+def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -> Any:
     policy = _records(1, al.POLICY)
     policy["loading"], policy["order"] = _POLICIES[plan.policy]
     policy["source"] = _SOURCES[plan.source]
@@ -161,6 +161,7 @@ def _policy(plan: AgentPlan, agents: AgentArrays, objects: int) -> Any:
     policy["tested"] = plan.tested and plan.policy == "distance" and plan.source != "oracle"
     for name in ("ahead_s", "ahead_steps", "budget_pages", "noise", "bias"):
         policy[name] = getattr(plan, name)
+    policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if _POLICIES[plan.policy][0] == al.AHEAD else 0
     if plan.policy == "steps":
         policy["ahead_steps"] = 1.0
     return policy
@@ -173,6 +174,7 @@ def handle(
     pools: int,
     workers: int,
     nodes: int,
+    kv_pages: int,
     seed: int,
 ) -> al.Agents:
     """All arrays.
@@ -184,6 +186,7 @@ def handle(
         pools: the first worker's pool of objects among the trees.
         workers: how many.
         nodes: records of cached runs.
+        kv_pages: of the KV pool.
         seed: of the errors of distances, and of the pairs by which they are tested.
     """
     count = len(trace.arrival_s)
@@ -206,7 +209,7 @@ def handle(
     society["right"], society["right_by_use"], society["trusted"] = 1.0, 0.5, 1
     return al.Agents(
         **entries | _hints(agents, count),
-        policy=_policy(plan, agents, len(uses.things)),
+        policy=_policy(plan, agents, len(uses.things), kv_pages),
         society=society,
         agent=np.array(agents.agent),
         agents=states,
@@ -217,8 +220,9 @@ def handle(
         things=uses.things,
         objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
         loaders=loaders,
-        line=np.empty((workers, len(states)), np.int32),
-        line_slot=np.full((workers, len(states)), -1, np.int32),
+        line=np.empty((2 * workers, len(states)), np.int32),
+        line_slot=np.full((2 * workers, len(states)), -1, np.int32),
+        line_size=np.zeros(2 * workers, np.int64),
         least=np.full(2 * total, al.NOBODY),
         keys=np.empty(nodes if evicts_by_due(plan) else 1),
         holds=np.zeros(count, np.int32),
@@ -228,7 +232,7 @@ def handle(
 
 def object_uses(plan: AgentPlan | None, sim: la.Sim) -> tuple[ObjectUse, ...]:
     """What objects did at each worker; empty where there are none."""
-    if plan is None or not plan.kinds:
+    if plan is None or not (plan.kinds or plan.kv_share):
         return ()
     page = int(sim.config.page_tokens)
     return tuple(
@@ -244,6 +248,9 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim) -> tuple[ObjectUse, ...]:
             stall_s=float(loader.stall_s),
             wasted_s=float(loader.wasted_s),
             peak_tokens=int(loader.peak_pages) * page,
+            kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
+            kv_tokens_used=int(loader.kv_used_pages) * page,
+            kv_load_s=float(loader.kv_load_s),
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
     )
@@ -263,5 +270,6 @@ def _nothing() -> dict[str, Any]:
         "things": _records(0, al.THING),
         "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),
         "loaders": _records(0, al.LOADER_STATE),
+        "line_size": np.empty(0, np.int64),
         "rng": np.zeros(1, np.uint64),
     }

@@ -86,6 +86,7 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
         ahead_s=spec.ahead_s,
         ahead_steps=spec.ahead_frames,
         budget_pages=int(spec.ahead_budget * (pool_pages or pages)),
+        kv_share=spec.ahead_budget if spec.ahead_kv and pool.tiers else 0.0,
         preempt=spec.preempt,
         tested=spec.trust == "tested",
         noise=spec.noise,

@@ -37,7 +37,8 @@ class AgentPlan:
         kinds: of objects.
         pool_pages: of a pool of their own; 0: they share the KV pool.
         ahead_s, ahead_steps: how soon an agent must be due to be loaded for.
-        budget_pages: most that has been loaded ahead and not been used.
+        budget_pages: most that has been loaded ahead and not been used, of objects.
+        kv_share: likewise of KV from host memory, as a share of the KV pool; 0: none is loaded ahead.
         preempt: whether a load for a call interrupts one ahead of its call.
         tested: whether distances count only while they tell the order better than last use.
         noise, bias: error of distances.
@@ -50,6 +51,7 @@ class AgentPlan:
     ahead_s: float = 10.0
     ahead_steps: float = 1.0
     budget_pages: int = 0
+    kv_share: float = 0.0
     preempt: bool = True
     tested: bool = True
     noise: float = 0.0

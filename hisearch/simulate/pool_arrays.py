@@ -240,7 +240,9 @@ def allocate(
         blank=request_records(1),
         workers=records(workers, la.WORKER),
         trees=tree_records,
-        agents=agent_arrays.handle(trace, agents, plan.agents, covers, workers, nodes, seed),
+        agents=agent_arrays.handle(
+            trace, agents, plan.agents, covers, workers, nodes, int(config.capacity_pages), seed
+        ),
         nodes=np.empty(nodes, la.NODE).view(np.recarray),
         standings=np.empty(nodes if stands else 1, la.STANDING).view(np.recarray),
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
@@ -262,7 +264,7 @@ def allocate(
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
-        evict_heap=np.empty((trees, nodes if radix else 1), np.int32),
+        evict_heap=np.empty((trees, nodes if radix or pools else 1), np.int32),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

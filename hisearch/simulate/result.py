@@ -238,6 +238,8 @@ class ObjectUse:
         load_s: link time of the loads that ended. stall_s: of it, what steps waited for. wasted_s: link time of the
             preempted ones.
         peak_tokens: most that the pool they lie in held at once, in KV tokens.
+        kv_tokens_ahead: tokens whose KV was brought from host memory ahead of a call. kv_tokens_used: of them, those
+            that were still there when the call came. kv_load_s: link time of these loads.
     """
 
     calls: int
@@ -251,6 +253,9 @@ class ObjectUse:
     stall_s: float
     wasted_s: float
     peak_tokens: int
+    kv_tokens_ahead: int = 0
+    kv_tokens_used: int = 0
+    kv_load_s: float = 0.0
 
 
 @dataclass(frozen=True)

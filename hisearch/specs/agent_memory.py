@@ -11,6 +11,8 @@ from hisearch.specs.errors import KeyedError
 
 AgentPolicyName = Literal["lru", "queued", "duration", "steps", "distance"]
 DistanceSourceName = Literal["trace", "past", "oracle"]
+#: Engines that they are simulated for.
+AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
 ObjectScopeName = Literal["agent", "all"]
 
@@ -46,7 +48,9 @@ class AgentMemorySpec(Strict):
     """
 
     policy: AgentPolicyName = Field(
-        "lru", description="What is loaded when, and what goes; KV pages alike but for lru."
+        "lru",
+        description="What is loaded when, and what goes; under SGLang KV pages alike but for lru, vLLM evicts KV by "
+        "last use.",
     )
     distance: DistanceSourceName = Field(
         "trace",
@@ -58,12 +62,17 @@ class AgentMemorySpec(Strict):
     slots: Count | None = Field(
         None,
         description="Agents whose objects fit into a pool of their own, taken off the KV pool (SGLang "
-        "max_loras_per_batch for adapters); absent: objects and KV share one pool.",
+        "max_loras_per_batch, vLLM max_loras for adapters); absent, under SGLang: objects and KV share one pool.",
     )
     ahead_s: NonNegative = Field(10.0, description="distance: who is due within so many seconds is loaded ahead …")
     ahead_frames: NonNegative = Field(1.0, description="… or within so many frames of the world, where there are any.")
     ahead_budget: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="steps, distance: share of the pool that what was loaded ahead and not used may take."
+    )
+    ahead_kv: bool = Field(
+        True,
+        description="steps, distance: KV that host memory alone has is loaded ahead too, up to the same share of the "
+        "KV pool; without tiers there is none.",
     )
     preempt: bool = Field(True, description="distance: a load for a call interrupts one ahead of its call.")
     trust: Literal["tested", "always"] = Field(
@@ -91,8 +100,13 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
     """
     if agents is None:
         return
-    if engine != "sglang":
-        raise KeyedError(("agents",), f"agents' objects are simulated for the engine sglang, not {engine}")
+    if engine not in AGENT_ENGINES:
+        known = " and ".join(AGENT_ENGINES)
+        raise KeyedError(("agents",), f"agents' objects are simulated for the engines {known}, not {engine}")
+    if engine == "vllm" and tiers:
+        raise KeyedError(("agents",), "beside KV tiers agents' objects are simulated for the engine sglang alone")
+    if engine == "vllm" and agents.slots is None and (agents.adapters is not None or agents.objects):
+        raise KeyedError(("agents", "slots"), "vLLM keeps adapters in a pool of their own; give slots")
     if not caching:
         raise KeyedError(("agents",), "needs engine.prefix_caching")
     if agents.policy != "lru" and eviction != "lru":

@@ -8,7 +8,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hisearch.specs.agent_memory import AdaptersSpec, AgentObjectSpec, AgentPolicyName, DistanceSourceName
+from hisearch.specs.agent_memory import (
+    AGENT_ENGINES,
+    AdaptersSpec,
+    AgentObjectSpec,
+    AgentPolicyName,
+    DistanceSourceName,
+)
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.deployment import EvictionName
 from hisearch.specs.devices import DevicesSpec
@@ -23,17 +29,21 @@ from hisearch.specs.storage_url import refuse_secrets
 from hisearch.specs.tiers import HierarchyName, MoverName, PrefetchName, TierEvictionName, WritePolicyName
 from hisearch.specs.workload import WorkloadSpec
 
-#: Objectives. Goodput and capacity are maximised, all else is minimised.
+#: Objectives. Those of MAXIMISED are maximised, all else is minimised.
 Objective = Literal[
     "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99",
     "itl_p50", "itl_p90", "itl_p95", "itl_p99", "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99",
     "goodput", "capacity", "usd_per_hour", "usd_per_million_tokens", "accelerators", "mean_w", "joules_per_token",
+    "agents_per_accelerator", "usd_per_agent_hour",
 ]  # fmt: skip
 
-MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity"})
+MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity", "agents_per_accelerator"})
 
-#: The objective that takes simulations at other loads.
 CAPACITY = "capacity"
+#: Objectives of societies of agents, whose load is their number.
+OF_AGENTS: frozenset[str] = frozenset({"agents_per_accelerator", "usd_per_agent_hour"})
+#: Objectives that take simulations at other loads.
+AT_OTHER_LOADS: frozenset[str] = OF_AGENTS | {CAPACITY}
 
 
 class ExecutionSpace(Strict):
@@ -239,6 +249,11 @@ class AgentMemorySpace(Strict):
     adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether agents need anything beside KV."""
+        return self.adapters is not None or bool(self.objects)
+
 
 _TIERS = "write tiers: [{media: [ddr5], gib: [0, 128, 256]}]"
 
@@ -266,7 +281,7 @@ class CacheSpace(Strict):
     )
     movement: MovementSpace = Field(MovementSpace(), description="How KV moves between them.")
     agents: AgentMemorySpace | None = Field(
-        None, description="What agents need in device memory beside KV; the engine sglang alone simulates it."
+        None, description="What agents need in device memory beside KV, under SGLang or vLLM."
     )
 
     @model_validator(mode="after")
@@ -274,7 +289,7 @@ class CacheSpace(Strict):
         if self.memory_fraction[0] > self.memory_fraction[1]:
             raise ValueError("memory_fraction: the lower bound exceeds the upper")
         tiered = bool(self.tiers) and self.tiers[0].sizes()[-1] > 0
-        if self.agents is not None and tiered and not any(self.agents.slots):
+        if self.agents is not None and self.agents.has_objects and tiered and not any(self.agents.slots):
             raise KeyedError(("agents", "slots"), "workers with tiers need a number; null is for those without")
         return self
 
@@ -295,14 +310,28 @@ class SearchSpaceSpec(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> SearchSpaceSpec:
-        others = [engine for engine in self.execution.engines if engine != "sglang"]
-        if self.cache.agents is not None and others:
-            message = f"agents' objects are simulated for the engine sglang, not {', '.join(others)}"
-            raise KeyedError(("cache", "agents"), message)
+        self._check_agents()
         for shape in ("apart", "mixed"):
             if self.cache.agents is not None and getattr(self.pools, shape) is not None:
                 raise KeyedError(("pools", shape), "agents' objects are simulated in deployments of one pool")
         return self
+
+    def _check_agents(self) -> None:
+        """Refuse engines under which agents' objects are not simulated, or not as the space has them."""
+        agents, engines = self.cache.agents, self.execution.engines
+        if agents is None:
+            return
+        others = [engine for engine in engines if engine not in AGENT_ENGINES]
+        if others:
+            known = " and ".join(AGENT_ENGINES)
+            message = f"agents' objects are simulated for the engines {known}, not {', '.join(others)}"
+            raise KeyedError(("cache", "agents"), message)
+        if "vllm" in engines and self.cache.tiers:
+            raise KeyedError(
+                ("cache", "tiers"), "beside agents' objects tiers are simulated for the engine sglang alone"
+            )
+        if "vllm" in engines and None in agents.slots and agents.has_objects:
+            raise KeyedError(("cache", "agents", "slots"), "the engine vllm needs numbers")
 
 
 class WorkloadRef(Strict):
@@ -442,8 +471,10 @@ class StudySpec(Strict):
         default=["ttft_p99", "goodput", "usd_per_hour"],
         min_length=2,
         max_length=4,
-        description="Axes of the Pareto front; goodput and capacity are maximised, all else minimised. capacity, the "
-        "largest factor on the arrival rate at which the SLO holds, takes about seven simulations a deployment.",
+        description="Axes of the Pareto front; goodput, capacity and agents_per_accelerator are maximised, all else "
+        "minimised. capacity, the largest factor on the arrival rate at which the SLO holds, takes about seven "
+        "simulations a deployment; so do agents_per_accelerator and usd_per_agent_hour, of the largest society of the "
+        "workload's kind that meets the SLO, in which capacity is a factor on the number of agents.",
     )
     limits: dict[Objective, LimitSpec] = Field(
         default_factory=dict,
@@ -470,6 +501,8 @@ class StudySpec(Strict):
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError("an objective is given twice")
         for name, limit in self.limits.items():
+            if name in OF_AGENTS:
+                raise KeyedError(("limits", name), "is an objective, no limit: ask for a larger society instead")
             if name == CAPACITY:
                 message = "is an objective, no limit: to ask for 1.3 times the load write workload: {load: 1.3}"
                 raise KeyedError(("limits", name), message)

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
+from hypothesis import assume, currently_in_test_context
 from hypothesis import strategies as st
 
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import cluster
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.simulate import Result, engine, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.agent_memory import AgentPolicyName, DistanceSourceName
 from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
@@ -49,26 +53,36 @@ class Society:
 
     trace: CompiledTrace
     agents: AgentPlan
+    engine: EngineName = "sglang"
     capacity_tokens: int = 1200
     workers: int = 1
     page_tokens: int = 1
     max_running: int = 6
     overlap: bool = True
     mixed_chunk: bool = False
+    host_tokens: int = 0
+    write_policy: str = "write_through"
+    host_s_per_token: float = 2e-5
 
     @property
     def plan(self) -> WorkerPlan:
-        """Of a worker."""
+        """Of a worker; with host memory where that has any tokens."""
         settings = EngineSpec(
-            name="sglang",
+            name=self.engine,
             page_tokens=self.page_tokens,
             max_running_requests=self.max_running,
             chunk_tokens=96,
             overlap=self.overlap,
-            mixed_chunk=self.mixed_chunk,
+            **({"mixed_chunk": self.mixed_chunk} if self.engine == "sglang" else {}),
         )
         plain = System(seed=1, engine=settings, capacity_tokens=self.capacity_tokens, workers=1).plan
-        return replace(plain, agents=self.agents)
+        if not self.host_tokens:
+            return replace(plain, agents=self.agents)
+        law = TransferLaw(0.0, self.host_s_per_token)
+        movement = MovementPlan("hicache", self.write_policy, load_back_tokens=4, host_read=law, host_write=law)
+        tokens = self.host_tokens // self.page_tokens * self.page_tokens
+        tiers = (TierPlan("host", "worker", tokens, self.page_tokens),)
+        return replace(plain, agents=self.agents, tiers=tiers, movement=movement)
 
     def run(self, horizon_s: float = math.inf) -> la.Sim:
         """All arrays at the end, or at the horizon."""
@@ -76,6 +90,9 @@ class Society:
         room = 50 * len(self.trace) + 1000
         arrays, sims = engine.allocate(fleet, self.trace, [room], horizon_s=horizon_s)
         cluster.run(arrays)
+        if self.host_tokens and currently_in_test_context():
+            # Copies hold memory that the engine's admission rule counts on: it would stop, as the real one.
+            assume(sims[0].counters[la.FAULT] != la.OUT_OF_MEMORY)
         assert not sims[0].counters[la.FAULT]
         # What pools share is kept alive with them.
         assert sims[0].fleet is arrays
@@ -92,8 +109,12 @@ def adapters(pages: int = 60, load_s: float = 0.004) -> KindPlan:
 
 
 @st.composite
-def societies(draw: st.DrawFn) -> Society:
-    """Every policy, source, pacing and kind; pools of their own and shared ones, several objects and workers."""
+def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sglang") -> Society:
+    """Every policy, source, pacing and kind; pools of their own and shared ones, several objects and workers.
+
+    ``tiered``: with host memory for KV, which is loaded ahead or is not.
+    """
+    slotted = tiered or engine == "vllm"
     pacing = draw(st.sampled_from([{}, FREE]))
     trace = society(
         draw(st.sampled_from(["independent", "interaction", "diffusion"])),
@@ -108,7 +129,7 @@ def societies(draw: st.DrawFn) -> Society:
     if draw(st.booleans()):
         kinds.append(KindPlan("draft", "all", 40 // page, 0.05, 1e6))
     # The largest call has some 250 tokens, its objects 120.
-    slots = draw(st.sampled_from([0, 0, 2, 5]))
+    slots = draw(st.sampled_from([2, 5, 9] if slotted else [0, 0, 2, 5]))
     each = sum(kind.pages for kind in kinds if kind.per != "all")
     common = sum(kind.pages for kind in kinds if kind.per == "all")
     plan = AgentPlan(
@@ -118,6 +139,7 @@ def societies(draw: st.DrawFn) -> Society:
         pool_pages=slots * each + common if slots else 0,
         ahead_s=draw(st.sampled_from([0.0, 0.1, 5.0])),
         budget_pages=draw(st.sampled_from([0, 150, 10_000])) // page,
+        kv_share=draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])) if tiered else 0.0,
         preempt=draw(st.booleans()),
         tested=draw(st.booleans()),
         noise=draw(st.sampled_from([0.0, 1.0, 6.0])),
@@ -126,12 +148,16 @@ def societies(draw: st.DrawFn) -> Society:
     return Society(
         trace,
         plan,
-        capacity_tokens=draw(st.sampled_from([640, 1200, 4000])),
+        engine,
+        capacity_tokens=draw(st.sampled_from([1000, 1500, 4000] if tiered else [640, 1200, 4000])),
         workers=draw(st.integers(1, 2)),
         page_tokens=page,
         max_running=draw(st.integers(1, 8)),
         overlap=draw(st.booleans()),
         mixed_chunk=draw(st.booleans()),
+        host_tokens=draw(st.sampled_from([1500, 6000])) if tiered else 0,
+        write_policy=draw(st.sampled_from(["write_through", "write_through_selective", "write_back"])),
+        host_s_per_token=draw(st.sampled_from([1e-6, 2e-5, 1e-3])),
     )
 
 
@@ -159,7 +185,10 @@ def check(sim: la.Sim) -> None:
     for w in range(int(sim.config.workers)):
         _check_objects(sim, w)
         _check_order(sim, w)
-        _check_line(sim, w)
+        for row in (w, int(sim.config.workers) + w):
+            _check_line(sim, row)
+        if sim.config.hicache:
+            _check_kv(sim, w)
 
 
 def _check_objects(sim: la.Sim, w: int) -> None:
@@ -188,19 +217,73 @@ def _check_objects(sim: la.Sim, w: int) -> None:
     if v != w:
         assert pool.free_pages + taken == pool.capacity_pages
         assert pool.free_pages >= 0
-    loading_pages = int(agents.things[int(loader.object)].pages) if loader.object >= 0 else 0
+    under_way = int(loader.object)
+    loading_pages = int(agents.things[under_way].pages) if 0 <= under_way < len(agents.things) else 0
     resident = taken - loading_pages
     if v != w:
         assert pool.evictable_pages == resident - locked
     assert loader.peak_pages <= pool.capacity_pages
     assert math.isclose(loader.load_s, sum_of_loads(sim, w), abs_tol=1e-9)
-    link = sim.links[2 * w + 1]
-    assert math.isclose(link.busy_s, loader.load_s + loader.wasted_s, abs_tol=1e-9)
-    assert link.tokens == loader.loaded_pages * sim.config.page_tokens
-    assert link.transfers == loader.loads
+    _check_link(sim, w)
     assert loader.used_ahead <= loader.loads_ahead + (loader.object >= 0)
     if v == w:
         _check_shared_pool(sim, w, taken)
+
+
+def _check_link(sim: la.Sim, w: int) -> None:
+    """What has travelled to HBM: objects, KV ahead of calls, KV that steps loaded back; and what was interrupted."""
+    loader, link = sim.agents.loaders[w], sim.links[2 * w + 1]
+    busy_s = float(loader.load_s + loader.wasted_s + loader.kv_load_s)
+    tokens = int(loader.loaded_pages + loader.kv_moved_pages) * int(sim.config.page_tokens)
+    if sim.config.hicache:
+        host = len(sim.trees) - int(sim.config.workers) + w
+        loaded_back = int(sim.workers[w].host_hit_tokens) - int(sim.hosts[w].loading_tokens)
+        assert sim.trees[host].read_tokens == loaded_back + loader.kv_moved_pages * sim.config.page_tokens
+        busy_s += loaded_back * float(link.s_per_token)
+        tokens += loaded_back
+    else:
+        assert link.transfers == loader.loads
+    assert math.isclose(link.busy_s, busy_s, abs_tol=1e-9)
+    assert link.tokens == tokens
+
+
+def _check_kv(sim: la.Sim, w: int) -> None:
+    """KV in HBM, KV of running requests and what is being loaded ahead fill what is not free."""
+    agents, loader, page = sim.agents, sim.agents.loaders[w], int(sim.config.page_tokens)
+    fresh = [int(agent.fresh_pages) for agent in agents.agents if agent.worker == w]
+    assert min(fresh, default=0) >= 0
+    assert sum(fresh) == loader.kv_fresh_pages <= agents.policy.kv_budget_pages
+    assert loader.kv_used_pages + loader.kv_fresh_pages <= loader.kv_loaded_pages <= loader.kv_moved_pages
+    loads = int(loader.object) == len(agents.things)
+    assert loads == (loader.kv_node >= 0) == (loader.kv_anchor >= 0) == (loader.kv_pages > 0)
+    if loads:
+        _check_kv_load(sim, w)
+    pool = sim.trees[w]
+    cached = set()
+    for d in set(sim.cover[w].tolist()) - {-1}:
+        while d >= len(sim.trees) and d not in cached:
+            cached.add(d)
+            d = int(sim.nodes[d].parent)
+    in_hbm = [d for d in cached if sim.hosted[d].where & hl.IN_HBM]
+    pages = sum((int(sim.nodes[d].end) - int(sim.nodes[d].begin)) // page for d in in_hbm) + int(loader.kv_pages)
+    assert pool.free_pages >= 0
+    assert pool.free_pages + pages <= pool.capacity_pages
+    if sim.workers[w].phase == la.IDLE and sim.workers[w].waiting == 0:
+        assert pool.free_pages + pages == pool.capacity_pages
+
+
+def _check_kv_load(sim: la.Sim, w: int) -> None:
+    """It has pages for all that it brings, which nothing takes from the host meanwhile; none of it counts as cached."""
+    loader, page = sim.agents.loaders[w], int(sim.config.page_tokens)
+    d = int(loader.kv_node)
+    assert sim.hosted[d].host_locks > 0
+    assert sim.nodes[int(loader.kv_anchor)].lock > 0
+    coming = 0
+    while d >= len(sim.trees) and sim.hosted[d].where == hl.ON_HOST:
+        coming += (int(sim.nodes[d].end) - int(sim.nodes[d].begin)) // page
+        d = int(sim.nodes[d].parent)
+    assert d < len(sim.trees) or sim.hosted[d].where & hl.IN_HBM
+    assert coming <= loader.kv_pages
 
 
 def sum_of_loads(sim: la.Sim, w: int) -> float:
@@ -230,7 +313,8 @@ def _check_order(sim: la.Sim, w: int) -> None:
     """What may be evicted has the dues that a slow look gives, and goes in their order."""
     if sim.config.eviction != la.DISTANCE:
         return
-    for v in {w, int(sim.agents.loaders[w].pool)}:
+    host = {len(sim.trees) - int(sim.config.workers) + w} if sim.config.hicache else set()
+    for v in {w, int(sim.agents.loaders[w].pool)} | host:
         heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()
         for slot, d in enumerate(heap):
             assert sim.nodes[d].heap_slot == slot
@@ -240,11 +324,11 @@ def _check_order(sim: la.Sim, w: int) -> None:
                 assert sim.agents.keys[above] >= sim.agents.keys[d]
 
 
-def _check_line(sim: la.Sim, w: int) -> None:
-    size = int(sim.agents.loaders[w].ahead)
-    line = sim.agents.line[w][:size].tolist()
+def _check_line(sim: la.Sim, row: int) -> None:
+    size = int(sim.agents.line_size[row])
+    line = sim.agents.line[row][:size].tolist()
     for slot, a in enumerate(line):
-        assert sim.agents.line_slot[w, a] == slot
+        assert sim.agents.line_slot[row, a] == slot
         if slot:
             assert sim.agents.agents[line[(slot - 1) >> 1]].due <= sim.agents.agents[a].due
-    assert (sim.agents.line_slot[w] >= 0).sum() == size
+    assert (sim.agents.line_slot[row] >= 0).sum() == size

@@ -14,6 +14,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import layout as la
 from hisearch.simulate import Outcome, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.specs.base import EngineName
 from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, societies, society
 from tests.kernels.systems import examples
 
@@ -29,6 +30,25 @@ def test_everything_adds_up_wherever_a_run_stops(case: Society, stop: float) -> 
     check(case.run(stop * float(np.nanmax(finished.requests["finish_s"]))))
 
 
+@examples(100)
+@given(case=societies(tiered=True), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_beside_kv_in_host_memory(case: Society, stop: float) -> None:  # laws L1, L3, L4
+    finished = case.run()
+    assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+    check(finished)
+    check(case.run(stop * float(np.nanmax(finished.requests["finish_s"]))))
+
+
+@examples(60)
+@given(case=societies(engine="vllm"), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_under_vllm(case: Society, stop: float) -> None:  # laws L1, L3, L4
+    finished = case.run()
+    assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+    check(finished)
+    assert not finished.agents.holds.any()
+    check(case.run(stop * float(np.nanmax(finished.requests["finish_s"]))))
+
+
 @examples(40)
 @given(case=societies())
 def test_same_society_same_bytes(case: Society) -> None:  # law L6
@@ -36,13 +56,13 @@ def test_same_society_same_bytes(case: Society) -> None:  # law L6
     np.testing.assert_array_equal(one.requests.finish_s, two.requests.finish_s)
 
 
-def one_at_a_time(policy: str, slots: int, **settings) -> Society:
+def one_at_a_time(policy: str, slots: int, engine: EngineName = "sglang", **settings) -> Society:
     """Calls come one by one, and nothing is loaded ahead: how many loads is the policy's doing alone."""
     trace = society(calls=200, agents=10, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(
         policy=policy, kinds=(adapters(),), pool_pages=60 * slots, ahead_s=0.0, ahead_steps=-1.0, **settings
     )
-    return Society(trace, plan, capacity_tokens=4000, max_running=1, overlap=False)
+    return Society(trace, plan, engine, capacity_tokens=4000, max_running=1, overlap=False)
 
 
 def loads_of(case: Society) -> int:
@@ -57,9 +77,10 @@ def served_agents(case: Society) -> list[int]:
     return case.trace.agents.agent[order].tolist()
 
 
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("slots", [1, 2, 4, 7, 10])
-def test_lru_loads_what_a_list_by_last_use_misses(slots: int) -> None:
-    case = one_at_a_time("lru", slots)
+def test_lru_loads_what_a_list_by_last_use_misses(slots: int, engine: EngineName) -> None:
+    case = one_at_a_time("lru", slots, engine)
     recent: OrderedDict[int, None] = OrderedDict()
     misses = 0
     for agent in served_agents(case):
@@ -72,10 +93,11 @@ def test_lru_loads_what_a_list_by_last_use_misses(slots: int) -> None:
     assert loads_of(case) == misses
 
 
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("slots", [2, 4, 7])
-def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: int) -> None:
+def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: int, engine: EngineName) -> None:
     """Of a line of calls, evicting whoever is called last is the best (Belady); the trace's order is nearly theirs."""
-    case = one_at_a_time("distance", slots, source="oracle")
+    case = one_at_a_time("distance", slots, engine, source="oracle")
     calls = served_agents(case)
     after: list[float] = [np.inf] * len(calls)
     seen: dict[int, int] = {}
@@ -91,7 +113,7 @@ def test_perfect_distances_come_near_the_fewest_loads_that_there_can_be(slots: i
                 del kept[max(kept, key=lambda one: kept[one])]
         kept[agent] = after[k]
     assert fewest <= loads_of(case) <= 1.05 * fewest
-    assert loads_of(case) < loads_of(one_at_a_time("lru", slots))
+    assert loads_of(case) < loads_of(one_at_a_time("lru", slots, engine))
 
 
 def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
@@ -110,6 +132,52 @@ def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
         return float(np.mean(table.first_token_s - table.arrival_s))
 
     assert ttft(case) < ttft(patient)
+
+
+def with_host(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Society:
+    """KV of a few agents in HBM, of all in host memory, behind a link that a history takes some milliseconds on."""
+    trace = society(kind, agents=40, calls=600, active_rate=0.15, **(pacing or {}))
+    plan = AgentPlan(
+        policy=policy, kinds=(adapters(60, 0.002),), pool_pages=60 * 10, budget_pages=300, kv_share=share, ahead_s=0.5,
+        **settings,
+    )  # fmt: skip
+    return Society(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["steps", "distance"])
+@pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
+def test_kv_that_is_loaded_ahead_is_found_in_device_memory(kind: str, policy: str) -> None:
+    late, ahead = with_host(policy, kind, share=0.0), with_host(policy, kind)
+    finished = ahead.run()
+    loader = finished.agents.loaders[0]
+    assert loader.kv_used_pages > 0.4 * loader.kv_loaded_pages > 0
+    assert finished.workers[0].host_hit_tokens < late.run().workers[0].host_hit_tokens
+    one, other = ahead.simulate(), late.simulate()
+    assert one.requests.hit_tokens.sum() > other.requests.hit_tokens.sum()
+    assert one.makespan_s <= 1.005 * other.makespan_s
+
+
+def test_kv_that_a_step_loads_back_interrupts_kv_ahead_of_its_call() -> None:
+    """Without objects nothing but a load-back is urgent; what was moved of the interrupted was moved for nothing."""
+    trace = society("interaction", agents=40, calls=600, active_rate=0.15)
+    plan = AgentPlan(policy="distance", kinds=(), kv_share=1.0, ahead_steps=3.0, tested=False)
+    case = Society(trace, plan, capacity_tokens=1500, max_running=8, host_tokens=20_000, host_s_per_token=1e-3)
+    loader = case.run().agents.loaders[0]
+    assert loader.preempted > 5
+    assert loader.wasted_s > 0
+    patient = replace(case, agents=replace(plan, preempt=False))
+    assert patient.run().agents.loaders[0].preempted == 0
+
+
+@pytest.mark.parametrize("policy", ["lru", "queued", "duration"])
+def test_other_policies_load_no_kv_ahead(policy: str) -> None:
+    assert with_host(policy).run().agents.loaders[0].kv_loads == 0
+
+
+@pytest.mark.parametrize("pacing", [{}, FREE])
+def test_useless_distances_cost_no_more_with_kv_loaded_ahead(pacing: dict) -> None:
+    useless, reactive = with_host("distance", pacing=pacing, noise=8.0), with_host("lru", pacing=pacing)
+    assert useless.simulate().makespan_s <= 1.02 * reactive.simulate().makespan_s
 
 
 def test_what_is_shared_is_due_with_the_first_of_its_users() -> None:

@@ -74,7 +74,9 @@ def test_adapters_are_read_by_every_step():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"engine": {"name": "vllm"}}, "simulated for the engine sglang, not vllm"),
+        ({"engine": {"name": "trtllm"}}, "simulated for the engines sglang and vllm, not trtllm"),
+        ({"engine": {"name": "vllm"}, "adapters": {}}, "vLLM keeps adapters in a pool of their own; give slots"),
+        ({"engine": {"name": "vllm"}, "tiers": [TierSpec(medium="ddr5", gib=128)]}, "for the engine sglang alone"),
         ({"engine": {"prefix_caching": False}}, "needs engine.prefix_caching"),
         ({"engine": {"eviction": "fifo"}, "policy": "distance"}, "leave engine.eviction at lru"),
         ({"tiers": [TierSpec(medium="ddr5", gib=128)], "adapters": {}}, "a pool of their own; give slots"),
@@ -116,7 +118,9 @@ def test_flags_of_adapters():
 @pytest.mark.parametrize(
     ("agents", "words"),
     [
-        ({"policy": "distance", "adapters": {}, "slots": 4}, "No engine has the policy distance"),
+        ({"policy": "distance", "adapters": {}, "slots": 4}, "SGLang has no policy distance"),
+        ({"engine": {"name": "vllm"}, "policy": "queued", "adapters": {}, "slots": 4}, "flags are those of lru"),
+        ({"engine": {"name": "vllm"}, "adapters": {}, "slots": 4}, "set --max-cpu-loras"),
         ({"objects": [{"name": "index", "mib": 5}], "slots": 4}, "SGLang does not manage index"),
         ({"adapters": {}}, "simulated in one with KV"),
     ],
@@ -124,6 +128,15 @@ def test_flags_of_adapters():
 def test_what_no_engine_has_is_said_in_words(agents, words):
     assert any(words in note for note in notes(pool(**agents)))
     assert not notes(pool())
+
+
+def test_flags_of_adapters_under_vllm():
+    found = flags(engine={"name": "vllm"}, adapters={"rank": 48}, slots=64)
+    assert found["--max-loras"] == "64"
+    # The smallest that vLLM takes and that will do.
+    assert found["--max-lora-rank"] == "64"
+    assert "--enable-lora" in found
+    assert "--enable-lora" not in flags(engine={"name": "vllm"}, slots=None)
 
 
 def test_the_nearest_flags_are_written_for_a_policy_that_no_engine_has():
@@ -189,5 +202,11 @@ def test_spaces_of_other_engines_and_of_tiers_without_slots_are_refused():
     with pytest.raises(ValidationError, match="workers with tiers need a number"):
         space([None], [0, 100])
     execution = {"accelerators": ["h100-sxm"], "engines": ["sglang", "vllm"]}
-    with pytest.raises(ValidationError, match="simulated for the engine sglang, not vllm"):
-        SearchSpaceSpec.model_validate({"execution": execution, "cache": space([8], []).model_dump()})
+    SearchSpaceSpec.model_validate({"execution": execution, "cache": space([8], []).model_dump()})
+    for engines, cache, words in (
+        (["trtllm"], space([8], []), "simulated for the engines sglang and vllm, not trtllm"),
+        (["vllm"], space([8], [0, 100]), "tiers are simulated for the engine sglang alone"),
+        (["vllm"], space([None, 8], []), "vllm needs numbers"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            SearchSpaceSpec.model_validate({"execution": execution | {"engines": engines}, "cache": cache.model_dump()})

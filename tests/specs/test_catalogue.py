@@ -70,7 +70,7 @@ def test_what_is_a_path_and_what_a_name(ref: str, path: bool) -> None:
     [
         ("Accelerator", "h100-sxn", "no Accelerator named 'h100-sxn'; did you mean 'h100-sxm'? known: a100-80gb, "),
         ("SLO", "./none.yaml", "no file at none.yaml"),
-        ("SLO", "zzz", "no SLO named 'zzz'; known: batch, coding-agent"),
+        ("SLO", "zzz", "no SLO named 'zzz'; known: agent-society, batch"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(project: Path, kind: str, ref: str, message: str) -> None:

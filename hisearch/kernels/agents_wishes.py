@@ -1,0 +1,93 @@
+"""Who has something to load, and the lines in which they stand: see ``agents_loads``."""
+
+from __future__ import annotations
+
+from hisearch.kernels import agents_kv, agents_line
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels.jit import kernel
+
+#: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
+RIGHT_SHARE = 0.55
+
+
+@kernel
+def missing_object(sim, w, a, where):
+    """The first object of agent ``a`` that is ``where`` at worker ``w``, or -1."""
+    agents = sim.agents
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        if agents.objects[w, agents.uses[k]].where == where:
+            return agents.uses[k]
+    return -1
+
+
+@kernel
+def _foreseen(sim, w, a):
+    """Whether anything is loaded at worker ``w`` ahead of agent ``a``'s call."""
+    policy = sim.agents.policy
+    agent = sim.agents.agents[a]
+    if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
+        return False
+    society = sim.agents.society
+    return policy.tested == 0 or (society.trusted != 0 and society.right >= RIGHT_SHARE)
+
+
+@kernel
+def wants(sim, w, a):
+    """Whether agent ``a`` has an object to load at worker ``w``: for its call, or ahead of it."""
+    if sim.agents.policy.loading == al.AT_LAUNCH or missing_object(sim, w, a, al.ABSENT) < 0:
+        return False
+    return sim.agents.agents[a].calls > 0 or _foreseen(sim, w, a)
+
+
+@kernel
+def wants_kv(sim, w, a):
+    """Whether agent ``a`` has KV to load at worker ``w`` ahead of its call."""
+    if sim.agents.policy.kv_budget_pages == 0 or sim.agents.agents[a].calls > 0 or not _foreseen(sim, w, a):
+        return False
+    return agents_kv.missing(sim, w, a)[0] > 0
+
+
+@kernel
+def line_up(sim, a):
+    """Agent ``a`` stands in its worker's lines as far as it has something to load, and in no others."""
+    w = sim.agents.agents[a].worker
+    if w < 0:
+        return
+    if wants(sim, w, a):
+        agents_line.stand(sim, w, a)
+    else:
+        agents_line.step_out(sim, w, a)
+    if wants_kv(sim, w, a):
+        agents_line.stand(sim, agents_line.kv_row(sim, w), a)
+    else:
+        agents_line.step_out(sim, agents_line.kv_row(sim, w), a)
+
+
+@kernel
+def step_out(sim, w, a):
+    """Agent ``a`` leaves worker ``w``'s lines."""
+    agents_line.step_out(sim, w, a)
+    agents_line.step_out(sim, agents_line.kv_row(sim, w), a)
+
+
+@kernel
+def first_for_object(sim, w):
+    """The first in worker ``w``'s line who has an object to load, or -1."""
+    while sim.agents.line_size[w] > 0:
+        a = sim.agents.line[w, 0]
+        if wants(sim, w, a):
+            return a
+        agents_line.step_out(sim, w, a)
+    return -1
+
+
+@kernel
+def first_for_kv(sim, w):
+    """The first in worker ``w``'s line who has KV to load, or -1."""
+    row = agents_line.kv_row(sim, w)
+    while sim.agents.line_size[row] > 0:
+        a = sim.agents.line[row, 0]
+        if wants_kv(sim, w, a):
+            return a
+        agents_line.step_out(sim, row, a)
+    return -1

@@ -1,0 +1,29 @@
+"""The same society with another number of agents."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hisearch.specs.agent_workload import AgentWorkloadSpec
+
+
+def resized(spec: AgentWorkloadSpec, agents: int) -> AgentWorkloadSpec:
+    """``spec`` with so many agents, who live as they did: calls, messages and the plane's area grow along.
+
+    A number of adapters that agents share stays as it is.
+
+    Raises:
+        ValueError: its graph is a file's, which has as many agents as it has; or so few agents that the society cannot
+            be (the plane is crossed in a tick, the graph has more edges than agents).
+    """
+    if spec.graph.model == "edges":
+        raise ValueError("graph.model edges: a graph from a file has the agents that it has")
+    factor = agents / spec.agents
+    changes: dict[str, Any] = {
+        "agents": agents,
+        "calls": max(round(spec.calls * factor), 1),
+        "seeds": min(max(round(spec.seeds * factor), 1), agents),
+        "world": spec.world.model_dump() | {"size_m": spec.world.size_m * math.sqrt(factor)},
+    }
+    return AgentWorkloadSpec.model_validate(spec.model_dump() | changes)
