@@ -14,6 +14,7 @@ import pandas as pd
 from hisearch.hardware.power import PowerPlan
 from hisearch.kernels.gap_bins import bin_middle_s
 from hisearch.traces.compiled import F8, I4, I8
+from hisearch.traces.models import RequestModels
 
 
 class Outcome(enum.IntEnum):
@@ -261,7 +262,8 @@ class PoolUse:
         name, role: as in the deployment.
         first_worker, workers: they are so many, from there on.
         kv_capacity_tokens: of one of them, or of each of its attention groups. idle_w: the power of its accelerators
-            when idle, watts. power: what else it draws.
+            when idle, watts. power: what else it draws. model: that it serves. tier_energy: of moving a token of its
+            KV, by tier, nearest first. far_hit_tokens, fetches_ahead: of its workers, as of ``Result``.
     """
 
     name: str
@@ -271,6 +273,10 @@ class PoolUse:
     kv_capacity_tokens: int
     idle_w: float
     power: PowerPlan = NO_POWER
+    model: str = ""
+    tier_energy: tuple[TierEnergy, ...] = ()
+    far_hit_tokens: int = 0
+    fetches_ahead: bool = False
 
 
 def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> float:
@@ -291,13 +297,15 @@ class Result:
         prompts and outputs are made apart.
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
-    gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
+    gap_counts: inter-token latencies in bins (see ``itl_s``); pool_gap_counts: those of each pool's workers. log: every
+        step, where it was asked for.
     far_hit_tokens: of the hits in storage, those in the farther of two storage tiers; what a request fetched from there
         counts as the end of what it fetched.
     observed_s: from the first arrival to the end of the run: the horizon where it was reached, else the last event.
     stores, links: what the tiers and the ways between them did in that time. fetches_ahead: storage is read for
-        requests that wait. tier_energy: of moving a token of the first pool, by tier, nearest first.
+        requests that wait.
     objects: what agents' objects did, by worker; empty where they have none.
+    asked: models that the pools serve, and which of them each request asks for.
     """
 
     requests: RequestTable
@@ -310,6 +318,7 @@ class Result:
     log: StepLog | None = None
     events: int = 0
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    pool_gap_counts: tuple[np.ndarray, ...] = ()
     observed_s: float = 0.0
     stores: tuple[StoreUse, ...] = ()
     links: tuple[LinkUse, ...] = ()
@@ -318,7 +327,7 @@ class Result:
     objects: tuple[ObjectUse, ...] = ()
     pools: tuple[PoolUse, ...] = ()
     hand_overs: tuple[HandOverUse, ...] = ()
-    tier_energy: tuple[TierEnergy, ...] = ()
+    asked: RequestModels | None = None
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.
