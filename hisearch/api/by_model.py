@@ -10,9 +10,9 @@ import numpy as np
 from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
+from hisearch.simulate.models import over_windows
 from hisearch.simulate.parts import of_model
 from hisearch.simulate.result import Outcome, Result
-from hisearch.traces.stats import requests_over_window
 
 if TYPE_CHECKING:
     from hisearch.api.deployment import SimulatedDeployment
@@ -71,14 +71,7 @@ def model_shares(simulated: SimulatedDeployment) -> list[ModelShare]:
             simulated.slo or NO_SLO,
             usd_per_hour=cost.total,
             accelerators=cost.accelerators,
-            over_window=over_windows(simulated)[simulated.asked == number],
+            over_window=over_windows(simulated.fleet, simulated.trace)[simulated.asked == number],
         )
         shares.append(ModelShare(model.name, tuple(spec.pools[p].name for p in mine), part, cost, score))
     return shares
-
-
-def over_windows(simulated: SimulatedDeployment) -> np.ndarray:
-    """Mask of the requests that exceed the window of the model that they ask for, shape (N,)."""
-    fleet = simulated.fleet
-    windows = [max(p.plan.max_request_tokens for p in fleet.pools if p.model == model) for model in fleet.models]
-    return requests_over_window(simulated.trace, np.array(windows, np.int64)[simulated.asked])

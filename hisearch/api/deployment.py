@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.by_model import ModelShare, model_shares, over_windows
+from hisearch.api.by_model import ModelShare, model_shares
 from hisearch.api.tiers import series_of, tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
@@ -22,6 +22,7 @@ from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
+from hisearch.simulate.models import over_windows
 from hisearch.simulate.plan import (
     DevicesRefused,
     TierRefused,
@@ -96,7 +97,7 @@ class SimulatedDeployment:
             self.slo or NO_SLO,
             usd_per_hour=self.cost.total,
             accelerators=self.cost.accelerators,
-            over_window=over_windows(self),
+            over_window=over_windows(self.fleet, self.trace),
         )
 
     @property

@@ -102,7 +102,7 @@ def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
 def series_of(plans: Sequence[WorkerPlan], result: Result, interval_s: float | None = None) -> pd.DataFrame:
     """``Result.tier_series`` with the medium of each store's tier, and who shares it; ``plans``: of all pools."""
     frame = result.tier_series(interval_s)
-    tiers = {}
+    tiers: dict[tuple[int, int], TierPlan] = {}
     for plan, pool in zip(plans, result.pools, strict=True):
         for worker in range(pool.first_worker, pool.first_worker + pool.workers):
             tiers |= {(worker, index): tier for index, tier in enumerate(plan.tiers, 1)}
@@ -171,7 +171,8 @@ def _tier_value(simulated: SimulatedDeployment, p: int, index: int, cost: TierCo
         saved_s,
         saved_usd / added_gib,
         cost.usd_per_hour / (cost.gib * cost.stores),
-        *(_ttft(result, percent) - _ttft(enlarged, percent) for percent in (50, 99)),
+        _ttft(result, 50) - _ttft(enlarged, 50),
+        _ttft(result, 99) - _ttft(enlarged, 99),
         pools[p].name,
     )
 

@@ -391,17 +391,20 @@ def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims:
     """What became of requests; each pool has noted what its workers did."""
     prefill_worker = fleet.sent_to.copy()
     columns = _noted(fleet, sims, prefill_worker)
-    worker = prefill_worker
+    worker, handed_s = prefill_worker, None
     if plan.hands_over:
         handed = (fleet.hands["state"] != fl.NOT_HANDED) & (fleet.trace.output_tokens > 1)
         worker = np.where(handed, fleet.hands["target"], prefill_worker).astype(np.int32)
         columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
+        came = fleet.hands["state"] == fl.ARRIVED
+        handed_s = np.where(came, fleet.hands["due_s"], np.nan)
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,
         prefill_worker=prefill_worker,
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
+        handed_s=handed_s,
         **columns,
     )
 

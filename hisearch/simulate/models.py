@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.models import RequestModels
+from hisearch.traces.stats import requests_over_window
 
 
 class ModelNotServed(ValueError):  # noqa: N818
@@ -40,3 +42,9 @@ def asked_models(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
             )
         numbers.append(found)
     return RequestModels(names, np.array(numbers, np.int32)[trace.models.model])
+
+
+def over_windows(plan: FleetPlan, trace: CompiledTrace) -> npt.NDArray[np.bool_]:
+    """Mask of the requests that exceed the window of the model that they ask for, shape (N,)."""
+    windows = [max(p.plan.max_request_tokens for p in plan.pools if p.model == model) for model in plan.models]
+    return requests_over_window(trace, np.array(windows, np.int64)[asked_models(plan, trace).model])

@@ -74,7 +74,8 @@ def _of_pools(result: Result, pools: Sequence[int], mine: npt.NDArray[np.bool_],
 
 
 def _requests(table: RequestTable, mine: npt.NDArray[np.bool_], worker_now: npt.NDArray[np.int32]) -> RequestTable:
-    columns = {f.name: getattr(table, f.name)[mine] for f in fields(RequestTable)}
+    known_columns = {f.name: getattr(table, f.name) for f in fields(RequestTable)}
+    columns = {name: values[mine] for name, values in known_columns.items() if values is not None}
     for name in ("worker", "prefill_worker"):
         known = columns[name] >= 0
         columns[name] = np.where(known, worker_now[np.maximum(columns[name], 0)], -1).astype(np.int32)

@@ -48,6 +48,7 @@ class RequestTable:
         storage_hit_tokens: likewise, having been fetched into it for the request from a tier behind it.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
+    handed_s: when its KV had come to the worker that went on with it; None where nothing is handed over.
     """
 
     arrival_s: F8
@@ -63,6 +64,7 @@ class RequestTable:
     outcome: I4
     input_tokens: I8
     output_tokens: I8
+    handed_s: F8 | None = None
 
     @property
     def finished(self) -> np.ndarray:
@@ -88,7 +90,7 @@ class RequestTable:
     def to_pandas(self) -> pd.DataFrame:
         """One row per request, with the derived latencies."""
         columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        frame = pd.DataFrame(columns)
+        frame = pd.DataFrame({name: values for name, values in columns.items() if values is not None})
         frame["outcome"] = [Outcome(code).name.lower() for code in self.outcome]
         return frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
-from hisearch.simulate.engine import simulate, simulate_fleet
+from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.result import Outcome
 from hisearch.specs.deployment import EngineSpec
@@ -185,9 +185,17 @@ def test_pipelines_hand_over_what_they_compute(
         )
     ]
     transfer = replace(LINK, reserve_first=reserve_first, pipelined=reserve_first, reserved_tokens=8)
-    result = simulate_fleet(FleetPlan(tuple(pools), transfer=transfer), compiled(arrays), seed=seed)
+    try:
+        result = simulate_fleet(FleetPlan(tuple(pools), transfer=transfer), compiled(arrays), seed=seed)
+    except EngineOutOfMemory:
+        # SGLang's slots reserve room for their own requests alone, in whatever pool.
+        assert name == "sglang" and tight
+        reject()
     assert (result.requests.outcome == Outcome.FINISHED).all()
-    assert result.workers.prefill_tokens[:2].sum() == arrays.input_tokens.sum() - result.requests.hit_tokens.sum()
+    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again.
+    computed = result.workers.prefill_tokens[:2].sum()
+    missed = arrays.input_tokens.sum() - result.requests.hit_tokens.sum()
+    assert computed == missed or (computed > missed and result.workers.preemptions[:2].sum() > 0)
     assert (result.workers.peak_kv_tokens <= result.worker_kv_tokens).all()
     sent = sum(use.tokens for use in result.hand_overs[:2])
     assert sent == sum(use.tokens for use in result.hand_overs[2:])
