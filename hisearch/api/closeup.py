@@ -293,7 +293,8 @@ def _tier_uses(subject: Subject, base: Result) -> tuple[TierUse, ...]:
 
 
 def _tier_timeline(subject: Subject, base: Result) -> TierTimeline:
-    return tier_timeline(series_of(subject.replay.plan, base, _interval_s(base)))
+    plans = [pool.plan for pool in subject.replay.fleet.pools]
+    return tier_timeline(series_of(plans, base, _interval_s(base)))
 
 
 def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result) -> TierPoint:

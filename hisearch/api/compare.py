@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hisearch.search.trial import Trial
     from hisearch.simulate.result import Result
     from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.deployment import DeploymentSpec
     from hisearch.specs.slo import SloSpec
     from hisearch.traces.compiled import F8, CompiledTrace
 
@@ -86,7 +87,7 @@ def compare_deployments(
     ]
     fixed = len({one.digest for one in traces}) == 1
     notes = [_fixed_trace_note(played)] if fixed and seeds > 1 else []
-    changes = changes_between(*(replay.deployment.model_dump(mode="json") for replay in replays))
+    changes = _changes(*(replay.deployment for replay in replays))
     first = traces[0]
     at = "" if load == 1.0 else f" at {load:g} times its load"
     return _compare(
@@ -140,7 +141,7 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
         workload=words[0] if words[0] == words[1] else f"A: {words[0]}; B: {words[1]}",
         seeds=(worlds[0].seed,) if same else tuple(world.seed for world in worlds),
         question=question,
-        changes=changes_between(*(trial.deployment.model_dump(mode="json") for trial in trials)),
+        changes=_changes(*(trial.deployment for trial in trials)),
         fronts=_fronts(results) if same else None,
         notes=notes,
         same_workload=same,
@@ -153,6 +154,16 @@ def _load(ref: str | Path, catalogue: Catalogue, slo: SloSpec) -> Replay:
 
     resolved = load_deployment(ref, (), catalogue)
     return Replay(resolved.deployment, plan_deployment(resolved), pool_costs(resolved), slo)
+
+
+def _changes(a: DeploymentSpec, b: DeploymentSpec) -> tuple[Change, ...]:
+    """What differs between two deployments; of pools that only one has what is set otherwise than by default."""
+    both = min(len(a.pools), len(b.pools))
+    plain = [spec.model_dump(mode="json") for spec in (a, b)]
+    for spec, data in zip((a, b), plain, strict=True):
+        own = [pool.model_dump(mode="json", exclude_defaults=True) for pool in spec.pools[both:]]
+        data["pools"] = [*data["pools"][:both], *own]
+    return changes_between(*plain)
 
 
 def _highlighted(result: StudyResult) -> Trial:
@@ -298,10 +309,11 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
     workers, requests = result.workers, result.requests
     finished, steps = max(int(requests.finished.sum()), 1), max(int(workers.steps.sum()), 1)
     moved = sum(
-        (store.stored_tokens + store.read_tokens) * replay.plan.tiers[store.tier - 1].bytes_per_token
+        (store.stored_tokens + store.read_tokens) * result.pools[store.pool].tier_energy[store.tier - 1].bytes
         for store in result.stores
         if store.tier > 0
     )
+    handed = sum(use.tokens for use in result.hand_overs) / 2
     busiest = max((link.busy_s for link in result.links), default=0.0)
     return {
         "prompt tokens computed per request": (float(workers.prefill_tokens.sum()) / finished, ""),
@@ -311,8 +323,9 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         "KV memory held, peak": (float((workers.peak_kv_tokens / kv_capacities(result)).max()), "%"),
         "tokens evicted from HBM": (float(workers.evicted_tokens.sum()), "tokens"),
         "moved between tiers": (moved / 1e9, "GB"),
+        "KV handed over": (float(handed), "tokens"),
         "busiest link": (busiest / result.makespan_s if result.makespan_s else 0.0, "%"),
-        "slowest worker's share of requests": (float(workers.requests.max()) / max(len(requests.finished), 1), "%"),
+        "busiest worker's share of requests": (float(workers.requests.max()) / max(len(requests.finished), 1), "%"),
     }
 
 

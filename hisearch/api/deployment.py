@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hisearch.api.by_model import ModelShare, model_shares
 from hisearch.api.tiers import series_of, tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
@@ -21,6 +22,7 @@ from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
+from hisearch.simulate.models import over_windows
 from hisearch.simulate.plan import (
     DevicesRefused,
     TierRefused,
@@ -37,8 +39,7 @@ from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.tier_notes import tier_notes
-from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.stats import requests_over_window
+from hisearch.traces.compiled import I4, CompiledTrace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +78,17 @@ class SimulatedDeployment:
         """A worker of the first pool."""
         return self.fleet.pools[0].plan
 
+    @property
+    def asked(self) -> I4:
+        """Number of the model that each request asks for among ``fleet.models``, shape (N,)."""
+        assert self.result.asked is not None
+        return self.result.asked.model
+
+    @cached_property
+    def models(self) -> list[ModelShare]:
+        """What each model's requests got; of one alone, all of it."""
+        return model_shares(self)
+
     @cached_property
     def score(self) -> Score:
         """The figures and the verdict; without an SLO every simulation passes."""
@@ -85,7 +97,7 @@ class SimulatedDeployment:
             self.slo or NO_SLO,
             usd_per_hour=self.cost.total,
             accelerators=self.cost.accelerators,
-            over_window=requests_over_window(self.trace, self.plan.max_request_tokens),
+            over_window=over_windows(self.fleet, self.trace),
         )
 
     @property
@@ -118,11 +130,13 @@ class SimulatedDeployment:
         frame = self.result.requests.to_pandas()
         frame["tpot_s"] = frame["tpot_s"].where(frame["output_tokens"] >= 2)
         frame.insert(0, "id", self.trace.request_ids)
+        if len(self.fleet.models) > 1:
+            frame.insert(1, "model", np.array([model.name for model in self.fleet.models])[self.asked])
         return frame
 
     def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
         """``Result.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
-        return series_of(self.plan, self.result, interval_s)
+        return series_of([pool.plan for pool in self.fleet.pools], self.result, interval_s)
 
     def workers(self) -> list[dict[str, Any]]:
         """One row per worker; see docs/cli.md for the keys."""
@@ -181,6 +195,7 @@ class SimulatedDeployment:
             rows.append(
                 {
                     "pool": pool.name,
+                    "model": pool.model,
                     "role": pool.role,
                     "workers": sum(row["begun_s"] is not None for row in mine),
                     "mean_workers": mean,
@@ -192,7 +207,10 @@ class SimulatedDeployment:
                     "preemptions": sum(row["preemptions"] for row in mine),
                     "kv_capacity_tokens": pool.kv_capacity_tokens,
                     "mean_w": sum(row["mean_w"] for row in mine),
+                    "memory": _memory(plan.plan),
                     "profile": plan.plan.costs.profile,
+                    "evidence": plan.plan.costs.evidence,
+                    "relative_error": plan.plan.costs.relative_error,
                     "network_utilisation": max((row.get("network_utilisation", 0.0) for row in mine), default=0.0),
                 }
             )
@@ -224,7 +242,7 @@ class SimulatedDeployment:
 
     def to_dict(self) -> dict[str, Any]:
         """All but the single requests, as plain values; see docs/cli.md."""
-        costs, memory, profile = self.plan.costs, self.plan.memory, self.resolved.profile.spec
+        costs, profile = self.plan.costs, self.resolved.profile.spec
         slo = None
         if self.slo is not None:
             slo = {
@@ -248,7 +266,8 @@ class SimulatedDeployment:
             "metrics": self.metrics,
             "slo": slo,
             "cost": {**asdict(self.cost), "usd_per_hour": self.cost.total},
-            "memory": {**asdict(memory), "host_capacity_tokens": self.plan.host_capacity_tokens},
+            "memory": _memory(self.plan),
+            "models": [share.to_dict(with_slo=self.slo is not None) for share in self.models],
             "pools": self.pools(),
             "energy": self.energy(),
             "workers": self.workers(),
@@ -262,6 +281,11 @@ class SimulatedDeployment:
             },
             "warnings": list(self.warnings),
         }
+
+
+def _memory(plan: WorkerPlan) -> dict[str, Any]:
+    """What a worker's device memory holds, in bytes, and how many tokens its host tier."""
+    return {**asdict(plan.memory), "host_capacity_tokens": plan.host_capacity_tokens}
 
 
 def simulate_deployment(
@@ -342,7 +366,7 @@ def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
     return plan_fleet(
         spec,
         [plan_pool(resolved, index) for index in range(len(spec.pools))],
-        model=resolved.model.spec,
+        models={ref: model.spec for ref, model in resolved.served.items()},
         usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(pool_costs(resolved), spec.pools, strict=True)],
         fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
     )
@@ -375,7 +399,7 @@ def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
     ffn = ffn_accelerator_name(pool)
     return {
         "pool": pool,
-        "model": resolved.model.spec,
+        "model": resolved.model_of(pool).spec,
         "accelerator": accelerator,
         "host": resolved.hosts[host_name].spec if host_name is not None else None,
         "media": {name: document.spec for name, document in resolved.media.items()},

@@ -101,8 +101,11 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
 
 def deployment_fits(resolved: ResolvedDeployment) -> list[Fit]:
     """A worker of each of the deployment's pools."""
-    model, hardware, profile = resolved.model.spec, resolved.hardware, resolved.profile.spec
-    return [replace(fit_of(pool, model, hardware, profile), pool=pool.name) for pool in resolved.deployment.pools]
+    hardware, profile = resolved.hardware, resolved.profile.spec
+    return [
+        replace(fit_of(pool, resolved.model_of(pool).spec, hardware, profile), pool=pool.name)
+        for pool in resolved.deployment.pools
+    ]
 
 
 def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: LatencyProfileSpec) -> Fit:

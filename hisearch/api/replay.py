@@ -65,7 +65,7 @@ class Replay:
     def score(self, trace: CompiledTrace, result: Result) -> Score:
         """What came of it, held against the SLO."""
         from hisearch.score.evaluate import evaluate
-        from hisearch.traces.stats import requests_over_window
+        from hisearch.simulate.models import over_windows
 
         cost = mean_cost(self.costs, self.deployment, result.mean_workers)
         return evaluate(
@@ -73,7 +73,7 @@ class Replay:
             self.slo,
             usd_per_hour=cost.total,
             accelerators=cost.accelerators,
-            over_window=requests_over_window(trace, self.plan.max_request_tokens),
+            over_window=over_windows(self.fleet, trace),
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.parts import of_pool
 from hisearch.simulate.result import LinkUse, Result, StoreUse
 from hisearch.simulate.tier_plan import TierPlan
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hisearch.api.deployment import SimulatedDeployment
-    from hisearch.hardware.prices import CostBreakdown
+    from hisearch.hardware.prices import CostBreakdown, TierCost
     from hisearch.simulate.plan import WorkerPlan
 
 _GIB = float(2**30)
@@ -26,9 +27,19 @@ VALUE_STEP = 0.1
 
 
 def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
-    """A row for HBM and each tier below it; see docs/cli.md for the keys. Empty where there is HBM alone."""
-    ranks = simulated.resolved.deployment.pool.parallelism.group_ranks
-    return rows_of(simulated.plan, simulated.result, simulated.cost, ranks)
+    """A row for HBM and each tier below it of every pool that has one; see docs/cli.md for the keys."""
+    rows: list[dict[str, Any]] = []
+    bought = 0
+    for p, (pool, plan) in enumerate(zip(simulated.resolved.deployment.pools, simulated.fleet.pools, strict=True)):
+        if not plan.plan.tiers:
+            continue
+        tiers = simulated.cost.tiers[bought : bought + len(plan.plan.tiers)]
+        bought += len(tiers)
+        cost = replace(simulated.cost, tiers=tiers)
+        part = simulated.result if len(simulated.fleet.pools) == 1 else of_pool(simulated.result, p)
+        found = rows_of(plan.plan, part, cost, pool.parallelism.group_ranks)
+        rows += [{"pool": pool.name, **row} for row in found]
+    return rows
 
 
 def rows_of(plan: WorkerPlan, result: Result, cost: CostBreakdown, ranks: int) -> list[dict[str, Any]]:
@@ -88,12 +99,16 @@ def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
     return max(link.busy_s for link in links) / result.observed_s
 
 
-def series_of(plan: WorkerPlan, result: Result, interval_s: float | None = None) -> pd.DataFrame:
-    """``Result.tier_series`` with the medium of each store's tier, and who shares it."""
+def series_of(plans: Sequence[WorkerPlan], result: Result, interval_s: float | None = None) -> pd.DataFrame:
+    """``Result.tier_series`` with the medium of each store's tier, and who shares it; ``plans``: of all pools."""
     frame = result.tier_series(interval_s)
-    tiers = dict(enumerate(plan.tiers, 1))
-    frame.insert(1, "medium", [tiers[tier].medium for tier in frame["tier"]])
-    frame.insert(2, "scope", [tiers[tier].scope for tier in frame["tier"]])
+    tiers: dict[tuple[int, int], TierPlan] = {}
+    for plan, pool in zip(plans, result.pools, strict=True):
+        for worker in range(pool.first_worker, pool.first_worker + pool.workers):
+            tiers |= {(worker, index): tier for index, tier in enumerate(plan.tiers, 1)}
+    mine = [tiers[key] for key in zip(frame["first_worker"], frame["tier"], strict=True)]
+    frame.insert(1, "medium", [tier.medium for tier in mine])
+    frame.insert(2, "scope", [tier.scope for tier in mine])
     return frame
 
 
@@ -102,7 +117,7 @@ class TierValue:
     """What one more GiB of a tier would be worth, by a second simulation with ``VALUE_STEP`` more of it.
 
     Attributes:
-        tier: name of the medium.
+        tier: name of the medium; pool: whose it is.
         added_gib: in all stores together.
         hit_rate_gained: over all tiers.
         busy_s_saved: device time of all workers.
@@ -119,22 +134,26 @@ class TierValue:
     usd_per_gib_hour: float
     ttft_p50_saved_s: float
     ttft_p99_saved_s: float
+    pool: str = "main"
 
 
 def tier_values(simulated: SimulatedDeployment) -> list[TierValue]:
-    """The marginal value of each tier below HBM, one more simulation for each."""
-    return [_tier_value(simulated, index) for index in range(len(simulated.plan.tiers))]
+    """The marginal value of each tier below HBM of each pool, one more simulation for each."""
+    every = [(p, index) for p, pool in enumerate(simulated.fleet.pools) for index in range(len(pool.plan.tiers))]
+    costs = simulated.cost.tiers
+    return [_tier_value(simulated, *place, cost) for place, cost in zip(every, costs, strict=True)]
 
 
-def _tier_value(simulated: SimulatedDeployment, index: int) -> TierValue:
-    plan, result = simulated.plan, simulated.result
-    tier, cost = plan.tiers[index], simulated.cost.tiers[index]
+def _tier_value(simulated: SimulatedDeployment, p: int, index: int, cost: TierCost) -> TierValue:
+    pools, result = simulated.fleet.pools, simulated.result
+    plan = pools[p].plan
+    tier = plan.tiers[index]
     pages = tier.capacity_tokens // tier.page_tokens
     more = replace(tier, capacity_tokens=(pages + max(int(pages * VALUE_STEP), 1)) * tier.page_tokens)
     tiers = (*plan.tiers[:index], more, *plan.tiers[index + 1 :])
-    first, *others = simulated.fleet.pools
+    larger = replace(pools[p], plan=replace(plan, tiers=tiers))
     enlarged = simulate_fleet(
-        replace(simulated.fleet, pools=(replace(first, plan=replace(plan, tiers=tiers)), *others)),
+        replace(simulated.fleet, pools=(*pools[:p], larger, *pools[p + 1 :])),
         simulated.trace,
         seed=simulated.seed,
         horizon_s=simulated.horizon_s,
@@ -152,7 +171,9 @@ def _tier_value(simulated: SimulatedDeployment, index: int) -> TierValue:
         saved_s,
         saved_usd / added_gib,
         cost.usd_per_hour / (cost.gib * cost.stores),
-        *(_ttft(result, percent) - _ttft(enlarged, percent) for percent in (50, 99)),
+        _ttft(result, 50) - _ttft(enlarged, 50),
+        _ttft(result, 99) - _ttft(enlarged, 99),
+        pools[p].name,
     )
 
 

@@ -14,6 +14,7 @@ from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.document import Document
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import TraceFormat, WorkloadSpec
+from hisearch.traces.models import chosen
 
 if TYPE_CHECKING:
     from hisearch.traces.compiled import CompiledTrace
@@ -92,7 +93,7 @@ def first_requests(trace: Trace, count: int) -> Trace:
     cut: dict[str, Any] = {
         name: values[:count] for name, values in columns.items() if isinstance(values, list | np.ndarray)
     }
-    return replace(trace, **cut)
+    return replace(trace, models=chosen(trace.models, np.arange(min(count, len(trace)))), **cut)
 
 
 def check_format(name: str) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from hisearch.api.deployment import SimulatedDeployment
 from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
-from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
+from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.terms import notes
 from hisearch.search.deployments import describe
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, listed
 
 #: Workers that are printed; all are in the JSON form.
 WORKER_ROWS = 32
@@ -26,9 +26,8 @@ def show(simulated: SimulatedDeployment) -> None:
     trace = simulated.trace
     output.say(f"{simulated.resolved.name}: {describe(simulated.resolved.deployment)}", bold=True)
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
-    output.say(
-        f"{simulated.resolved.model.spec.huggingface_id} on {trace.name}, {counted(len(trace), 'request')}{at_load}"
-    )
+    models = listed([model.spec.huggingface_id for model in simulated.resolved.models])
+    output.say(f"{models} on {trace.name}, {counted(len(trace), 'request')}{at_load}")
     output.heading("Latency of requests")
     output.table(("", *LATENCY_POINTS), latency_rows(simulated.metrics), numbers=range(1, 6))
     if simulated.slo is not None:
@@ -38,7 +37,10 @@ def show(simulated: SimulatedDeployment) -> None:
             output.say(note)
     output.heading("Figures")
     output.pairs(_figures(simulated))
-    if simulated.plan.tiers:
+    if len(simulated.models) > 1:
+        output.heading("Models")
+        _show_models(simulated)
+    if any(pool.plan.tiers for pool in simulated.fleet.pools):
         output.heading("Cache tiers")
         _show_tiers(simulated)
     if len(simulated.fleet.pools) > 1 or simulated.fleet.may_lack_workers:
@@ -153,9 +155,11 @@ def _show_energy(simulated: SimulatedDeployment) -> None:
 def _show_tiers(simulated: SimulatedDeployment) -> None:
     rows = tier_rows(simulated)
     # What no tier of this deployment can have done is no column.
-    expires = any(tier.ttl_s < math.inf for tier in simulated.plan.tiers)
+    expires = any(tier.ttl_s < math.inf for pool in simulated.fleet.pools for tier in pool.plan.tiers)
     demotes = any(row["demoted_tokens"] for row in rows)
+    several = len(simulated.fleet.pools) > 1
     columns = (
+        *(["pool"] * several),
         *("tier", "stores", "GiB", "peak", "hits", "GB in", "GB out", "evicted"),
         *(["expired"] * expires),
         *(["moved on"] * demotes),
@@ -163,6 +167,7 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
     )
     cells = [
         (
+            *([row["pool"]] * several),
             row["tier"],
             f"{row['stores']} x {row['scope']}",
             f"{row['capacity_gib']:,.0f}",
@@ -178,7 +183,7 @@ def _show_tiers(simulated: SimulatedDeployment) -> None:
         )
         for row in rows
     ]
-    output.table(columns, cells, numbers=range(2, len(columns)))
+    output.table(columns, cells, numbers=range(2 + several, len(columns)))
     output.say("Peak of hbm: what requests held at once; all the rest of it may be cached.")
     output.say(
         "Evicted tokens were dropped for want of room" + ("; moved on: the tier behind got them." if demotes else ".")
@@ -222,6 +227,31 @@ def show_tier_values(values: Sequence[TierValue]) -> None:
     )
     output.table(columns, rows, numbers=range(1, len(columns)))
     output.say("Frees: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
+
+
+def _show_models(simulated: SimulatedDeployment) -> None:
+    promised = simulated.slo is not None
+    columns = (
+        *("model", "pools", "requests", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
+        *(["meet every term"] * promised),
+        *("requests/s", "per hour", "per million tokens"),
+    )
+    rows = []
+    for share in simulated.models:
+        metrics = share.score.metrics
+        rows.append(
+            (
+                share.model,
+                ", ".join(share.pools),
+                f"{len(share.result.requests.outcome):,}",
+                *(seconds(metrics[f"{name}_{point}_s"]) for name in ("ttft", "tpot") for point in ("p50", "p99")),
+                *([percent(metrics["attainment"])] * promised),
+                significant(metrics["throughput_rps"]),
+                usd(share.cost.total),
+                usd(metrics["usd_per_million_tokens"]),
+            )
+        )
+    output.table(columns, rows, numbers=range(2, len(columns)))
 
 
 def _show_pools(simulated: SimulatedDeployment) -> None:

@@ -18,6 +18,8 @@ _Out = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet.")
 ]
 
+_Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="What all its requests ask for.")]
+
 
 @app.command("stats")
 def stats(
@@ -84,6 +86,7 @@ def import_(
     limit: options.Limit = None,
     seed: options.Seed = 0,
     columns: options.Columns = None,
+    model: _Model = None,
     as_json: options.Json = False,
 ) -> None:
     """Convert a trace to hisearch's own form."""
@@ -98,7 +101,7 @@ def import_(
     spec = TraceFileSpec.model_validate(
         {"path": str(source), "format": trace_format, "skip_bad": skip_bad, "columns": mapping}
     )
-    trace = read_trace(source, spec, seed=seed)
+    trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)
     if as_json:
         return
@@ -115,6 +118,7 @@ def generate(
     requests: Annotated[
         int | None, typer.Option(min=1, help="Make so many requests, whatever the workload says.")
     ] = None,
+    model: _Model = None,
     as_json: options.Json = False,
 ) -> None:
     """Make a synthetic trace."""
@@ -134,7 +138,29 @@ def generate(
     if requests is not None:
         data = generator.model_dump() | {"requests": requests, "duration_s": None}
         generator = GeneratorSpec.model_validate(data)
-    _write(generate_trace(generator, seed=seed), out, as_json)
+    _write(_asking(generate_trace(generator, seed=seed), model), out, as_json)
+
+
+@app.command("merge")
+def merge(
+    sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Trace files in any known format.")],
+    out: _Out,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Put traces together, such as those of several models behind one router."""
+    from hisearch.specs.workload import TraceFileSpec
+    from hisearch.traces.importers import read_trace
+    from hisearch.traces.merging import merged
+
+    _write(merged([read_trace(path, TraceFileSpec(path=str(path)), seed=seed) for path in sources]), out, as_json)
+
+
+def _asking(trace: Trace, model: str | None) -> Trace:
+    """The trace, every request of which asks for ``model`` where one is given."""
+    from hisearch.traces.merging import asking_for
+
+    return trace if model is None else asking_for(trace, model)
 
 
 def _write(trace: Trace, out: Path, as_json: bool) -> None:

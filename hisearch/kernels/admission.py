@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import flow
 from hisearch.kernels.jit import kernel
 
 
 @kernel
-def _below_cap(fleet):
-    """Whether fewer requests are in flight than all members that are up may have together."""
-    front = fleet.routes[fl.FRONT]
+def _below_cap(fleet, front):
+    """Whether fewer of a model's requests are in flight than all its members that are up may have together."""
     total = 0
-    for m in range(fleet.members.shape[0]):
-        total += fleet.members[m].inflight_requests
-    return total < fleet.config.queue_cap * front.ups
+    for k in range(front, front + fl.SIDES):
+        route = fleet.routes[k]
+        for m in range(route.first, route.first + route.members):
+            total += fleet.members[m].inflight_requests
+    return total < fleet.config.queue_cap * fleet.routes[front].ups
 
 
 @kernel
@@ -31,24 +33,24 @@ def _takes_token(fleet, now):
 
 
 @kernel
-def _in_time(fleet):
+def _in_time(fleet, front):
     """Whether the prompts that wait on the member with the shortest wait are computed soon enough."""
-    front = fleet.routes[fl.FRONT]
+    route = fleet.routes[front]
     least = np.inf
-    for k in range(front.ups):
-        member = fleet.members[fleet.up[front.first + k]]
-        least = min(least, member.outstanding_tokens / (fleet.config.prefill_tokens_per_s * member.weight))
+    for k in range(route.ups):
+        member = fleet.members[fleet.up[route.first + k]]
+        least = min(least, member.outstanding_tokens / member.prefill_tokens_per_s)
     return least <= fleet.config.shed_s
 
 
 @kernel
-def lets_in(fleet, now):
-    """Whether the request that arrives at ``now`` is let in."""
+def lets_in(fleet, r, now):
+    """Whether request ``r``, which arrives at ``now``, is let in."""
     rule = fleet.config.admission
     if rule == fl.ADMIT_ALL:
         return True
     if rule == fl.QUEUE_CAP:
-        return _below_cap(fleet)
+        return _below_cap(fleet, flow.front_of(fleet, r))
     if rule == fl.TOKEN_BUCKET:
         return _takes_token(fleet, now)
-    return _in_time(fleet)
+    return _in_time(fleet, flow.front_of(fleet, r))

@@ -1,6 +1,6 @@
 """What a router believes, or knows, of the workers' caches: a set of members for each node of the trace's prefix tree.
 
-A member is a bit, by its place on its route.
+A member is a bit, by its place on its route, of the route's words.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def best_match(fleet, route, r):
     trace = fleet.trace
     s = trace.prompt_node[r]
     while s > 0:
-        for word in range(fleet.belief.shape[1]):
-            if fleet.belief[s, word]:
-                return trace.end_tokens[s], 64 * word + _lowest_bit(fleet.belief[s, word])
+        for word in range(route.words):
+            bits = fleet.belief[s, route.word + word]
+            if bits:
+                return trace.end_tokens[s], 64 * word + _lowest_bit(bits)
         s = trace.parent[s]
     return 0, -1
 
@@ -37,7 +38,7 @@ def believe(fleet, route, m, r, now):
     """Member ``m`` will hold ``r``'s whole prompt."""
     trace = fleet.trace
     place = m - route.first
-    word = place // 64
+    word = route.word + place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
     keeps_time = fleet.used_s.shape[0] > 0
     s = trace.prompt_node[r]
@@ -47,22 +48,11 @@ def believe(fleet, route, m, r, now):
             fleet.belief[s, word] |= bit
             gained += trace.end_tokens[s] - trace.start_tokens[s]
         if keeps_time:
-            fleet.used_s[s, place] = now
+            fleet.used_s[s, m] = now
         s = trace.parent[s]
     if gained > 0:
         fleet.members[m].belief_tokens += gained
         flow.note_belief(fleet, m)
-
-
-@kernel
-def forget_all(fleet, route, m):
-    """Nothing is known of member ``m``'s cache any more."""
-    place = m - route.first
-    word = place // 64
-    mask = ~(np.uint64(1) << np.uint64(place % 64))
-    for s in range(fleet.belief.shape[0]):
-        fleet.belief[s, word] &= mask
-    fleet.members[m].belief_tokens = 0
 
 
 @kernel
@@ -71,7 +61,7 @@ def _trim(fleet, route, m):
     trace = fleet.trace
     member = fleet.members[m]
     place = m - route.first
-    word = place // 64
+    word = route.word + place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
     held = np.empty(fleet.belief.shape[0], np.int64)
     count = 0
@@ -82,7 +72,7 @@ def _trim(fleet, route, m):
             count += 1
     times = np.empty(count)
     for k in range(count):
-        times[k] = fleet.used_s[held[k], place]
+        times[k] = fleet.used_s[held[k], m]
     for k in np.argsort(times, kind="mergesort"):
         if member.belief_tokens <= route.tree_tokens:
             break
@@ -122,7 +112,7 @@ def match(fleet, route, m, r):
             most = max(most, found)
         return most
     place = m - route.first
-    word = place // 64
+    word = route.word + place // 64
     bit = np.uint64(1) << np.uint64(place % 64)
     while s > 0 and not fleet.belief[s, word] & bit:
         s = trace.parent[s]
@@ -136,13 +126,13 @@ def look_where_due(fleet, route, now):
         return
     while route.picture_s <= now:
         route.picture_s += route.staleness_s
-    fleet.belief[:] = 0
+    fleet.belief[:, route.word : route.word + route.words] = 0
     for k in range(route.ups):
         m = fleet.up[route.first + k]
         member = fleet.members[m]
         sim = pools.at(fleet, member.pool)
         place = m - route.first
-        word = place // 64
+        word = route.word + place // 64
         bit = np.uint64(1) << np.uint64(place % 64)
         for s in range(1, fleet.belief.shape[0]):
             for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):

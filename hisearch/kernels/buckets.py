@@ -19,8 +19,8 @@ NO_BOUND = 2**62
 @kernel
 def reset(fleet, route):
     """Even ranges, nothing sent."""
-    route.window_head = 0
-    route.window_tail = 0
+    route.window_head = route.window_first
+    route.window_tail = route.window_first
     route.bucket_tokens = 0
     gap = FIRST_LENGTH // max(route.ups, 1)
     for k in range(route.ups):
@@ -83,11 +83,12 @@ def _close_up(fleet, route):
     """Make room behind the window's requests; there are twice as many places as requests."""
     count = route.window_tail - route.window_head
     for k in range(count):
-        fleet.window[k] = fleet.window[route.window_head + k]
-        fleet.window_member[k] = fleet.window_member[route.window_head + k]
-        fleet.sent_s[k] = fleet.sent_s[route.window_head + k]
-    route.window_head = 0
-    route.window_tail = count
+        to, source = route.window_first + k, route.window_head + k
+        fleet.window[to] = fleet.window[source]
+        fleet.window_member[to] = fleet.window_member[source]
+        fleet.sent_s[to] = fleet.sent_s[source]
+    route.window_head = route.window_first
+    route.window_tail = route.window_first + count
 
 
 @kernel
@@ -115,7 +116,7 @@ def choose(fleet, route, r, now):
         chosen = fleet.up[route.first + k]
     fleet.members[chosen].window_tokens += tokens
     _forget(fleet, route, now)
-    if route.window_tail == fleet.window.shape[0]:
+    if route.window_tail == route.window_first + route.window_places:
         _close_up(fleet, route)
     slot = route.window_tail
     fleet.window[slot] = r

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import admission, doors, flow, handover, heaps, lanes, members, pools, router, tree
+from hisearch.kernels import admission, doors, flow, handover, heaps, lanes, losses, members, pools, router, tree
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -58,20 +58,27 @@ def _never_fits(sim, r):
 
 @kernel
 def _fits_nowhere(fleet, r):
-    """Whether no pool that takes arriving requests could ever serve ``r``."""
-    if _fits(fleet, r, False):
-        return fleet.routes[fl.BACK].members > 0 and not _fits(fleet, r, True)
+    """Whether no pool of its model could ever serve ``r``."""
+    front = flow.front_of(fleet, r)
+    if _fits(fleet, r, front):
+        return _hands_over(fleet, front) and not _fits(fleet, r, front + fl.BACK)
     return True
 
 
 @kernel
-def _fits(fleet, r, decode):
-    """Whether a pool of decode workers, or one of the others, could serve ``r``."""
+def _fits(fleet, r, k):
+    """Whether a pool on route ``k`` could serve ``r``."""
     for p in range(fleet.config.pools):
         sim = pools.at(fleet, p)
-        if (sim.config.role == fl.DECODE) == decode and not _never_fits(sim, r):
+        if fleet.members[sim.config.first_member].route == k and not _never_fits(sim, r):
             return True
     return False
+
+
+@kernel
+def _hands_over(fleet, front):
+    """Whether prompts and outputs of the model whose front is route ``front`` are made apart."""
+    return fleet.routes[front + fl.BACK].members > 0
 
 
 @kernel
@@ -91,7 +98,8 @@ def _send(fleet, m, r, now):
     if fleet.config.pools > 1 and _never_fits(sim, r):
         request.outcome = la.TOO_LARGE
         if sim.config.role == fl.DECODE and fleet.hands[r].state == fl.COMPUTED:
-            _tell(fleet, fleet.hands[r].source, doors.LET_GO, r, now)
+            losses.tell(fleet, fleet.hands[r].source, doors.LET_GO, r, now)
+            _look(fleet, fleet.members[fleet.hands[r].source].pool)
         flow.announce_end(fleet, r, now)
         return
     request.outcome = la.IN_FLIGHT
@@ -116,20 +124,22 @@ def _arrive(fleet, r, is_open, now):
         flow.pending_pop(fleet)
     if _fits_nowhere(fleet, r):
         _refuse(fleet, r, la.TOO_LARGE, now)
-    elif not admission.lets_in(fleet, now):
+    elif not admission.lets_in(fleet, r, now):
         _refuse(fleet, r, la.SHED, now)
-    elif fleet.routes[fl.BACK].members > 0:
-        _begin_hand(fleet, r, now)
     else:
         _dispatch(fleet, r, now)
 
 
 @kernel
 def _dispatch(fleet, r, now):
-    """Send request ``r`` to a worker that does all of it; where none is up it is tried again."""
-    m = router.route(fleet, fl.FRONT, r, now)
+    """Send request ``r`` on its way to the workers of its model; where none is up it is tried again."""
+    front = flow.front_of(fleet, r)
+    if _hands_over(fleet, front):
+        _begin_hand(fleet, front, r, now)
+        return
+    m = router.route(fleet, front, r, now)
     if m < 0:
-        members.try_again(fleet, r, now)
+        losses.try_again(fleet, r, now)
     else:
         _send(fleet, m, r, now)
 
@@ -149,17 +159,20 @@ def _stays(fleet, d, r):
 
 
 @kernel
-def _begin_hand(fleet, r, now):
+def _begin_hand(fleet, front, r, now):
     """Request ``r`` sets out on its way over a prefill and a decode worker."""
     hand = fleet.hands[r]
     hand.state = fl.NOT_HANDED
     hand.target = -1
     if fleet.transfer.reserve_first or fleet.transfer.local_tokens > 0:
-        hand.target = router.route(fleet, fl.BACK, r, now)
-        if _stays(fleet, hand.target, r):
+        hand.target = router.route(fleet, front + fl.BACK, r, now)
+        if hand.target >= 0 and _stays(fleet, hand.target, r):
             _send(fleet, hand.target, r, now)
             return
-    hand.source = router.route(fleet, fl.FRONT, r, now)
+    hand.source = router.route(fleet, front, r, now)
+    if hand.source < 0 or (fleet.transfer.reserve_first and hand.target < 0):
+        losses.try_again(fleet, r, now)
+        return
     fleet.sent_to[r] = hand.source
     if fleet.transfer.reserve_first and fleet.trace.output_tokens[r] > 1:
         hand.state = fl.RESERVING
@@ -172,31 +185,72 @@ def _begin_hand(fleet, r, now):
 @kernel
 def _hand_on(fleet, r, now):
     """What is due for ``r`` between its prefill and its decode worker."""
-    hand = fleet.hands[r]
-    if hand.due == fl.RETRY:
+    due = fleet.hands[r].due
+    if due == fl.RETRY:
         _dispatch(fleet, r, now)
-    elif hand.due == fl.TO_PREFILL:
-        _send(fleet, hand.source, r, now)
-    elif hand.due == fl.TO_DECODE:
-        if hand.target < 0:
-            hand.target = router.route(fleet, fl.BACK, r, now)
-        _send(fleet, hand.target, r, now)
+    elif due == fl.TO_PREFILL:
+        _to_prefill(fleet, r, now)
+    elif due == fl.TO_DECODE:
+        _to_decode(fleet, r, now)
+    elif due == fl.ARRIVAL:
+        _arrival(fleet, r, now)
     else:
-        hand.state = fl.ARRIVED
-        _tell(fleet, hand.source, doors.LET_GO, r, now)
-        _tell(fleet, hand.target, doors.ARRIVE, r, now)
+        _give_up(fleet, r, now)
+    for p in range(fleet.config.pools):
+        _look(fleet, p)
 
 
 @kernel
-def _tell(fleet, m, errand, r, now):
-    """The lane of member ``m`` that ``r`` was dealt to learns of it."""
-    member = fleet.members[m]
-    sim = pools.at(fleet, member.pool)
-    w = sim.requests[r].worker
-    doors.knock(sim.config.door, sim, errand, w, r, now)
-    if sim.config.lane_kind == la.WAVE and sim.workers[w].waiting > 0:
-        lanes.wake_group(sim, w, now)
-    _look(fleet, member.pool)
+def _to_prefill(fleet, r, now):
+    """The decode worker of ``r`` has room for it: its prompt is to be computed."""
+    hand = fleet.hands[r]
+    if fleet.members[hand.target].died:
+        losses.try_again(fleet, r, now)
+        return
+    if fleet.members[hand.source].state != fl.UP:
+        hand.source = router.route(fleet, flow.front_of(fleet, r), r, now)
+    if hand.source < 0:
+        losses.drop(fleet, hand.target, r, now)
+        losses.try_again(fleet, r, now)
+        return
+    _send(fleet, hand.source, r, now)
+
+
+@kernel
+def _to_decode(fleet, r, now):
+    """The prompt of ``r`` has been computed: it goes on to a decode worker."""
+    hand = fleet.hands[r]
+    if fleet.members[hand.source].died:
+        _give_up(fleet, r, now)
+        return
+    if hand.target < 0 or fleet.members[hand.target].state != fl.UP:
+        hand.target = router.route(fleet, flow.front_of(fleet, r) + fl.BACK, r, now)
+    if hand.target < 0:
+        _give_up(fleet, r, now)
+        return
+    _send(fleet, hand.target, r, now)
+
+
+@kernel
+def _arrival(fleet, r, now):
+    """The KV of ``r`` comes, where both of its workers are still there."""
+    hand = fleet.hands[r]
+    if fleet.members[hand.target].died:
+        _give_up(fleet, r, now)
+    elif fleet.members[hand.source].died:
+        losses.drop(fleet, hand.target, r, now)
+        _give_up(fleet, r, now)
+    else:
+        hand.state = fl.ARRIVED
+        losses.tell(fleet, hand.source, doors.LET_GO, r, now)
+        losses.tell(fleet, hand.target, doors.ARRIVE, r, now)
+
+
+@kernel
+def _give_up(fleet, r, now):
+    """Nobody takes over what the prefill worker of ``r`` has computed: it is tried again."""
+    losses.let_go(fleet, fleet.hands[r].source, r, now)
+    losses.try_again(fleet, r, now)
 
 
 @kernel

@@ -83,19 +83,31 @@ def _promised_pages(sim, w):
 
 
 @kernel
+def _present(sim, w):
+    """Requests that have room in the memory of lane ``w``, which is that of all lanes in a pipeline."""
+    if sim.config.lane_kind != la.PIPE:
+        return sim.workers[w].running + sim.workers[w].apart
+    count = 0
+    first = lanes.leader(sim, w)
+    for lane in range(first, first + sim.config.lanes):
+        count += sim.workers[lane].running + sim.workers[lane].apart
+    return count
+
+
+@kernel
 def _has_room(sim, w, r, found, d):
     """Whether the KV of ``r``, of which ``found`` tokens are here, may be sent for."""
     worker = sim.workers[w]
     prompt = sim.trace.input_tokens[r]
     if sim.config.engine == la.VLLM:
         return scheduler.fits(sim, w, found, d, 0, prompt)
-    present = worker.running + worker.apart
-    if present >= sim.config.max_running:
+    if worker.running + worker.apart >= sim.config.max_running:
         return False
     if sim.config.engine == la.TRTLLM:
         return _promised_pages(sim, w) + _declared_pages(sim, r) <= sim.config.capacity_pages
+    present = _present(sim, w)
     kept = sim.fleet.transfer.reserved_tokens
-    free = sim.trees[w].free_pages * sim.config.page_tokens
+    free = sim.trees[worker.home].free_pages * sim.config.page_tokens
     alone = min(sim.trace.max_output_tokens[r], CLIP_OUTPUT_TOKENS) if present == 0 else 0
     return prompt + max(kept, alone) <= free - kept * present
 
@@ -153,12 +165,12 @@ def _resume_arrived(sim, w, now, budget):
     """vLLM: likewise, each computing the last token of its prompt. Returns the budget left."""
     worker = sim.workers[w]
     r = worker.apart_head
-    while r >= 0 and worker.running < sim.config.max_running and budget > 0:
+    while r >= 0 and lanes.running(sim, w) < sim.config.max_running and budget > 0:
         request = sim.requests[r]
         after = request.next
         if request.away == CAME:
             held = lists.pages(sim, request.computed)
-            if not scheduler.has_room(sim, w, r, 0, w, held, request.computed):
+            if not scheduler.has_room(sim, w, r, 0, worker.home, held, request.computed):
                 break
             _come_back(sim, w, r)
             request.computed -= 1
@@ -179,7 +191,7 @@ def _admit(sim, w, now, budget):
             if not _send_for(sim, w, r, now):
                 return
             continue
-        if budget <= 0 or worker.running >= sim.config.max_running:
+        if budget <= 0 or lanes.running(sim, w) >= sim.config.max_running:
             return
         tokens = scheduler.admit(sim, w, now, budget)
         if tokens == 0:
@@ -229,6 +241,18 @@ def arrive(sim, w, r, now):
     _wake(sim, w, now, True)
 
 
+@kernel
+def drop(sim, w, r, now):
+    """The KV of ``r`` will not come: whatever room it has here is free."""
+    request = sim.requests[r]
+    if request.away == WAITS:
+        lists.stop_waiting(sim, w, r)
+    else:
+        _come_back(sim, w, r)
+        memory.release(sim, w, r, request.computed, request.locked_tokens)
+    _wake(sim, w, now, True)
+
+
 def door(sim, errand, w, r, now):
     """The errands of ``doors``."""
     if errand == doors.FORM:
@@ -239,6 +263,8 @@ def door(sim, errand, w, r, now):
         receive(sim, w, r, now)
     elif errand == doors.ARRIVE:
         arrive(sim, w, r, now)
+    elif errand == doors.DROP:
+        drop(sim, w, r, now)
     elif errand == doors.LAUNCH:
         vllm.launch(sim, w, now, now)
     elif errand == doors.NEVER_FITS:

@@ -2,7 +2,8 @@
 
 Notation
     N requests, M nodes of the trace's prefix tree, P pools, W workers of all pools: *members*
-    front   members that take arriving requests: those of unified and of prefill pools
+    model   what a request is for; pools serve one each, and have members on the routes of that one alone
+    front   members that take arriving requests for a model: those of unified and of prefill pools
     back    members that take over from prefill pools: those of decode pools
 """
 
@@ -17,8 +18,9 @@ from hisearch.kernels.handle import Array, Handle, Record
 #: Roles of a pool: it does both; it computes prompts and makes first tokens; it goes on from there.
 UNIFIED, PREFILL, DECODE = 0, 1, 2
 
-#: Rows of Fleet.routes.
+#: Sides of a model; rows of Fleet.routes are ``SIDES * model + side``.
 FRONT, BACK = 0, 1
+SIDES = 2
 
 # Routers.
 RANDOM, ROUND_ROBIN, POWER_OF_TWO, CACHE_AWARE, BUCKET = 0, 1, 2, 3, 4
@@ -39,7 +41,8 @@ BY_REQUESTS, BY_WAIT = 0, 1
 #: A worker as the router knows it.
 MEMBER = np.dtype(
     [
-        ("weight", "f8"),  # share of the load that it is fit for
+        ("weight", "f8"),  # share of the load that it is fit for; 1 for the fittest of its model
+        ("prefill_tokens_per_s", "f8"),  # that it can compute
         ("price", "f8"),  # US dollars an hour
         ("credit", "f8"),  # weighted: turns that it is owed
         ("begun_s", "f8"),  # when it was started, and is paid for from; NaN: never
@@ -55,7 +58,9 @@ MEMBER = np.dtype(
         ("index", "i4"),  # among its pool's workers
         ("state", "i4"),
         ("starts", "i4"),  # 1: it is up from the beginning
-        ("route", "i4"),  # FRONT or BACK
+        ("died", "i4"),  # 1: it is gone, with all that it held
+        ("route", "i4"),  # row of Fleet.routes
+        ("nic", "i4"),  # first of its rows of Fleet.nics
     ],
     align=True,
 )
@@ -77,8 +82,12 @@ ROUTE = np.dtype(
         ("tree_tokens", "i8"),  # cache_aware: most that a worker is believed to hold once trimmed
         ("trim_period_s", "f8"),
         ("trim_s", "f8"),  # when it is trimmed next
+        ("word", "i8"),  # its members' bits: so many words of Fleet.belief from here on
+        ("words", "i8"),
         ("window_s", "f8"),  # bucket: length of the window, and time between two drawings of the boundaries
         ("draw_s", "f8"),
+        ("window_first", "i8"),  # its places in Fleet.window: so many from here on
+        ("window_places", "i8"),
         ("window_head", "i8"),  # the window's requests: [head, tail) of Fleet.window
         ("window_tail", "i8"),
         ("bucket_tokens", "i8"),  # load of one bucket when the boundaries were last drawn
@@ -95,8 +104,9 @@ ROUTE = np.dtype(
 # is being computed; it waits for room, its prompt computed; its KV is on the way; it is there.
 NOT_HANDED, RESERVING, COMPUTING, COMPUTED, MOVING, ARRIVED = 0, 1, 2, 3, 4, 5
 
-# What is due: it is sent to its prefill worker, to its decode worker; its KV has arrived; it is tried again.
-TO_PREFILL, TO_DECODE, ARRIVAL, RETRY = 0, 1, 2, 3
+# What is due: it is sent to its prefill worker, to its decode worker; its KV has arrived; it is tried again; its prompt
+# has been computed for a decode worker that has died.
+TO_PREFILL, TO_DECODE, ARRIVAL, RETRY, ORPHANED = 0, 1, 2, 3, 4
 
 #: A request that a decode worker takes over from a prefill worker, or that its worker has lost.
 HAND = np.dtype(
@@ -113,11 +123,12 @@ HAND = np.dtype(
     align=True,
 )
 
-#: The network of a worker's accelerators, out or in. It serves one transfer after another.
+#: The network of a worker's accelerators, or of an attention group's, out or in. It serves one transfer after another.
 NIC = np.dtype(
     [
         ("base_s", "f8"),
         ("s_per_token", "f8"),
+        ("last_tokens", "f8"),  # out, pipelined: most tokens still to be sent when the prompt has been computed
         ("free_s", "f8"),
         ("busy_s", "f8"),
         ("tokens", "i8"),
@@ -131,8 +142,7 @@ TRANSFER = np.dtype(
     [
         ("reserve_first", "i8"),  # 1: prompts are computed once the decode worker has room for them (SGLang)
         ("pipelined", "i8"),  # 1: what is computed is sent while the rest is
-        ("chunk_tokens", "i8"),  # pipelined: most tokens that the last step computes
-        ("layer_share", "f8"),  # pipelined: share of them that is still to be sent when it ends
+        ("layer_share", "f8"),  # pipelined: share of what the last step computes that is still to be sent when it ends
         ("forward_s", "f8"),  # from the prefill worker's answer to the decode worker's queue
         ("local_tokens", "i8"),  # a prompt with fewer tokens to compute stays on the decode worker; 0: none
         ("reserved_tokens", "i8"),  # SGLang: kept free for each request on a decode worker
@@ -177,7 +187,6 @@ FLEET = np.dtype(
         ("tokens_rps", "f8"),  # token bucket: rate and depth
         ("tokens_burst", "f8"),
         ("shed_s", "f8"),  # slo_shedding: longest wait for a first token that is let in
-        ("prefill_tokens_per_s", "f8"),  # of a member of weight 1
         ("tokens", "f8"),  # token bucket: what is in it, and since when
         ("tokens_s", "f8"),
     ],
@@ -213,23 +222,25 @@ class Fleet(Handle):
 
     sims (P,): addresses of the pools' ``layout.Sim`` (see ``pools``). next_s, next_kind (P,): of each pool's next
         event (see ``cluster``).
+    front_of (N,): row of the front of each request's model; of length 0 where there is but one model.
     arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): follow-ups by
         arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,): who waits for
         whom, as linked lists. gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): who
         follows when all of a gate's requests have ended; G is 0 where there are none.
-    routes (2,), members (W,): the front's, then the back's. up (W,): see ROUTE.
-    keys, winners (8, 2 * a power of two not below W): trees by which the least and the most loaded members are found
-        (see ``tournament``), four rows a route.
-    belief (M, words) of W bits: workers believed, or known, to hold a trace-tree node; used_s (M, W): when it was last
-        asked of them, of length 0 where nothing is trimmed.
+    routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE.
+    keys, winners (4 routes, 2 * a power of two not below W): trees by which the least and the most loaded members are
+        found (see ``tournament``), four rows a route.
+    belief (M, words): bits of the workers believed, or known, to hold a trace-tree node; used_s (M, W): when it was
+        last asked of them, of length 0 where nothing is trimmed.
     affinity (N,): consistent_hash: where on the ring a request's key lies; ring (points,), ring_member (points,): the
         members' points on it, ascending.
-    window (2 N,): bucket: requests sent, in order; sent_s (2 N,): when; window_member (2 N,): to whom; bounds (W,):
-        longest prompt of each bucket; lengths (2 N,): scratch.
+    window (2 N,): bucket: requests sent, in order, each front's by themselves; sent_s (2 N,): when; window_member
+        (2 N,): to whom; bounds (W,): longest prompt of each bucket; lengths (2 N,): scratch.
     transfer, hands (N,), due (N,), nics (2 W,): how requests are handed over; hands and due of length 1 where none is.
-        due: those for which something is due, by time. nics: each member's, out and in.
+        due: those for which something is due, by time. nics: each member's, or each attention group's of it, out and
+        in.
     incidents: in order of time. scalers: of pools that have one.
-    rng (2,): a stream for each route.
+    rng (routes,): a stream for each.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -238,6 +249,7 @@ class Fleet(Handle):
         "sims": Array("i8", 1),
         "next_s": Array("f8", 1),
         "next_kind": Array("i8", 1),
+        "front_of": Array("i4", 1),
         "arrival_s": Array("f8", 1),
         "sent_to": Array("i4", 1),
         "pending": Array("i4", 1),

@@ -15,6 +15,12 @@ ROWS = 4
 
 
 @kernel
+def front_of(fleet, r):
+    """Row of the route that request ``r`` arrives by; the next one is its model's back."""
+    return np.int64(fleet.front_of[r]) if fleet.front_of.shape[0] > 0 else np.int64(fl.FRONT)
+
+
+@kernel
 def _arrives_before(fleet, a, b):
     ta = fleet.arrival_s[a]
     tb = fleet.arrival_s[b]
@@ -155,6 +161,13 @@ def leave(fleet, m, r, now):
         member.state = fl.ABSENT
         member.gone_s = now
     note_load(fleet, m)
+
+
+@kernel
+def forgo(fleet, m, r, now):
+    """Member ``m`` gives up request ``r``, which has had no token from it."""
+    fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
+    leave(fleet, m, r, now)
 
 
 @kernel

@@ -5,12 +5,14 @@ computed, and what has been computed is sent while the rest is. With vLLM and Te
 request goes on to a decode worker, and that one takes the KV once it has room for it.
 
 KV moves over the network of the worker that it leaves and of the one that it comes to, each of which serves one
-transfer after another.
+transfer after another. Attention groups have the KV of their own requests, and networks of their own.
 """
 
 from __future__ import annotations
 
 from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import layout as la
+from hisearch.kernels import pools
 from hisearch.kernels.jit import kernel
 
 
@@ -62,18 +64,28 @@ def pop(fleet):
 
 
 @kernel
+def _nic(fleet, m, r):
+    """First network row of member ``m``, or of the attention group of it that ``r`` was dealt to."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    if sim.config.lane_kind != la.WAVE:
+        return member.nic
+    return member.nic + 2 * (sim.requests[r].worker - member.index * sim.config.lanes)
+
+
+@kernel
 def _move(fleet, r, now):
     """Send the KV of ``r``, of which a first part has been ready since ``ready_s``, and all of it since ``now``."""
     hand = fleet.hands[r]
     transfer = fleet.transfer
-    out = fleet.nics[2 * hand.source]
-    into = fleet.nics[2 * hand.target + 1]
+    out = fleet.nics[_nic(fleet, hand.source, r)]
+    into = fleet.nics[_nic(fleet, hand.target, r) + 1]
     pace = max(out.s_per_token, into.s_per_token)
     base = max(out.base_s, into.base_s)
     seconds = base + hand.tokens * pace
     end = max(now, out.free_s, into.free_s) + seconds
     if transfer.pipelined:
-        last = base + min(hand.tokens, transfer.chunk_tokens) * transfer.layer_share * pace
+        last = base + min(hand.tokens, out.last_tokens) * transfer.layer_share * pace
         end = max(max(hand.ready_s, out.free_s, into.free_s) + seconds, now + last)
     for nic in (out, into):
         nic.free_s = end
@@ -101,7 +113,9 @@ def computed(fleet, r, began_s, now):
     """The prompt of ``r``, begun at ``began_s``, has been computed at ``now``."""
     hand = fleet.hands[r]
     hand.ready_s = began_s
-    if fleet.transfer.reserve_first:
+    if fleet.transfer.reserve_first and fleet.members[hand.target].died:
+        set_due(fleet, r, fl.ORPHANED, now)
+    elif fleet.transfer.reserve_first:
         _move(fleet, r, now)
     else:
         hand.state = fl.COMPUTED

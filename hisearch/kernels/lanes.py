@@ -58,6 +58,8 @@ def choose(sim, first, tokens):
     if sim.config.lanes == 1:
         return first
     if sim.config.lane_kind == la.PIPE:
+        if sim.config.role == fl.DECODE:
+            return _least_loaded(sim, first)
         chosen = _next_to_form(sim, first)
         sim.workers[chosen].dealt_tokens += tokens
         return chosen
@@ -74,7 +76,7 @@ def _least_loaded(sim, first):
     """The smallest 4 * waiting + running, the first of them on a tie: vLLM's own balancer.
 
     TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones. On decode workers those
-    whose KV is on the way count as running.
+    whose KV is on the way count as running. Batches of a pipeline that only decodes are kept alike by it too (assumed).
     """
     chosen = first
     for w in range(first + 1, first + sim.config.lanes):
@@ -154,7 +156,7 @@ def wake_waiting(sim, w, now):
     """Lane ``w`` of a pipeline may have given KV back: idle lanes beside it with requests waiting try again."""
     first = leader(sim, w)
     for lane in range(first, first + sim.config.lanes):
-        if sim.workers[lane].waiting > 0 and lane != w:
+        if (sim.workers[lane].waiting > 0 or sim.workers[lane].apart > 0) and lane != w:
             wake(sim, lane, now)
 
 

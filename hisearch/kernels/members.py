@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from hisearch.kernels import buckets, flow, handover, heaps, pools, tournament
+from hisearch.kernels import buckets, flow, heaps, losses, pools, tournament
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -64,43 +64,17 @@ def _drain(fleet, m, now):
 
 
 @kernel
-def _forget(sim, r):
-    """Request ``r`` is as if it had never reached a worker."""
-    request = sim.requests[r]
-    preemptions = request.preemptions
-    arrival = request.arrival_s
-    sim.requests[r] = sim.blank[0]
-    request.preemptions = preemptions
-    request.arrival_s = arrival
-
-
-@kernel
-def try_again(fleet, r, now):
-    """Request ``r`` has no worker: it is tried again later, or lost."""
-    hand = fleet.hands[r]
-    hand.retries += 1
-    if hand.retries > fleet.config.retries:
-        pools.first(fleet).requests[r].outcome = la.LOST
-        flow.announce_end(fleet, r, now)
-    else:
-        handover.set_due(fleet, r, fl.RETRY, now + fleet.config.retry_s)
-
-
-@kernel
 def _die(fleet, m, now):
     """Member ``m`` dies, and with it what it has computed of its requests."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     _step_back(fleet, m, fl.ABSENT)
     member.gone_s = now
-    heaps.event_clear(sim, member.index)
-    sim.workers[member.index].phase = la.IDLE
-    for r in range(sim.requests.shape[0]):
-        if fleet.sent_to[r] != m or sim.requests[r].outcome != la.IN_FLIGHT:
-            continue
-        _forget(sim, r)
-        fleet.sent_to[r] = -1
-        try_again(fleet, r, now)
+    member.died = 1
+    for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+        heaps.event_clear(sim, lane)
+        sim.workers[lane].phase = la.IDLE
+    losses.lose(fleet, m, now)
     member.inflight_requests = 0
     member.inflight_tokens = 0
     member.outstanding_tokens = 0
@@ -165,7 +139,7 @@ def _wanted(fleet, scaler, workers):
         if scaler.metric == fl.BY_REQUESTS:
             load += member.inflight_requests
         else:
-            load += member.outstanding_tokens / (fleet.config.prefill_tokens_per_s * member.weight)
+            load += member.outstanding_tokens / member.prefill_tokens_per_s
     share = load / (scaler.target * max(workers, 1))
     if abs(share - 1.0) <= TOLERANCE:
         return workers
@@ -217,6 +191,7 @@ def reset(fleet):
         member.begun_s = 0.0 if member.starts else np.nan
         member.up_s = 0.0 if member.starts else np.nan
         member.gone_s = np.nan
+        member.died = 0
         flow.note_load(fleet, m)
         flow.note_belief(fleet, m)
     for k in range(fleet.routes.shape[0]):

@@ -7,7 +7,6 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic, overload
 
-from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.handle import HandleType, handle_at
 from hisearch.kernels.jit import kernel
@@ -22,7 +21,7 @@ def at(fleet: Any, p: int) -> la.Sim:
 @kernel
 def first(fleet):
     """The first pool that takes arriving requests; its records say what became of those that no worker ever had."""
-    return at(fleet, fleet.members[fleet.routes[fl.FRONT].first].pool)
+    return at(fleet, fleet.members[0].pool)
 
 
 @intrinsic

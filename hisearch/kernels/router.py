@@ -151,7 +151,7 @@ def _choose(fleet, route, k, r, now):
 
 @kernel
 def route(fleet, k, r, now):
-    """Choose a member of route ``k`` for request ``r``; -1 where none takes requests."""
+    """Choose a member of route ``k`` for request ``r``, which is one of its model's; -1 where none takes requests."""
     here = fleet.routes[k]
     if here.ups == 0:
         return -1

@@ -294,7 +294,10 @@ def let_go(sim, w, r, now):
         return
     sim.requests[r].away = 0
     memory.keep_finished(sim, w, r)
-    worker.full = 0
+    # A prefill worker's scheduler forgets the mark at every pass; a pipeline's memory is that of all its lanes.
+    first = lanes.leader(sim, w)
+    for lane in range(first, first + sim.config.lanes):
+        sim.workers[lane].full = 0
     if worker.phase == la.IDLE and worker.waiting > 0:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)

@@ -147,18 +147,23 @@ class _Moved(NamedTuple):
 
 
 def _moved_j(result: Result) -> _Moved:
-    """By the first pool's figures."""
-    power = pools_of(result)[0].power
-    per_token = dict(enumerate(result.tier_energy, start=1))
+    pools = pools_of(result)
     media: dict[str, float] = {}
     for store in result.stores:
-        if store.tier in per_token:
-            of_tier = per_token[store.tier]
+        if 0 < store.tier <= len(pools[store.pool].tier_energy):
+            of_tier = pools[store.pool].tier_energy[store.tier - 1]
             joules = (store.stored_tokens + store.read_tokens) * of_tier.joules
             media[of_tier.kind] = media.get(of_tier.kind, 0.0) + joules
-    moved = [(link.path, link.tokens * per_token[link.tier].bytes) for link in result.links if link.tier in per_token]
-    network = sum(size for path, size in moved if path == "network") * power.network_j_per_byte
-    others = sum(size for path, size in moved if path != "network") * power.host_link_j_per_byte
+    network = others = 0.0
+    for link in result.links:
+        pool = pools[link.pool]
+        if not 0 < link.tier <= len(pool.tier_energy):
+            continue
+        size = link.tokens * pool.tier_energy[link.tier - 1].bytes
+        if link.path == "network":
+            network += size * pool.power.network_j_per_byte
+        else:
+            others += size * pool.power.host_link_j_per_byte
     return _Moved(others, network, media)
 
 

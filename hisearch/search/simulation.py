@@ -274,7 +274,7 @@ class Simulation:
         return plan_fleet(
             deployment,
             [self.plan(pool) for pool in deployment.pools],
-            model=self._world.model,
+            models=dict.fromkeys(deployment.model_refs, self._world.model),
             usd_per_hour=[cost.total / pool.replicas for cost, pool in self._costs_of_pools(deployment)],
             fabric=self._world.fabrics[fabric] if fabric is not None else None,
         )

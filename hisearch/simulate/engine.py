@@ -13,6 +13,7 @@ from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.simulate import agent_arrays, fleet_arrays, offload_arrays, pool_arrays, tier_arrays, tier_use
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
+from hisearch.simulate.models import ModelNotServed, asked_models
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.pool_logs import merged_logs
 from hisearch.simulate.result import (
@@ -28,13 +29,15 @@ from hisearch.simulate.result import (
 from hisearch.specs.base import EngineName
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MoverName
-from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiled import I4, CompiledTrace
+from hisearch.traces.models import RequestModels
 
 __all__ = [
     "NEVER",
     "EngineOutOfMemory",
     "EngineStuck",
     "GiveUp",
+    "ModelNotServed",
     "is_prepared",
     "prepare",
     "simulate",
@@ -138,14 +141,16 @@ def simulate_fleet(
         log: keep every step, its batch and what it preempted (``Result.log``).
 
     Raises:
+        ModelNotServed: a request asks for a model that no pool serves, or for none where there are several.
         ValueError: if ``replicas`` or ``load`` is not positive, or priorities would make SGLang preempt.
         EngineOutOfMemory: an engine itself would fail on this load with these settings, or (``EngineStuck``) get
             nowhere.
     """
     from hisearch.kernels import cluster
 
+    asked = asked_models(plan, trace)
     for pool in plan.pools:
-        _check_priorities(pool.plan, trace)
+        _check_priorities(pool.plan, trace.arrays.priority[asked.model == plan.model_of(pool)])
         if pool.plan.agents is not None and len(plan.pools) > 1:
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
@@ -156,7 +161,15 @@ def simulate_fleet(
     log_room = 4096 if log else 0
     while True:
         fleet, sims = allocate(
-            plan, trace, rooms, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, log_room=log_room
+            plan,
+            trace,
+            rooms,
+            load=load,
+            seed=seed,
+            horizon_s=horizon_s,
+            give_up=give_up,
+            log_room=log_room,
+            models=asked.model if len(asked.names) > 1 else None,
         )
         end_s, horizon_reached, faulty = cluster.run(fleet)
         if fleet.counters[fl.SHORT]:
@@ -173,7 +186,7 @@ def simulate_fleet(
             raise _failure(plan.pools[faulty].plan, fault, end_s)
     if not horizon_reached:
         _check_all_ended(plan, sims, end_s)
-    return _result(plan, trace, fleet, sims, end_s, bool(horizon_reached))
+    return _result(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached))
 
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
@@ -197,6 +210,7 @@ def allocate(
     horizon_s: float = math.inf,
     give_up: GiveUp = NEVER,
     log_room: int = 0,
+    models: I4 | None = None,
 ) -> tuple[fl.Fleet, list[la.Sim]]:
     """The arrays of a run, for ``kernels.cluster.run``: what pools share, and each pool's own.
 
@@ -209,10 +223,11 @@ def allocate(
         horizon_s: likewise.
         give_up: likewise.
         log_room: steps to log; 0: none.
+        models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
     arrays = trace.arrays
     fleet = fleet_arrays.allocate(
-        plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, agents=trace.agents
+        plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, agents=trace.agents, models=models
     )
     one = np.ones(len(trace), np.int64)
     prompts = arrays._replace(output_tokens=one, max_output_tokens=one)
@@ -271,11 +286,11 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
         raise AssertionError("the simulation ended with requests in flight")
 
 
-def _check_priorities(plan: WorkerPlan, trace: CompiledTrace) -> None:
+def _check_priorities(plan: WorkerPlan, priority: I4) -> None:
     """Refuse priorities so far apart that SGLang would preempt running requests for waiting ones: not simulated."""
-    if plan.engine.name != "sglang" or plan.engine.schedule != "priority" or len(trace) == 0:
+    if plan.engine.name != "sglang" or plan.engine.schedule != "priority" or len(priority) == 0:
         return
-    spread = int(np.ptp(trace.arrays.priority))
+    spread = int(np.ptp(priority))
     if spread > SGLANG_PREEMPTION_THRESHOLD:
         raise ValueError(
             f"the trace's priorities differ by up to {spread}: SGLang preempts a running request for one "
@@ -284,10 +299,16 @@ def _check_priorities(plan: WorkerPlan, trace: CompiledTrace) -> None:
 
 
 def _result(
-    plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], end_s: float, horizon_reached: bool
+    plan: FleetPlan,
+    trace: CompiledTrace,
+    asked: RequestModels,
+    fleet: fl.Fleet,
+    sims: Sequence[la.Sim],
+    end_s: float,
+    horizon_reached: bool,
 ) -> Result:
     table = _request_table(plan, trace, fleet, sims)
-    pools = _pool_uses(plan)
+    pools = _pool_uses(plan, sims)
     until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
     plans = [pool.plan for pool in plan.pools]
@@ -301,20 +322,19 @@ def _result(
         warnings=tuple(dict.fromkeys(warning for each in plans for warning in each.costs.warnings)),
         events=int(fleet.counters[fl.EVENTS]),
         gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
+        pool_gap_counts=tuple(sim.gaps.copy() for sim in sims),
         log=_logs(pools, sims) if sims[0].config.log else None,
-        far_hit_tokens=sum(int(sim.workers["far_hit_tokens"].sum()) for sim in sims),
+        far_hit_tokens=sum(pool.far_hit_tokens for pool in pools),
         observed_s=max(until_s - first, 0.0),
         stores=_stores(pools, plans, sims, until_s),
         links=tuple(
             replace(use, pool=p) for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim, until_s)
         ),
         hand_overs=_hand_overs(plan, fleet),
-        fetches_ahead=any(tier_arrays.storage_of(each) for each in plans),
+        fetches_ahead=any(pool.fetches_ahead for pool in pools),
         pools=pools,
-        tier_energy=tuple(
-            TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in plans[0].tiers
-        ),
         objects=tuple(use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim)),
+        asked=asked,
     )
 
 
@@ -333,12 +353,15 @@ def _hand_overs(plan: FleetPlan, fleet: fl.Fleet) -> tuple[HandOverUse, ...]:
         return ()
     rows = []
     for m, member in enumerate(fleet.members):
-        nic = fleet.nics[2 * m + (1 if member.route == fl.BACK else 0)]
-        rows.append(HandOverUse(m, float(nic.busy_s), int(nic.tokens), int(nic.transfers)))
+        networks = plan.pools[member.pool].networks
+        first = int(member.nic) + (1 if member.route % fl.SIDES == fl.BACK else 0)
+        mine = fleet.nics[first : first + 2 * networks : 2]
+        used = HandOverUse(m, float(mine.busy_s.mean()), int(mine.tokens.sum()), int(mine.transfers.sum()))
+        rows.append(used)
     return tuple(rows)
 
 
-def _pool_uses(plan: FleetPlan) -> tuple[PoolUse, ...]:
+def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
     return tuple(
         PoolUse(
             pool.name,
@@ -348,8 +371,12 @@ def _pool_uses(plan: FleetPlan) -> tuple[PoolUse, ...]:
             pool.plan.kv_capacity_tokens,
             pool.plan.idle_w,
             pool.plan.power,
+            pool.model.name,
+            tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in pool.plan.tiers),
+            int(sim.workers["far_hit_tokens"].sum()),
+            bool(tier_arrays.storage_of(pool.plan)),
         )
-        for pool, first in zip(plan.pools, fleet_arrays.first_members(plan), strict=True)
+        for pool, sim, first in zip(plan.pools, sims, fleet_arrays.first_members(plan), strict=True)
     )
 
 
@@ -364,24 +391,27 @@ def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims:
     """What became of requests; each pool has noted what its workers did."""
     prefill_worker = fleet.sent_to.copy()
     columns = _noted(fleet, sims, prefill_worker)
-    worker = prefill_worker
+    worker, handed_s = prefill_worker, None
     if plan.hands_over:
         handed = (fleet.hands["state"] != fl.NOT_HANDED) & (fleet.trace.output_tokens > 1)
         worker = np.where(handed, fleet.hands["target"], prefill_worker).astype(np.int32)
         columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
+        came = fleet.hands["state"] == fl.ARRIVED
+        handed_s = np.where(came, fleet.hands["due_s"], np.nan)
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,
         prefill_worker=prefill_worker,
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
+        handed_s=handed_s,
         **columns,
     )
 
 
 def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
     """The records of each request that the pool of ``member`` has; -1: of the first pool that takes requests."""
-    first = int(fleet.members[fleet.routes[fl.FRONT].first].pool)
+    first = int(fleet.members[0].pool)
     pool = np.where(member >= 0, fleet.members["pool"][member], first)
     if (pool == first).all():
         return {name: sims[first].requests[name].copy() for name in _COLUMNS}

@@ -57,12 +57,25 @@ class ScalerPlan:
 
 
 @dataclass(frozen=True)
+class ServedModel:
+    """A model that requests ask for. name: how results call it; aliases: other names by which requests may."""
+
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def goes_by(self, name: str) -> bool:
+        """Whether requests that name ``name`` mean it."""
+        return name == self.name or name in self.aliases
+
+
+@dataclass(frozen=True)
 class PoolPlan:
     """Identical workers.
 
     plan: one of them, compiled. replicas: how many there are when the run begins. spare: that may come up later,
     behind them. scaler: who decides about them, beside incidents. name: how messages call the pool. usd_per_hour: of
-    one worker, for routers that look at prices.
+    one worker, for routers that look at prices. model: what requests must ask for to be served by it.
+    kv_bytes_per_token: that move where it hands prompts over, or takes them over; None: as the transfer's.
     """
 
     plan: WorkerPlan
@@ -72,6 +85,8 @@ class PoolPlan:
     usd_per_hour: float = 1.0
     spare: int = 0
     scaler: ScalerPlan | None = None
+    model: ServedModel = ServedModel()
+    kv_bytes_per_token: float | None = None
 
     @property
     def slots(self) -> int:
@@ -82,6 +97,11 @@ class PoolPlan:
     def ranks(self) -> int:
         """Accelerators of one worker."""
         return self.plan.ranks
+
+    @property
+    def networks(self) -> int:
+        """Sets of accelerators of one worker over which KV is handed over independently: its attention groups."""
+        return self.plan.split.attention_data
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -96,9 +116,10 @@ class TransferPlan:
 
     reserve_first: a prompt is computed once its decode worker has room for it. pipelined: KV is sent while the rest is
     computed; ``layer_share`` of what the last step computes is left to send when it ends. base_s: of a transfer.
-    bytes_per_token: that move. bytes_per_s: of each accelerator's network, one direction. forward_s: between the end of
-    the prompt and the decode worker's queue. local_tokens: prompts with fewer tokens to compute are computed by the
-    decode worker. reserved_tokens: that SGLang keeps free on a decode worker for each request.
+    bytes_per_token: that move, of pools that say nothing else. bytes_per_s: of each accelerator's network, one
+    direction. forward_s: between the end of the prompt and the decode worker's queue. local_tokens: prompts with fewer
+    tokens to compute are computed by the decode worker. reserved_tokens: that SGLang keeps free on a decode worker for
+    each request.
     """
 
     reserve_first: bool = False
@@ -118,9 +139,8 @@ class FleetPlan:
 
     pools: at least one; those of decode workers need one of prefill workers, and the other way round. router: in front
     of workers that take arriving requests. decode_router: in front of decode workers. admission: what is let in.
-    transfer: how prefill workers hand over. incidents: what befalls workers, none of which may belong to a prefill or a
-    decode pool. retry_s, retries: a request whose worker has died, or that finds none, is tried again after so long, so
-    many times.
+    transfer: how prefill workers hand over. incidents: what befalls workers. retry_s, retries: a request whose worker
+    has died, or that finds none, is tried again after so long, so many times.
     """
 
     pools: tuple[PoolPlan, ...]
@@ -131,6 +151,15 @@ class FleetPlan:
     incidents: tuple[Incident, ...] = ()
     retry_s: float = 1.0
     retries: int = 3
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """What its pools serve, each model once, in the order of the pools."""
+        return tuple(dict.fromkeys(pool.model for pool in self.pools))
+
+    def model_of(self, pool: PoolPlan) -> int:
+        """Number of the model that ``pool`` serves among ``models``."""
+        return self.models.index(pool.model)
 
     @property
     def may_lack_workers(self) -> bool:

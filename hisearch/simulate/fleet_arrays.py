@@ -13,7 +13,7 @@ from hisearch.simulate.fleet import FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.pool_arrays import record, records, trace_of
 from hisearch.specs.routing import RouterSpec
 from hisearch.traces.agents import AgentArrays
-from hisearch.traces.compiled import TraceArrays
+from hisearch.traces.compiled import I4, TraceArrays
 
 ROUTERS = {
     "random": fl.RANDOM, "round_robin": fl.ROUND_ROBIN, "power_of_two": fl.POWER_OF_TWO,
@@ -36,8 +36,8 @@ _BACK_STREAM = 0xBB67AE8584CAA73B
 
 
 def in_order(plan: FleetPlan) -> list[tuple[int, PoolPlan]]:
-    """Pools by their index, in the order of their members: the front's, then the back's."""
-    return sorted(enumerate(plan.pools), key=lambda item: item[1].role == "decode")
+    """Pools by their index, in the order of their members: fronts, then backs, each by model."""
+    return sorted(enumerate(plan.pools), key=lambda item: (item[1].role == "decode", plan.model_of(item[1])))
 
 
 def first_members(plan: FleetPlan) -> list[int]:
@@ -59,18 +59,21 @@ def allocate(
     horizon_s: float,
     give_up: GiveUp,
     agents: AgentArrays | None = None,
+    models: I4 | None = None,
 ) -> Any:
-    """The arrays that pools share; ``sims`` is filled in once they have been made."""
+    """The arrays that pools share; ``sims`` is filled in once they have been made.
+
+    ``models``: number of each request's model among the plan's, shape (N,); None where there is but one.
+    """
     count = len(trace.arrival_s)
     members = _members(plan)
-    routes = _routes(plan, members)
-    front = routes[fl.FRONT]
+    routes = _routes(plan, members, models, count)
     leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
     believes = plan.router.policy == "cache_aware" or (plan.router.policy == "kv_aware" and plan.router.staleness_s > 0)
     trims = plan.router.policy == "cache_aware" and plan.router.max_tree_tokens is not None
-    words = (int(front["members"]) + 63) // 64
+    words = int(routes["words"].sum())
     nodes = len(trace.parent)
-    hashes = [k for k, router in enumerate((plan.router, plan.decode_router)) if router.policy == "consistent_hash"]
+    hashes = np.flatnonzero(routes["policy"] == fl.CONSISTENT_HASH).tolist()
     ring, ring_member = _ring(routes, hashes)
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
@@ -84,6 +87,7 @@ def allocate(
         sims=np.zeros(len(plan.pools), np.int64),
         next_s=np.zeros(len(plan.pools)),
         next_kind=np.zeros(len(plan.pools), np.int64),
+        front_of=np.empty(0, np.int32) if models is None else (fl.SIDES * models).astype(np.int32),
         arrival_s=np.where(trace.previous < 0, trace.arrival_s / load, np.nan),
         sent_to=np.full(count, -1, np.int32),
         pending=np.empty(count, np.int32),
@@ -94,10 +98,10 @@ def allocate(
         routes=routes,
         members=members,
         up=np.empty(len(members), np.int32),
-        keys=np.empty((2 * flow.ROWS, leaves)),
-        winners=np.empty((2 * flow.ROWS, 2 * leaves), np.int32),
+        keys=np.empty((len(routes) * flow.ROWS, leaves)),
+        winners=np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
         belief=np.zeros((nodes if believes else 1, words), np.uint64),
-        used_s=np.zeros((nodes, int(front["members"])) if trims else (0, 0)),
+        used_s=np.zeros((nodes, _fronts(members)) if trims else (0, 0)),
         affinity=_affinity(plan, trace) if hashes else np.empty(0, np.uint64),
         ring=ring,
         ring_member=ring_member,
@@ -112,7 +116,7 @@ def allocate(
         nics=_nics(plan),
         incidents=_incidents(plan),
         scalers=_scalers(plan),
-        rng=np.array([[seed], [seed ^ _BACK_STREAM]], np.uint64),
+        rng=_streams(seed, len(plan.models)),
         counters=np.zeros(fl.COUNTERS, np.int64),
     )
 
@@ -130,7 +134,6 @@ def _settings(plan: FleetPlan, horizon_s: float, give_up: GiveUp) -> Any:
         tokens_rps=admission.rate_rps,
         tokens_burst=admission.burst_requests,
         shed_s=admission.max_wait_s,
-        prefill_tokens_per_s=max(pool.prefill_tokens_per_s for pool in plan.pools),
         retry_s=plan.retry_s,
         retries=plan.retries,
         tokens=admission.burst_requests,
@@ -144,7 +147,6 @@ def _transfer(plan: FleetPlan) -> Any:
         fl.TRANSFER,
         reserve_first=transfer.reserve_first,
         pipelined=transfer.pipelined,
-        chunk_tokens=max((pool.plan.engine.chunk_tokens for pool in plan.pools if pool.role == "prefill"), default=1),
         layer_share=transfer.layer_share,
         forward_s=transfer.forward_s,
         local_tokens=transfer.local_tokens,
@@ -185,36 +187,71 @@ def _scalers(plan: FleetPlan) -> Any:
     return rows
 
 
+def _streams(seed: int, models: int) -> np.ndarray:
+    """A random stream for each route, shape (2 models, 1): the first model's begin with the seed itself."""
+    beyond = mixed(np.arange(models)) ^ mixed(np.zeros(models, np.int64))
+    starts = np.array([[seed, seed ^ _BACK_STREAM]], np.uint64) ^ beyond[:, None]
+    return np.ascontiguousarray(starts.reshape(-1, 1))
+
+
 def _nics(plan: FleetPlan) -> Any:
-    """Each member's network, out and in, shape (2 W,): that of all its accelerators together."""
+    """Networks of the members, or of their attention groups: of the accelerators that hold one request's KV together.
+
+    Out and in alternate; shape (2 per group of every member,).
+    """
     transfer = plan.transfer
-    ranks = np.concatenate([np.full(pool.slots, pool.ranks) for _, pool in in_order(plan)])
-    nics = records(2 * len(ranks), fl.NIC)
-    nics["base_s"] = transfer.base_s
-    nics["s_per_token"] = np.repeat(transfer.bytes_per_token / (transfer.bytes_per_s * ranks), 2)
-    return nics
+    rows = []
+    for _, pool in in_order(plan):
+        mine = records(2 * pool.slots * pool.networks, fl.NIC)
+        moved = transfer.bytes_per_token if pool.kv_bytes_per_token is None else pool.kv_bytes_per_token
+        mine["base_s"] = transfer.base_s
+        mine["s_per_token"] = moved / (transfer.bytes_per_s * (pool.ranks / pool.networks))
+        mine["last_tokens"] = pool.plan.engine.chunk_tokens
+        rows.append(mine)
+    return np.concatenate(rows).view(np.recarray)
 
 
 def _members(plan: FleetPlan) -> Any:
-    fastest = max(pool.prefill_tokens_per_s for pool in plan.pools)
+    fastest = [max(p.prefill_tokens_per_s for p in plan.pools if p.model == model) for model in plan.models]
     members = records(sum(pool.slots for pool in plan.pools), fl.MEMBER)
-    at = 0
+    at = nic = 0
     for p, pool in in_order(plan):
         mine = members[at : at + pool.slots]
+        model = plan.model_of(pool)
         mine["pool"] = p
         mine["index"] = np.arange(pool.slots)
-        mine["weight"] = pool.prefill_tokens_per_s / fastest
+        mine["prefill_tokens_per_s"] = pool.prefill_tokens_per_s
+        mine["weight"] = pool.prefill_tokens_per_s / fastest[model]
         mine["price"] = pool.usd_per_hour
         mine["starts"] = np.arange(pool.slots) < pool.replicas
-        mine["route"] = fl.BACK if pool.role == "decode" else fl.FRONT
+        mine["route"] = fl.SIDES * model + (fl.BACK if pool.role == "decode" else fl.FRONT)
+        mine["nic"] = nic + 2 * pool.networks * np.arange(pool.slots)
         at += pool.slots
+        nic += 2 * pool.slots * pool.networks
     return members
 
 
-def _routes(plan: FleetPlan, members: Any) -> Any:
-    """Both routes; the back's is empty where there are no decode workers."""
-    front = int((members["route"] == fl.FRONT).sum())
-    rows = (_route(plan.router, 0, front), _route(plan.decode_router, front, len(members) - front))
+def _fronts(members: Any) -> int:
+    """Members of all fronts, which come first."""
+    return int((members["route"] % fl.SIDES == fl.FRONT).sum())
+
+
+def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> Any:
+    """Both routes of every model; its back is empty where it has no decode workers."""
+    counts = np.bincount(members["route"], minlength=fl.SIDES * len(plan.models))
+    sent = [requests] if models is None else np.bincount(models, minlength=len(plan.models)).tolist()
+    rows = []
+    words = places = 0
+    for k, count in enumerate(counts.tolist()):
+        model, side = divmod(k, fl.SIDES)
+        first = int(np.flatnonzero(members["route"] == k)[0]) if count else 0
+        row = _route(plan.router if side == fl.FRONT else plan.decode_router, first, count)
+        if side == fl.FRONT:
+            row["word"], row["words"] = words, -(-count // 64)
+            row["window_first"], row["window_places"] = places, 2 * sent[model]
+            words += -(-count // 64)
+            places += 2 * sent[model]
+        rows.append(row)
     return np.concatenate(rows).view(np.recarray)
 
 
@@ -232,6 +269,10 @@ def _route(router: RouterSpec, first: int, members: int) -> Any:
         tree_tokens=router.max_tree_tokens or 2**62,
         trim_period_s=router.eviction_interval_s,
         trim_s=router.eviction_interval_s,
+        word=0,
+        words=0,
+        window_first=0,
+        window_places=0,
         window_s=router.bucket_window_s,
         draw_s=router.bucket_window_s,
         window_head=0,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
+from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, ServedModel, TransferPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.cluster import TransferSpec
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -17,7 +17,7 @@ def plan_fleet(
     deployment: DeploymentSpec,
     workers: Sequence[WorkerPlan],
     *,
-    model: ModelSpec,
+    models: Mapping[str, ModelSpec],
     usd_per_hour: Sequence[float],
     fabric: FabricSpec | None = None,
 ) -> FleetPlan:
@@ -26,11 +26,12 @@ def plan_fleet(
     Args:
         deployment: its spec.
         workers: a compiled worker of each pool.
-        model: architecture, which says what KV a token has.
+        models: architectures, which say what KV a token has, by what the deployment calls them.
         usd_per_hour: of one worker of each pool.
         fabric: what KV is handed over on; None where there are no decode workers.
     """
     back = _spares_back(deployment)
+    moved = _kv_bytes(deployment, workers, models)
     pools = tuple(
         PoolPlan(
             plan,
@@ -40,6 +41,8 @@ def plan_fleet(
             usd,
             spare=_spare(pool) + len(back.get(pool.name, ())),
             scaler=_scaler(pool),
+            model=_served(deployment, pool, models),
+            kv_bytes_per_token=moved.get(deployment.model_ref(pool)),
         )
         for pool, plan, usd in zip(deployment.pools, workers, usd_per_hour, strict=True)
     )
@@ -48,11 +51,17 @@ def plan_fleet(
         router=deployment.router,
         decode_router=deployment.decode_router,
         admission=deployment.admission,
-        transfer=_transfer(deployment, workers, model, fabric) if fabric is not None else TransferPlan(),
+        transfer=_transfer(deployment, models, fabric) if fabric is not None else TransferPlan(),
         incidents=tuple(_incidents(deployment)),
         retry_s=deployment.retry.after_s,
         retries=deployment.retry.retries,
     )
+
+
+def _served(deployment: DeploymentSpec, pool: PoolSpec, models: Mapping[str, ModelSpec]) -> ServedModel:
+    """By what names requests may ask for what ``pool`` serves."""
+    ref = deployment.model_ref(pool)
+    return ServedModel(ref, (models[ref].huggingface_id, *deployment.served_names.get(ref, ())))
 
 
 def _scaler(pool: PoolSpec) -> ScalerPlan | None:
@@ -119,25 +128,47 @@ def _scheduled(p: int, pool: PoolSpec) -> list[Incident]:
     return events
 
 
-def _transfer(
-    deployment: DeploymentSpec, workers: Sequence[WorkerPlan], model: ModelSpec, fabric: FabricSpec
-) -> TransferPlan:
+def _kv_bytes(
+    deployment: DeploymentSpec, workers: Sequence[WorkerPlan], models: Mapping[str, ModelSpec]
+) -> dict[str, float]:
+    """Bytes of a token's KV of each model that is handed over, as its first prefill pool has it."""
+    found: dict[str, float] = {}
+    for pool, worker in zip(deployment.pools, workers, strict=True):
+        ref = deployment.model_ref(pool)
+        if pool.role == "prefill" and ref not in found:
+            found[ref] = kv_bytes_per_token(pool.parallelism, worker, models[ref])
+    return found
+
+
+def _transfer(deployment: DeploymentSpec, models: Mapping[str, ModelSpec], fabric: FabricSpec) -> TransferPlan:
     spec = deployment.transfer
-    sender = next(p for p, pool in enumerate(deployment.pools) if pool.role == "prefill")
     engine = next(pool.engine.name for pool in deployment.pools if pool.role == "decode")
     reserve_first = spec.order == "reserve_first" or (spec.order == "auto" and engine == "sglang")
     granularity = _granularity(spec, reserve_first)
     return TransferPlan(
         reserve_first=reserve_first,
         pipelined=granularity != "whole",
-        layer_share=1.0 / model.layers if granularity == "layer" else 1.0,
+        layer_share=1.0 / _layers(deployment, models) if granularity == "layer" else 1.0,
         base_s=fabric.link.latency_s,
-        bytes_per_token=kv_bytes_per_token(deployment.pools[sender].parallelism, workers[sender], model),
         bytes_per_s=fabric.link.bandwidth_bytes_per_s * spec.efficiency,
         forward_s=spec.forward_s,
         local_tokens=spec.local_prefill_tokens,
         reserved_tokens=spec.reserved_decode_tokens,
     )
+
+
+def _layers(deployment: DeploymentSpec, models: Mapping[str, ModelSpec]) -> int:
+    """Layers of the models that are handed over.
+
+    Raises:
+        ValueError: they have not all as many.
+    """
+    refs = dict.fromkeys(deployment.model_ref(pool) for pool in deployment.pools if pool.role == "prefill")
+    counts = {ref: models[ref].layers for ref in refs}
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{ref} {count}" for ref, count in counts.items())
+        raise ValueError(f"transfer.granularity layer: the models differ in layers ({each}); take chunk or whole")
+    return next(iter(counts.values()))
 
 
 def _granularity(spec: TransferSpec, reserve_first: bool) -> str:

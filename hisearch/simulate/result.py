@@ -14,6 +14,7 @@ import pandas as pd
 from hisearch.hardware.power import PowerPlan
 from hisearch.kernels.gap_bins import bin_middle_s
 from hisearch.traces.compiled import F8, I4, I8
+from hisearch.traces.models import RequestModels
 
 
 class Outcome(enum.IntEnum):
@@ -47,6 +48,7 @@ class RequestTable:
         storage_hit_tokens: likewise, having been fetched into it for the request from a tier behind it.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
+    handed_s: when its KV had come to the worker that went on with it; None where nothing is handed over.
     """
 
     arrival_s: F8
@@ -62,6 +64,7 @@ class RequestTable:
     outcome: I4
     input_tokens: I8
     output_tokens: I8
+    handed_s: F8 | None = None
 
     @property
     def finished(self) -> np.ndarray:
@@ -87,7 +90,7 @@ class RequestTable:
     def to_pandas(self) -> pd.DataFrame:
         """One row per request, with the derived latencies."""
         columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        frame = pd.DataFrame(columns)
+        frame = pd.DataFrame({name: values for name, values in columns.items() if values is not None})
         frame["outcome"] = [Outcome(code).name.lower() for code in self.outcome]
         return frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
 
@@ -266,7 +269,8 @@ class PoolUse:
         name, role: as in the deployment.
         first_worker, workers: they are so many, from there on.
         kv_capacity_tokens: of one of them, or of each of its attention groups. idle_w: the power of its accelerators
-            when idle, watts. power: what else it draws.
+            when idle, watts. power: what else it draws. model: that it serves. tier_energy: of moving a token of its
+            KV, by tier, nearest first. far_hit_tokens, fetches_ahead: of its workers, as of ``Result``.
     """
 
     name: str
@@ -276,6 +280,10 @@ class PoolUse:
     kv_capacity_tokens: int
     idle_w: float
     power: PowerPlan = NO_POWER
+    model: str = ""
+    tier_energy: tuple[TierEnergy, ...] = ()
+    far_hit_tokens: int = 0
+    fetches_ahead: bool = False
 
 
 def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> float:
@@ -296,13 +304,15 @@ class Result:
         prompts and outputs are made apart.
 
     events: arrivals, passes and ends that the event loop handled; a run of decode steps is two of them.
-    gap_counts: inter-token latencies in bins (see ``itl_s``). log: every step, where it was asked for.
+    gap_counts: inter-token latencies in bins (see ``itl_s``); pool_gap_counts: those of each pool's workers. log: every
+        step, where it was asked for.
     far_hit_tokens: of the hits in storage, those in the farther of two storage tiers; what a request fetched from there
         counts as the end of what it fetched.
     observed_s: from the first arrival to the end of the run: the horizon where it was reached, else the last event.
     stores, links: what the tiers and the ways between them did in that time. fetches_ahead: storage is read for
-        requests that wait. tier_energy: of moving a token of the first pool, by tier, nearest first.
+        requests that wait.
     objects: what agents' objects did, by worker; empty where they have none.
+    asked: models that the pools serve, and which of them each request asks for.
     """
 
     requests: RequestTable
@@ -315,6 +325,7 @@ class Result:
     log: StepLog | None = None
     events: int = 0
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    pool_gap_counts: tuple[np.ndarray, ...] = ()
     observed_s: float = 0.0
     stores: tuple[StoreUse, ...] = ()
     links: tuple[LinkUse, ...] = ()
@@ -323,7 +334,7 @@ class Result:
     objects: tuple[ObjectUse, ...] = ()
     pools: tuple[PoolUse, ...] = ()
     hand_overs: tuple[HandOverUse, ...] = ()
-    tier_energy: tuple[TierEnergy, ...] = ()
+    asked: RequestModels | None = None
 
     def itl_s(self, quantile: float) -> float:
         """A percentile of the inter-token latencies, seconds; NaN where no request made a second token.

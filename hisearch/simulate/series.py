@@ -3,6 +3,8 @@
 Definitions, for a worker at time t, once all that happens at t has happened
     running         requests admitted and neither finished nor without their KV (see ``residence``)
     waiting         requests that have reached the worker and neither finished nor are running; preempted ones included
+                    Where prompts and outputs are made apart, a request is at its prefill worker until its KV has come
+                    to the decode worker: it waits there from its arrival on, and runs until it has been sent
     kv_tokens_used  tokens of KV memory that requests hold, in whole pages, as the pass left it that formed the newest
                     batch; 0 while nothing runs. Cached pages that nobody holds are not in it
     prefill_tokens  tokens computed in chunks of prompts, those computed again after a preemption included
@@ -21,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +31,8 @@ import numpy.typing as npt
 from hisearch.kernels import layout as la
 from hisearch.simulate.gaps import NOT_MADE, entry_steps, step_log, token_entries
 from hisearch.simulate.residence import Residences, residences
-from hisearch.simulate.result import Result, StepLog
-from hisearch.traces.compiled import F8, I8
+from hisearch.simulate.result import RequestTable, Result, StepLog
+from hisearch.traces.compiled import F8, I4, I8
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,15 +77,64 @@ def occupancies(result: Result, times: Residences | None = None) -> list[Occupan
     """One per worker; ``times``: the result's ``residences``, where they are at hand."""
     table = result.requests
     times = residences(result) if times is None else times
-    worker = table.worker[times.request]
+    visits = [_Visits(table.worker, table.arrival_s, table.finish_s)]
+    stays = [_Visits(table.worker[times.request], times.admitted_s, times.left_s)]
+    if table.handed_s is not None:
+        handed_s = np.where(np.isnan(table.handed_s) & (table.worker != table.prefill_worker), np.inf, table.handed_s)
+        visits = _split_visits(table, handed_s)
+        stays = _split_stays(result, times, handed_s)
     return [
         Occupancy(
-            _sorted(table.arrival_s[table.worker == w]),
-            _sorted(table.finish_s[table.worker == w]),
-            _sorted(times.admitted_s[worker == w]),
-            _sorted(times.left_s[worker == w]),
+            _of_worker(visits, "from_s", w),
+            _of_worker(visits, "to_s", w),
+            _of_worker(stays, "from_s", w),
+            _of_worker(stays, "to_s", w),
         )
         for w in range(len(result.workers.steps))
+    ]
+
+
+class _Visits(NamedTuple):
+    """Who was at which worker, or ran there, from when to when; arrays of one length, NaN: not yet, or to the end."""
+
+    worker: I4
+    from_s: F8
+    to_s: F8
+
+
+def _of_worker(visits: list[_Visits], column: str, w: int) -> F8:
+    return _sorted(np.concatenate([getattr(part, column)[part.worker == w] for part in visits]))
+
+
+def _split_visits(table: RequestTable, handed_s: F8) -> list[_Visits]:
+    """Each request at its prefill worker until it is handed over, then at the other one; NaN: it stays."""
+    stays = np.isnan(handed_s)
+    came = np.isfinite(handed_s)
+    before_s = np.where(stays, table.finish_s, np.where(came, handed_s, np.nan))
+    return [
+        _Visits(table.prefill_worker, table.arrival_s, before_s),
+        _Visits(table.worker[came], handed_s[came], table.finish_s[came]),
+    ]
+
+
+def _split_stays(result: Result, times: Residences, handed_s: F8) -> list[_Visits]:
+    """Times of running at either worker. One that goes on past the hand-over goes on with the next logged step."""
+    table, log = result.requests, step_log(result)
+    request = times.request
+    at_s = handed_s[request]
+    before = np.isnan(at_s) | (times.admitted_s < at_s)
+    until_s = np.fmin(times.left_s, np.where(np.isfinite(at_s), at_s, np.nan))
+    spans = np.isfinite(at_s) & before & ~(times.left_s <= at_s)
+    owner = log.entries["request"]
+    there = log.steps["worker"][entry_steps(log)] == table.worker[owner]
+    formed_s = np.where(there, log.steps["scheduled_s"][entry_steps(log)], np.inf)
+    resumed_s = np.full(len(table.worker), np.inf)
+    np.minimum.at(resumed_s, owner, np.where(formed_s >= handed_s[owner], formed_s, np.inf))
+    goes_on = spans & np.isfinite(resumed_s[request])
+    return [
+        _Visits(table.prefill_worker[request[before]], times.admitted_s[before], until_s[before]),
+        _Visits(table.worker[request[~before]], times.admitted_s[~before], times.left_s[~before]),
+        _Visits(table.worker[request[goes_on]], resumed_s[request[goes_on]], times.left_s[goes_on]),
     ]
 
 

@@ -148,6 +148,9 @@ class PoolSpec(Strict):
         description="unified: each worker prefills and decodes; prefill: it computes prompts, and hands over to the "
         "workers of decode pools; decode: it goes on from there.",
     )
+    model: str | None = Field(
+        None, description="Name or path of the Model that its workers serve; the deployment's where absent."
+    )
     accelerator: str = Field(description="Name or path of an Accelerator.")
     host: str | None = Field(None, description="Name or path of a Host; the accelerator's usual one where absent.")
     engine: EngineSpec = Field(description="The serving engine and its settings.")
@@ -268,9 +271,18 @@ DEFINITIONS: dict[str, str] = {
 class DeploymentSpec(Strict):
     """What is bought and how it is set."""
 
-    model: str = Field(description="Name or path of a Model, or the path of a Hugging Face config.json.")
+    model: str = Field(
+        description="Name or path of a Model, or the path of a Hugging Face config.json: of all pools that name no "
+        "other."
+    )
+    served_names: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="Model, as model or a pool names it -> other names by which requests of a trace ask for it.",
+    )
     pools: list[PoolSpec] = Field(
-        min_length=1, max_length=16, description="Unified ones, or prefill and decode ones; their names differ."
+        min_length=1,
+        max_length=16,
+        description="Of each model unified ones, or prefill and decode ones; their names differ.",
     )
     router: RouterSpec = Field(
         RouterSpec(), description="In front of unified or prefill workers; of no effect where there is one alone."
@@ -278,7 +290,7 @@ class DeploymentSpec(Strict):
     decode_router: RouterSpec = Field(RouterSpec(), description="In front of decode workers.")
     admission: AdmissionSpec = Field(AdmissionSpec(), description="Which arriving requests are let in.")
     transfer: TransferSpec = Field(TransferSpec(), description="From prefill to decode workers.")
-    incidents: list[IncidentSpec] = Field(default_factory=list, description="What befalls workers of unified pools.")
+    incidents: list[IncidentSpec] = Field(default_factory=list, description="What befalls workers.")
     retry: RetrySpec = Field(RetrySpec(), description="Of requests whose worker has died, or that find none.")
     profile: str = Field(
         "auto",
@@ -296,12 +308,26 @@ class DeploymentSpec(Strict):
         data: dict[str, Any] = dump(self)
         if self.definitions is None:
             data.pop("definitions", None)
+        if not self.served_names:
+            data.pop("served_names", None)
+        for pool in data.get("pools", ()):
+            if isinstance(pool, dict) and pool.get("model") is None:
+                pool.pop("model", None)
         return data
 
     @property
     def pool(self) -> PoolSpec:
         """The first pool."""
         return self.pools[0]
+
+    def model_ref(self, pool: PoolSpec) -> str:
+        """What the model that ``pool`` serves is called in this document."""
+        return self.model if pool.model is None else pool.model
+
+    @property
+    def model_refs(self) -> tuple[str, ...]:
+        """What the models that its pools serve are called, each once, in the order of the pools."""
+        return tuple(dict.fromkeys(self.model_ref(pool) for pool in self.pools))
 
     @model_validator(mode="after")
     def _check(self) -> DeploymentSpec:
@@ -320,16 +346,36 @@ def check_pools(deployment: DeploymentSpec) -> None:
     for index, pool in enumerate(pools):
         if pool.name in names[:index]:
             raise KeyedError(("pools", index, "name"), f"another pool is named '{pool.name}' too")
-    roles = {pool.role for pool in pools}
-    if len(roles) > 1 and "unified" in roles:
-        raise KeyedError(("pools",), "unified pools do not go with prefill and decode ones behind one router")
-    if len(roles) == 1 and roles != {"unified"}:
-        missing = "decode" if "prefill" in roles else "prefill"
-        raise KeyedError(("pools",), f"a pool of role {missing} is needed beside those of role {roles.pop()}")
-    if "decode" in roles:
+    _check_models(deployment)
+    for ref in deployment.model_refs:
+        _check_roles({pool.role for pool in pools if deployment.model_ref(pool) == ref})
+    if any(pool.role == "decode" for pool in pools):
         _check_hand_over(deployment)
     for index, incident in enumerate(deployment.incidents):
         _check_incident(deployment, index, incident)
+
+
+def _check_models(deployment: DeploymentSpec) -> None:
+    """Refuse models that nobody serves, and names that lead to several."""
+    refs = deployment.model_refs
+    if deployment.model not in refs:
+        raise KeyedError(("model",), f"every pool names another model: {', '.join(refs)}; name one of them here")
+    taken = dict(zip(refs, refs, strict=True))
+    for ref, names in deployment.served_names.items():
+        if ref not in refs:
+            raise KeyedError(("served_names", ref), f"no pool serves it; served: {', '.join(refs)}")
+        for index, name in enumerate(names):
+            if taken.setdefault(name, ref) != ref:
+                raise KeyedError(("served_names", ref, index), f"{name} is a name of {taken[name]} already")
+
+
+def _check_roles(roles: set[RoleName]) -> None:
+    """Refuse roles of one model's pools that do not go together."""
+    if len(roles) > 1 and "unified" in roles:
+        raise KeyedError(("pools",), "unified pools do not go with prefill and decode ones of one model")
+    if len(roles) == 1 and roles != {"unified"}:
+        missing = "decode" if "prefill" in roles else "prefill"
+        raise KeyedError(("pools",), f"a pool of role {missing} is needed beside those of role {roles.pop()}")
 
 
 def _check_hand_over(deployment: DeploymentSpec) -> None:
@@ -340,15 +386,13 @@ def _check_hand_over(deployment: DeploymentSpec) -> None:
         raise KeyedError(
             ("decode_router", "policy"), "looks at prompts, which decode workers do not compute; name another policy"
         )
+    first: dict[str, PoolSpec] = {}
     for index, pool in enumerate(pools):
-        for key in ("pipeline_parallel", "attention_data_parallel"):
-            if getattr(pool, key) > 1:
-                message = f"{getattr(pool, key)}: not simulated yet where prompts and outputs are made apart"
-                raise KeyedError(("pools", index, key), message)
-        if pool.kv_dtype != pools[0].kv_dtype:
+        like = first.setdefault(deployment.model_ref(pool), pool)
+        if pool.role != "unified" and pool.kv_dtype != like.kv_dtype:
             raise KeyedError(
                 ("pools", index, "kv_dtype"),
-                f"{pool.kv_dtype}, but pool {pools[0].name} has {pools[0].kv_dtype}: KV is handed over as it is",
+                f"{pool.kv_dtype}, but pool {like.name} has {like.kv_dtype}: KV is handed over as it is",
             )
 
 
@@ -358,13 +402,9 @@ def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSp
         known = ", ".join(pool.name for pool in deployment.pools)
         raise KeyedError(("incidents", index, "pool"), f"no pool is named '{incident.pool}'; there are {known}")
     pool = found[0]
-    if pool.role != "unified" or pool.tiers:
-        what = f"of role {pool.role}" if pool.role != "unified" else "with cache tiers"
-        raise KeyedError(("incidents", index, "pool"), f"incidents in pools {what} are not simulated yet")
+    if pool.tiers:
+        raise KeyedError(("incidents", index, "pool"), "incidents in pools with cache tiers are not simulated yet")
     if pool.schedule or pool.autoscale is not None:
         raise KeyedError(("incidents", index, "pool"), "its replicas change already; incidents are for fixed ones")
-    if pool.pipeline_parallel * pool.attention_data_parallel > 1:
-        message = "incidents in pools with attention groups or pipeline stages are not simulated yet"
-        raise KeyedError(("incidents", index, "pool"), message)
     if incident.worker >= pool.replicas:
         raise KeyedError(("incidents", index, "worker"), f"pool {pool.name} has workers 0 to {pool.replicas - 1}")

@@ -163,13 +163,12 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
     warnings: list[Problem] = []
     for index, pool in enumerate(resolved.deployment.pools):
         at, accelerator = f"spec.pools.{index}", resolved.accelerators[pool.accelerator].spec
+        model = resolved.model_of(pool)
         problems += [
-            resolved.document.problem(f"{at}.{problem.key}", f"{problem.message} of {resolved.model.name}")
-            for problem in itertools.islice(split_problems(resolved.model.spec, pool.parallelism), 1)
+            resolved.document.problem(f"{at}.{problem.key}", f"{problem.message} of {model.name}")
+            for problem in itertools.islice(split_problems(model.spec, pool.parallelism), 1)
         ]
-        if message := checks.dtype_problem(
-            pool.accelerator, accelerator, pool.weight_dtype or resolved.model.spec.weight_dtype
-        ):
+        if message := checks.dtype_problem(pool.accelerator, accelerator, pool.weight_dtype or model.spec.weight_dtype):
             warnings.append(resolved.document.problem(f"{at}.weight_dtype", message))
         host_name = pool.host or accelerator.host
         if host_name is not None:

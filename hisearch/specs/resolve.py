@@ -49,6 +49,7 @@ def load_deployment(
     document: Document[DeploymentSpec] = parse_document(source, "Deployment")
     resolver = _Resolver(catalogue, document)
     model = resolver.refer(document, "Model", "spec.model", document.spec.model)
+    pool_models = _pool_models(resolver, document)
     profile = resolver.profile(document, document.spec.profile)
     hardware = Hardware({}, {}, {})
     for index, pool in enumerate(document.spec.pools):
@@ -63,7 +64,30 @@ def load_deployment(
     if (fabric := document.spec.transfer.fabric) is not None:
         hardware.fabrics[fabric] = resolver.refer(document, "Fabric", "spec.transfer.fabric", fabric)
     _check_tiers(document, hardware)
-    return ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings)
+    resolved = ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings, pool_models)
+    _check_one_name_each(resolved)
+    return resolved
+
+
+def _pool_models(resolver: _Resolver, document: Document[DeploymentSpec]) -> dict[str, Document[ModelSpec]]:
+    """Models that pools name, by what they call them."""
+    return {
+        pool.model: resolver.refer(document, "Model", f"spec.pools.{index}.model", pool.model)
+        for index, pool in enumerate(document.spec.pools)
+        if pool.model is not None
+    }
+
+
+def _check_one_name_each(resolved: ResolvedDeployment) -> None:
+    """Refuses pools that call one model by two names, or two models that requests could not tell apart."""
+    taken: dict[str, str] = {}
+    spec = resolved.deployment
+    for ref, model in resolved.served.items():
+        for name in dict.fromkeys((ref, model.spec.huggingface_id, *spec.served_names.get(ref, ()))):
+            if taken.setdefault(name, ref) != ref:
+                index = next(k for k, pool in enumerate(spec.pools) if spec.model_ref(pool) == ref)
+                message = f"'{ref}' and '{taken[name]}' are both called {name}: requests could not tell them apart"
+                raise resolved.document.error(f"spec.pools.{index}.model", message)
 
 
 def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[LatencyProfileSpec]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from hisearch.specs.base import API_VERSION, Strict
 from hisearch.specs.catalogue import shipped_root
-from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.devices import DeviceSpec
 from hisearch.specs.document import Document
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
@@ -162,13 +163,31 @@ class ResolvedStudy:
 
 @dataclass(frozen=True)
 class ResolvedDeployment:
-    """A deployment with everything it names."""
+    """A deployment with everything it names.
+
+    model: of the pools that name none. pool_models: of the others, by what they call them.
+    """
 
     document: Document[DeploymentSpec]
     model: Document[ModelSpec]
     profile: Document[LatencyProfileSpec]
     hardware: Hardware
     overrides: tuple[str, ...] = ()
+    pool_models: Mapping[str, Document[ModelSpec]] = field(default_factory=dict)
+
+    def model_of(self, pool: PoolSpec) -> Document[ModelSpec]:
+        """The model that a pool of it serves."""
+        return self.model if pool.model in (None, self.deployment.model) else self.pool_models[str(pool.model)]
+
+    @property
+    def models(self) -> tuple[Document[ModelSpec], ...]:
+        """The models that its pools serve, each once, in the order of the pools."""
+        return tuple(self.served.values())
+
+    @property
+    def served(self) -> dict[str, Document[ModelSpec]]:
+        """The same by what the deployment calls them."""
+        return {self.deployment.model_ref(pool): self.model_of(pool) for pool in self.deployment.pools}
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ import numpy as np
 
 from hisearch.traces.compiled import F8, I8, CompiledTrace, TraceArrays
 from hisearch.traces.compiler import freeze
+from hisearch.traces.models import chosen
 from hisearch.traces.trace import roots_of
 
 Scheme = Literal["sessions", "blocks"]
@@ -200,7 +201,8 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     drawn_trace = TraceArrays(
         **columns, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
     )
-    return freeze(trace.name, drawn_trace, ids, trace.skipped_rows, trace.warnings, trace.block_tokens)
+    models = chosen(trace.models, source[order])
+    return freeze(trace.name, drawn_trace, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, models=models)
 
 
 def _tree_of_copies(table: SessionTable, drawn: I8, copy_of: I8, source: I8) -> tuple[np.ndarray, ...]:

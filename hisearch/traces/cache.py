@@ -10,12 +10,14 @@ import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.compiler import digest_of, freeze
+from hisearch.traces.models import RequestModels
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,10 +71,12 @@ def load_cached(key: str, name: str) -> CompiledTrace | None:
             arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
             meta = json.loads(bytes(stored["meta"]).decode())
             agents = AgentArrays(*(stored[column] for column in AgentArrays._fields)) if meta["agents"] else None
-        if digest_of(arrays, agents) != meta["digest"]:
+            names = meta["models"]
+            models = None if names is None else RequestModels(tuple(names), stored["model"])
+        if digest_of(arrays, agents, models) != meta["digest"]:
             raise ValueError("its digest does not match its content")
         ids, warnings = meta["request_ids"], tuple(meta["warnings"])
-        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"], agents)
+        return freeze(name, arrays, ids, meta["skipped_rows"], warnings, meta["block_tokens"], agents, models)
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         _LOG.warning("cached trace %s is damaged and will be built again: %s", path, error)
         return None
@@ -86,7 +90,7 @@ def store_cached(key: str, trace: CompiledTrace) -> None:
     meta = {
         "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
         "warnings": trace.warnings, "block_tokens": trace.block_tokens,
-        "agents": trace.agents is not None,
+        "agents": trace.agents is not None, "models": None if trace.models is None else trace.models.names,
     }  # fmt: skip
     folder = cache_folder()
     try:
@@ -96,7 +100,8 @@ def store_cached(key: str, trace: CompiledTrace) -> None:
             try:
                 blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
                 agents = {} if trace.agents is None else trace.agents._asdict()
-                np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents)
+                models: dict[str, Any] = {} if trace.models is None else {"model": trace.models.model}
+                np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents, **models)
                 raw.close()
                 temporary.replace(folder / f"{key}.npz")
             except BaseException:

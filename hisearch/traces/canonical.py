@@ -29,7 +29,7 @@ PARQUET_MAGIC = b"PAR1"
 
 _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
-    "priority", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
+    "priority", "model", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
 })  # fmt: skip
 _HEADER = ("format", "version", "block_tokens", "open_loop")
 _CONTENT = ("shares_with", "block_ids", "token_ids")
@@ -72,6 +72,11 @@ class _Reader:
         priority = row.count("priority", minimum=0, maximum=2**31 - 1) if "priority" in row else 0
         if len(self.requests) and ("session" in row) != ("session" in self._named):
             raise RowError("session", "expected in all rows, or in none")
+        if len(self.requests) and ("model" in row) != bool(self.requests.model):
+            raise RowError("model", "expected in all rows, or in none")
+        model = str(row.label("model")) if "model" in row else None
+        if shares_with >= 0 and model is not None and self.requests.model[shares_with] != model:
+            raise RowError("shares_with", f"expected a request of the same model, {model!r}")
         session = self._group(row, "session")
         tenant = self._group(row, "tenant") or 0
         if session is None and previous >= 0:
@@ -80,7 +85,7 @@ class _Reader:
         self.content = self.content or content
         self._index[name] = self.requests.add(
             arrival, inputs, outputs, previous=previous, think_s=think, session=session, tenant=tenant,
-            request_id=name, ids=ids, known_tokens=known,
+            request_id=name, ids=ids, known_tokens=known, model=model,
         )  # fmt: skip
         self.max_output_tokens.append(limit)
         self.priority.append(priority)
@@ -254,11 +259,15 @@ def write_trace(trace: Trace, path: Path) -> None:
 def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     """One dictionary per request, fields without a value left out."""
     names = trace.request_ids
+    models = trace.models
+    asked = [None] * len(names) if models is None else [models.names[k] for k in models.model.tolist()]
     columns: list[np.ndarray] = [
         trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
         trace.think_s, trace.session, trace.tenant, trace.priority, trace.shares_with, trace.shared_tokens,
     ]  # fmt: skip
-    for name, values in zip(names, zip(*(column.tolist() for column in columns), strict=True), strict=True):
+    for name, model, values in zip(
+        names, asked, zip(*(column.tolist() for column in columns), strict=True), strict=True
+    ):
         arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared = values
         row: dict[str, Any] = {"id": name}
         if not math.isnan(arrival):
@@ -269,6 +278,7 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
             if not math.isnan(think):
                 row["think_s"] = think
         row |= {"session": session, "tenant": tenant, "priority": priority}
+        row |= {"model": model} if model is not None else {}
         if shared:
             row |= {"shares_with": names[shares_with], "shared_tokens": shared}
         yield row
@@ -282,7 +292,8 @@ def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
     schema = pa.schema(
         [("id", pa.string()), ("arrival_s", pa.float64()), ("think_s", pa.float64())]
         + [(name, pa.int64()) for name in integers]
-        + [("previous", pa.string()), ("shares_with", pa.string())],
+        + [("previous", pa.string()), ("shares_with", pa.string())]
+        + [("model", pa.string())] * (trace.models is not None),
         metadata={FORMAT: json.dumps(header)},
     )
     pq.write_table(pa.Table.from_pylist(list(_written_rows(trace)), schema=schema), path)

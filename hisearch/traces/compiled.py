@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from hisearch.traces.agents import AgentArrays
+    from hisearch.traces.models import RequestModels
 
 F8 = npt.NDArray[np.float64]
 I8 = npt.NDArray[np.int64]
@@ -64,7 +65,7 @@ class CompiledTrace:
     """Arrays plus what people need to know about them.
 
     ``block_tokens`` is the size of the blocks that told what is shared; 1 where that is known to the token. ``agents``:
-    whose requests they are, where the trace says so.
+    whose requests they are, ``models``: what they ask for, where the trace says so.
     """
 
     name: str
@@ -75,6 +76,7 @@ class CompiledTrace:
     warnings: tuple[str, ...] = field(default=())
     block_tokens: int = 1
     agents: AgentArrays | None = None
+    models: RequestModels | None = None
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)

@@ -10,6 +10,8 @@ import numpy as np
 from hisearch.specs.workload import FollowUps
 from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import F8, CompiledTrace, TraceArrays
+from hisearch.traces.models import RequestModels, chosen
+from hisearch.traces.models import frozen as frozen_models
 from hisearch.traces.trace import Trace, roots_of
 
 #: Types of the compiled arrays, as ``TraceArrays`` documents them.
@@ -74,7 +76,8 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     )
     ids = [trace.request_ids[i] for i in order.tolist()]
     agents = None if trace.agents is None else reordered(trace.agents, order)
-    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents)
+    models = chosen(trace.models, order)
+    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models)
 
 
 def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
@@ -100,6 +103,7 @@ def freeze(
     warnings: tuple[str, ...] = (),
     block_tokens: int = 1,
     agents: AgentArrays | None = None,
+    models: RequestModels | None = None,
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
     columns: dict[str, Any] = {}
@@ -108,14 +112,19 @@ def freeze(
         columns[column].flags.writeable = False
     result = TraceArrays(**columns)
     known = None if agents is None else frozen(agents)
-    digest = digest_of(result, known)
-    return CompiledTrace(name, result, request_ids, digest, skipped_rows, warnings, block_tokens, known)
+    asked = None if models is None else frozen_models(models)
+    digest = digest_of(result, known, asked)
+    return CompiledTrace(name, result, request_ids, digest, skipped_rows, warnings, block_tokens, known, asked)
 
 
-def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None) -> str:
+def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:
     """SHA-256 over names, types, lengths and bytes of the arrays, as hexadecimal digits."""
     digest = hashlib.sha256()
-    for column, values in (arrays._asdict() | (agents._asdict() if agents is not None else {})).items():
+    columns = arrays._asdict() | (agents._asdict() if agents is not None else {})
+    if models is not None:
+        digest.update(f"models:{models.names!r};".encode())
+        columns |= {"model": models.model}
+    for column, values in columns.items():
         digest.update(f"{column}:{values.dtype.str}:{len(values)};".encode())
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
@@ -143,7 +152,8 @@ def head(trace: CompiledTrace, count: int) -> CompiledTrace:
     )
     ids = trace.request_ids[:count]
     agents = None if trace.agents is None else reordered(trace.agents, np.arange(count))
-    return freeze(trace.name, short, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, agents)
+    models = chosen(trace.models, np.arange(count))
+    return freeze(trace.name, short, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, agents, models)
 
 
 def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
@@ -163,5 +173,12 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
     scaled = np.where(trace.arrays.previous < 0, arrival / factor, arrival + (first / factor - first))
     arrays = trace.arrays._replace(arrival_s=scaled)
     return freeze(
-        trace.name, arrays, trace.request_ids, trace.skipped_rows, trace.warnings, trace.block_tokens, trace.agents
+        trace.name,
+        arrays,
+        trace.request_ids,
+        trace.skipped_rows,
+        trace.warnings,
+        trace.block_tokens,
+        trace.agents,
+        trace.models,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from hisearch.traces.compiled import I4, I8, TraceArrays
 from hisearch.traces.compiler import compile_trace
+from hisearch.traces.models import chosen
 from hisearch.traces.trace import Trace
 
 
@@ -39,7 +40,8 @@ def in_arrival_order(trace: Trace) -> Trace:
         "shares_with": shares_with,
         "shared_tokens": shared_tokens,
     }
-    return replace(trace, request_ids=[trace.request_ids[index] for index in order.tolist()], **columns)
+    ids = [trace.request_ids[index] for index in order.tolist()]
+    return replace(trace, request_ids=ids, models=chosen(trace.models, order), **columns)
 
 
 def _shares(arrays: TraceArrays) -> tuple[I4, I8]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hisearch.specs.workload import TraceFileSpec
 from hisearch.traces.errors import TraceError
+from hisearch.traces.models import blocks_apart, models_of
 from hisearch.traces.rows import BadRows
 from hisearch.traces.trace import Trace, make_trace
 
@@ -39,7 +40,8 @@ class Codes:
 class Requests:
     """Columns of a trace under construction; a row is added only when all of it is known to be good.
 
-    Block ids of all requests lie one after another in ``ids``; see ``share_blocks``.
+    Block ids of all requests lie one after another in ``ids``; see ``share_blocks``. ``model`` names what each request
+    asks for, and is empty where the file does not.
     """
 
     arrival_s: list[float] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Requests:
     ids: array[int] = field(default_factory=lambda: array("q"))
     id_counts: list[int] = field(default_factory=list)
     known_tokens: list[int] = field(default_factory=list)
+    model: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -70,6 +73,7 @@ class Requests:
         request_id: str | None = None,
         ids: Sequence[int] = (),
         known_tokens: int = 0,
+        model: str | None = None,
     ) -> int:
         """Append one request; returns its index. A session of its own where none is given."""
         index = len(self.arrival_s)
@@ -84,6 +88,8 @@ class Requests:
         self.ids.extend(ids)
         self.id_counts.append(len(ids))
         self.known_tokens.append(known_tokens)
+        if model is not None:
+            self.model.append(model)
         return index
 
     def share_blocks(self, block_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -93,6 +99,8 @@ class Requests:
         ptr = np.zeros(len(self) + 1, dtype=np.int64)
         np.cumsum(self.id_counts, out=ptr[1:])
         ids = np.frombuffer(self.ids, dtype=np.int64) if len(self.ids) else np.zeros(0, dtype=np.int64)
+        if self.model and len(ids):
+            ids = blocks_apart(ids, self.id_counts, models_of(self.model))
         found: tuple[np.ndarray, np.ndarray] = _tree.resolve_blocks(
             ptr, ids, block_tokens, np.array(self.known_tokens, dtype=np.int64)
         )
@@ -142,6 +150,7 @@ class Requests:
             skipped_rows=source.bad.count,
             warnings=warnings,
             block_tokens=block_tokens or shares_block_tokens,
+            models=models_of(self.model) if self.model else None,
         )
 
 

@@ -105,8 +105,8 @@ class TraceStats:
         return asdict(self)
 
 
-def requests_over_window(trace: CompiledTrace, window_tokens: int) -> npt.NDArray[np.bool_]:
-    """Mask of the requests that a model with such a window rejects, shape (N,).
+def requests_over_window(trace: CompiledTrace, window_tokens: int | npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mask of the requests that a model with such a window, or each one's with its own (N,), rejects; shape (N,).
 
     Those are the ones whose prompt and declared output together are longer.
     """

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from hisearch.traces.agents import AgentArrays, check_agents
 from hisearch.traces.compiled import F8, I4, I8
+from hisearch.traces.models import RequestModels, check_models
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Trace:
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
         skipped_rows: broken rows that were left out. warnings: what a reader of results should know.
         block_tokens: size of the blocks that told what is shared; 1 where that is known to the token.
-        agents: whose requests they are, where that is known.
+        agents: whose requests they are, models: what they ask for, where that is known.
     """
 
     request_ids: list[str]
@@ -58,6 +59,7 @@ class Trace:
     warnings: tuple[str, ...] = field(default=())
     block_tokens: int = 1
     agents: AgentArrays | None = None
+    models: RequestModels | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -100,6 +102,8 @@ class Trace:
                 raise ValueError(f"request {int(np.argmin(holds))}: {rule}")
         if self.agents is not None:
             check_agents(self.agents, count)
+        if self.models is not None:
+            check_models(self.models, self.shares_with)
 
 
 def make_trace(
@@ -121,6 +125,7 @@ def make_trace(
     warnings: Sequence[str] = (),
     block_tokens: int = 1,
     agents: AgentArrays | None = None,
+    models: RequestModels | None = None,
 ) -> Trace:
     """A :class:`Trace` from any array-likes, with defaults.
 
@@ -154,6 +159,7 @@ def make_trace(
         warnings=tuple(warnings),
         block_tokens=block_tokens,
         agents=agents,
+        models=models,
     )
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
-from hisearch.simulate.engine import simulate, simulate_fleet
+from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.result import Outcome
 from hisearch.specs.deployment import EngineSpec
@@ -141,6 +142,76 @@ def test_prompts_made_by_attention_groups_are_all_handed_over(
     sent = sum(use.tokens for use in result.hand_overs[:2])
     assert sent == sum(use.tokens for use in result.hand_overs[2:])
     assert sent <= arrays.input_tokens[arrays.output_tokens > 1].sum()
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("reserve_first", [False, True])
+@pytest.mark.parametrize("stages", [(2, 1), (1, 3), (4, 2)])
+def test_a_lone_request_is_as_fast_through_pipelines(name: str, reserve_first: bool, stages: tuple[int, int]) -> None:
+    """A step takes what it takes without stages: only the chunks of its prompt follow each other sooner."""
+    spec = engine(name, chunk_tokens=4096)
+    trace = compiled(random_trace(3, lone()))
+    pools = [
+        PoolPlan(replace(plan(spec, AMPLE), split=Parallelism(pipeline=depth)), 1, role, role)  # type: ignore[arg-type]
+        for role, depth in zip(("prefill", "decode"), stages, strict=True)
+    ]
+    # The network of as many accelerators: transfers would else be as much faster.
+    transfer = replace(INSTANT, reserve_first=reserve_first, base_s=0.003, forward_s=0.1)
+    piped = simulate_fleet(FleetPlan(tuple(pools), transfer=transfer), trace).requests
+    plain = simulate_fleet(fleet(name, transfer), trace).requests
+    np.testing.assert_allclose(piped.first_token_s, plain.first_token_s)
+    np.testing.assert_allclose(piped.finish_s, plain.finish_s)
+
+
+@examples(20)
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(["vllm", "sglang"]),
+    reserve_first=st.booleans(),
+    stages=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    tight=st.booleans(),
+)
+def test_pipelines_hand_over_what_they_compute(
+    seed: int, name: str, reserve_first: bool, stages: tuple[int, int], tight: bool
+) -> None:
+    """L1, L2 and L3: all lanes of a worker share a memory, of which nothing is lost."""
+    arrays = random_trace(seed, TraceShape(requests=40, rate_rps=12.0, prompt_tokens=150, output_tokens=40))
+    longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
+    spec = engine(name, chunk_tokens=128)
+    pools = [
+        PoolPlan(replace(plan(spec, room), split=Parallelism(pipeline=depth)), 2, role, role)  # type: ignore[arg-type]
+        for role, depth, room in zip(
+            ("prefill", "decode"), stages, (longest + 64 if tight else AMPLE, 3 * longest + 64), strict=True
+        )
+    ]
+    transfer = replace(LINK, reserve_first=reserve_first, pipelined=reserve_first, reserved_tokens=8)
+    try:
+        result = simulate_fleet(FleetPlan(tuple(pools), transfer=transfer), compiled(arrays), seed=seed)
+    except EngineOutOfMemory:
+        # SGLang's slots reserve room for their own requests alone, in whatever pool.
+        assert name == "sglang" and tight
+        reject()
+    assert (result.requests.outcome == Outcome.FINISHED).all()
+    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again.
+    computed = result.workers.prefill_tokens[:2].sum()
+    missed = arrays.input_tokens.sum() - result.requests.hit_tokens.sum()
+    assert computed == missed or (computed > missed and result.workers.preemptions[:2].sum() > 0)
+    assert (result.workers.peak_kv_tokens <= result.worker_kv_tokens).all()
+    sent = sum(use.tokens for use in result.hand_overs[:2])
+    assert sent == sum(use.tokens for use in result.hand_overs[2:])
+
+
+def test_attention_groups_send_over_their_own_ports() -> None:
+    """A request's KV lies on the accelerators of its group: they alone send it."""
+    arrays = random_trace(3, lone())
+    spec = engine("sglang")
+    grouped = wave_plan(spec, AMPLE, 4, ())
+    pools = (PoolPlan(grouped, 1, "prefill", "prefill"), PoolPlan(grouped, 1, "decode", "decode"))
+    result = simulate_fleet(FleetPlan(pools, transfer=replace(LINK, reserve_first=True)), compiled(arrays))
+    handed = arrays.output_tokens > 1
+    for use in result.hand_overs:
+        assert use.tokens == arrays.input_tokens[handed].sum()
+        assert 4 * use.busy_s == pytest.approx(0.001 * use.transfers + 1e-3 * use.tokens)
 
 
 def test_a_prefix_that_the_decode_worker_has_is_not_sent() -> None:

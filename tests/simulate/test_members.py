@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.kernels import cluster
+from hisearch.latency.sharding import Parallelism
+from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
-from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan
+from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, TransferPlan
 from hisearch.simulate.result import Outcome
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.routing import RouterSpec
 from tests.kernels.systems import compiled, examples, plan
+from tests.kernels.test_waves import wave_plan
 from tests.reference.random_traces import TraceShape, random_trace
 
 SHAPE = TraceShape(requests=60, rate_rps=10.0)
@@ -46,6 +50,68 @@ def test_no_request_is_lost_when_a_worker_dies_and_another_is_there(
     assert (result.requests.finish_s[dead] <= down_s).all()
     assert (result.requests.scheduled_s[result.requests.worker == 2] >= down_s + back_s).all()
     assert result.workers.gone_s[0] == down_s or result.makespan_s < down_s
+
+
+@examples(25)
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(["vllm", "sglang", "trtllm"]),
+    reserve_first=st.booleans(),
+    kind=st.sampled_from(["alone", "wave", "pipe"]),
+    role=st.sampled_from([0, 1]),
+    down_s=st.floats(0.0, 6.0),
+    back_s=st.floats(0.1, 3.0),
+    local_tokens=st.sampled_from([0, 60]),
+)
+def test_prompts_and_outputs_apart_survive_the_death_of_either_worker(
+    seed: int, name: str, reserve_first: bool, kind: str, role: int, down_s: float, back_s: float, local_tokens: int
+) -> None:
+    """L1; and whoever is left has given back all that it held for the dead one's requests (L3)."""
+    trace = compiled(random_trace(seed, SHAPE))
+    split = {"alone": Parallelism(), "wave": Parallelism(attention_data=2), "pipe": Parallelism(pipeline=2)}[kind]
+    if name == "trtllm" and kind == "pipe":
+        split = Parallelism()
+    engine = EngineSpec.model_validate({"name": name, "max_running_requests": 8, "chunk_tokens": 64})
+    worker = wave_plan(engine, 4000, 2, ()) if kind == "wave" else replace(plan(engine, 4000), split=split)
+    pools = tuple(PoolPlan(worker, 2, which, which, spare=1) for which in ("prefill", "decode"))  # type: ignore[arg-type]
+    fleet = FleetPlan(
+        pools,
+        RouterSpec(policy="least_outstanding_tokens"),
+        transfer=TransferPlan(reserve_first, reserve_first, 0.5, 0.01, 1e3, 1e6, 0.1, local_tokens, 8),
+        incidents=(Incident(down_s, role, 0, "down"), Incident(down_s + back_s, role, 2, "up")),
+        retry_s=0.05,
+    )
+    rooms = [engine_module.node_room(pool, trace) for pool in pools]
+    shared, sims = engine_module.allocate(fleet, trace, rooms, seed=seed)
+    _, _, faulty = cluster.run(shared)
+    assert faulty < 0
+    for sim in sims:
+        assert not (sim.requests["outcome"] == Outcome.IN_FLIGHT).any()
+        died = shared.members["died"][sim.config.first_member :][: sim.config.workers // sim.config.lanes]
+        alive = np.repeat(died == 0, sim.config.lanes)
+        assert (sim.workers["apart"][alive] == 0).all()
+        assert (sim.workers["waiting"][alive] == 0).all()
+        # A pipeline's memory is its first lane's.
+        trees = sim.trees[: sim.config.workers][alive][:: sim.config.lanes if kind == "pipe" else 1]
+        assert (trees["free_pages"] + trees["evictable_pages"] == trees["capacity_pages"]).all()
+    result = simulate_fleet(fleet, trace, seed=seed)
+    table, dead = result.requests, 0 if role == 0 else 3
+    assert (table.outcome == Outcome.FINISHED).all()
+    assert (table.finish_s[table.worker == dead] <= down_s).all()
+    assert (table.scheduled_s[table.prefill_worker == dead] <= down_s).all()
+    assert result.workers.gone_s[dead] == down_s or result.makespan_s < down_s
+
+
+@pytest.mark.parametrize("kind", ["wave", "pipe"])
+def test_the_lanes_of_a_dead_worker_die_with_it(kind: str) -> None:
+    engine = EngineSpec.model_validate({"name": "vllm", "max_running_requests": 8, "chunk_tokens": 64})
+    piped = replace(plan(engine, 4000), split=Parallelism(pipeline=3))
+    worker = wave_plan(engine, 4000, 3, ()) if kind == "wave" else piped
+    fleet = FleetPlan((PoolPlan(worker, 2),), incidents=(Incident(1.5, 0, 1, "down"),), retry_s=0.1)
+    table = simulate_fleet(fleet, compiled(random_trace(8, SHAPE))).requests
+    assert (table.outcome == Outcome.FINISHED).all()
+    assert (table.worker == 1).any()
+    assert (table.finish_s[table.worker == 1] <= 1.5).all()
 
 
 def test_requests_are_lost_where_no_worker_is_left() -> None:

@@ -12,8 +12,11 @@ from hisearch.traces.trace import Trace
 
 #: Fields of ours that ``columns`` may map to a table's.
 CSV_FIELDS = (
-    "id", "arrival_s", "input_tokens", "output_tokens", "session", "tenant", "think_s",
+    "id", "arrival_s", "input_tokens", "output_tokens", "session", "tenant", "think_s", "model",
 )  # fmt: skip
+
+#: Of them, those that a table's column of the same name is not taken for: services name their models as they like.
+_MAPPED_ONLY = ("model",)
 
 #: Where a mapping of columns is given.
 MAP_COLUMNS = "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN, or spec.file.columns in a Workload"
@@ -98,7 +101,8 @@ def read_sharegpt_lengths(source: Source) -> Trace:
 def read_csv(source: Source) -> Trace:
     """Any CSV table, by ``columns``: our field -> its column. ``input_tokens`` and ``output_tokens`` are needed.
 
-    Without ``columns`` every column that has the name of a field of ours is that.
+    Without ``columns`` every column that has the name of a field of ours is that, but for ``model``, which only a
+    mapping names.
     ``arrival_s`` may be seconds or dates; without it ``arrivals`` must say when sessions start. Rows of one ``session``
     follow each other up, ``think_s`` after their predecessor's end. Contents are not recorded: nothing is shared.
     """
@@ -125,6 +129,7 @@ def read_csv(source: Source) -> Trace:
             named = row.raw(_column(row, columns, "session")) if "session" in columns else ("row", line)
             tenant = tenants[row.raw(_column(row, columns, "tenant"))] if "tenant" in columns else 0
             name = str(row.raw(_column(row, columns, "id"))) if "id" in columns else None
+            model = str(row.label(_column(row, columns, "model"))) if "model" in columns else None
             think = row.number(columns["think_s"]) if row.filled(columns.get("think_s", "")) else math.nan
             if timed:
                 order.check(arrival)
@@ -139,6 +144,7 @@ def read_csv(source: Source) -> Trace:
                 session=session,
                 tenant=tenant,
                 request_id=name,
+                model=model,
             )
     if not timed and any(math.isnan(think) for think in requests.think_s):
         message = "without arrival_s every follow-up of a session needs a think_s"
@@ -154,7 +160,7 @@ def _columns(source: Source) -> dict[str, str]:
     columns = dict(source.spec.columns)
     if source.spec.arrivals is not None:
         return columns
-    named = {field: field for field in CSV_FIELDS if field in csv_names(source.path)}
+    named = {field: field for field in CSV_FIELDS if field in csv_names(source.path) and field not in _MAPPED_ONLY}
     return columns | {field: named[field] for field in named if not columns or field == "arrival_s"} | columns
 
 

@@ -1,0 +1,78 @@
+"""Several traces as one: what services of their own see, sent to one deployment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.traces.models import RequestModels, models_of
+from hisearch.traces.trace import Trace, make_trace
+
+#: Columns that mean the same in any trace.
+_COLUMNS = (
+    "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "think_s", "priority", "shared_tokens",
+)  # fmt: skip
+
+
+def asking_for(trace: Trace, model: str) -> Trace:
+    """The trace with every request asking for ``model``.
+
+    Raises:
+        ValueError: its requests name models of their own.
+    """
+    if trace.models is not None:
+        raise ValueError(f"the trace names models itself: {', '.join(trace.models.names)}")
+    return replace(trace, models=RequestModels((model,), np.zeros(len(trace), np.int32)))
+
+
+def merged(traces: Sequence[Trace]) -> Trace:
+    """All requests of all traces, each trace's from its own start on; they have no content in common.
+
+    Ids begin with the trace's place, from 1 on. Sessions and tenants of one trace are none of another's.
+
+    Raises:
+        ValueError: no traces; some name models and others do not; some are replayed at recorded times and others wait
+            for their predecessors; one is of agents.
+    """
+    if not traces:
+        raise ValueError("nothing to merge")
+    if any(trace.agents is not None for trace in traces):
+        raise ValueError("traces of agents cannot be merged")
+    if len({trace.models is None for trace in traces}) > 1:
+        raise ValueError("some of the traces name models and others do not; give the others one (--model)")
+    loops = {trace.open_loop for trace in traces if (trace.previous >= 0).any()}
+    if len(loops) > 1:
+        raise ValueError("follow-ups come at recorded times in some of the traces, and after an answer in others")
+    before = np.cumsum([0, *(len(trace) for trace in traces)])
+    columns: dict[str, np.ndarray] = {
+        name: np.concatenate([getattr(trace, name) for trace in traces]) for name in _COLUMNS
+    }
+    for name in ("previous", "shares_with"):
+        theirs = [getattr(trace, name) for trace in traces]
+        moved = [np.where(column >= 0, column + at, -1) for column, at in zip(theirs, before, strict=False)]
+        columns[name] = np.concatenate(moved)
+    for name in ("session", "tenant"):
+        columns[name] = np.concatenate(_apart([getattr(trace, name) for trace in traces]))
+    asked = [trace.models.names[k] for trace in traces if trace.models is not None for k in trace.models.model.tolist()]
+    return make_trace(
+        **columns,  # type: ignore[arg-type]  # by name
+        request_ids=[f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids],
+        open_loop=loops.pop() if loops else True,
+        skipped_rows=sum(trace.skipped_rows for trace in traces),
+        warnings=tuple(dict.fromkeys(note for trace in traces for note in trace.warnings)),
+        block_tokens=math.gcd(*(trace.block_tokens for trace in traces)),
+        models=models_of(asked) if asked else None,
+    )
+
+
+def _apart(numbers: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The same with the numbers of each behind those of the one before."""
+    found: list[np.ndarray] = []
+    used = 0
+    for column in numbers:
+        found.append(column + used)
+        used += int(column.max(initial=-1)) + 1
+    return found
