@@ -80,14 +80,22 @@ def _show(found: Verification, profile: Path | None) -> None:
         f"Difference of TTFT, TPOT and E2E, root mean square: {diagnosis.error_before:.1%}; the profile states "
         f"{found.stated_error:.1%}. After the correction: {diagnosis.error_after:.1%}."
     )
+    if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
+        output.say(
+            f"Step times among neighbours, which no queue disturbs: {diagnosis.steps_before:.1%} off on average, "
+            f"{diagnosis.steps_after:.1%} after the correction."
+        )
     if found.cross_check is not None:
         check = found.cross_check
         output.say(f"Cross-checked ({check.how}): {check.error_before:.1%} before, {check.error_after:.1%} after.")
     output.heading("Each term alone")
     output.table(
-        ("term", "correction", "difference left"),
-        [(one.meaning, _alone(one.name, one.value), f"{one.error:.1%}") for one in diagnosis.alone],
-        numbers=(1, 2),
+        ("term", "correction", "difference left", "with step times"),
+        [
+            (one.meaning, _alone(one.name, one.value), f"{one.error:.1%}", f"{one.distance:.1%}")
+            for one in diagnosis.alone
+        ],
+        numbers=(1, 2, 3),
     )
     if found.profile is None:
         output.say("No recalibrated profile: nothing that a latency profile holds is off.")

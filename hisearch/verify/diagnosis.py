@@ -44,12 +44,15 @@ _STAGES = ((0.8, 0.03), (0.15, 0.01))
 _SCATTER, _STARTS = 32, 6
 #: Of the ways to add one more term, so many are fitted together with those before it.
 _POLISHED = 2
-#: A term's place that step times say is looked for on a grid of so many points, in so many rounds, and so near.
-_GUESSES, _ROUNDS, _NEAR = 61, 2, 0.08
+#: A term's place that step times say is looked for on a grid of so many points, in so many rounds; around it, in steps
+#: of a hundredth, so many of them either way, simulations are tried.
+_GUESSES, _ROUNDS, _NEAR, _AROUND = 61, 2, 0.0145, 6
 #: Several terms together are looked for with so many trials a round.
 _TOLD = 120
 #: Weight of the difference of step times beside the figures', in a distance.
 _STEPS_WEIGHT = 2.0
+#: Share of what luck makes of the difference of step times that is not held against a correction.
+_LUCK_SHARE = 1 / 3
 #: Weight of squared corrections beside squared differences.
 _PENALTY = 1e-4
 
@@ -132,7 +135,8 @@ class Case(NamedTuple):
         """Mean difference, without sign, of step times among neighbours; None where they are not known.
 
         Not its square: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
-        where absent) says, and are far off. What luck alone makes of it does not count.
+        where absent) says, and are far off. A third of what luck alone makes of it does not count:
+        all of it would let luck explain everything.
         """
         found = self.predict.steps(correction, simulated)
         if found is None:
@@ -141,8 +145,8 @@ class Case(NamedTuple):
         counted = apart if self.rows is None else apart[np.isin(rows, self.rows)]
         if not len(counted):
             return None
-        error, luck = float(np.abs(counted).mean()), self.predict.luck(simulated or correction)
-        return math.sqrt(max(error**2 - luck**2, 0.0))
+        luck = _LUCK_SHARE * self.predict.luck(simulated or correction)
+        return max(float(np.abs(counted).mean()) - luck, 0.0)
 
 
 @dataclass(frozen=True)
@@ -360,7 +364,7 @@ class _Search:
             return self.cost({**others, term.name: float(x)})
 
         guess = self._guess(others, term)
-        near = [] if guess is None else [guess - _NEAR, guess, guess + _NEAR]
+        near = [] if guess is None else [guess + _NEAR * k for k in range(-_AROUND, _AROUND + 1)]
         grid = sorted({*np.linspace(low, high, 9).tolist(), *(min(max(x, low), high) for x in near)})
         at = int(np.argmin([cost(x) for x in grid]))
         around = (grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)])

@@ -22,6 +22,7 @@ import numpy as np
 
 from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import StepCosts
+from hisearch.latency.decode_steps import decode_steps_seconds
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.profile import CorrectionSpec
 from hisearch.traces.compiled import F8, I8
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 #: Fewest gaps between tokens of a request that is counted: of fewer the ends, known to a step, weigh too much.
 FEWEST_GAPS = 8
+#: Hits are rounded to so many tokens: prompts of like hits are priced once.
+_HIT_GRAIN = 32
+#: Decodes beside a prompt, and tokens that each of them reads, likewise.
+_COMPANY_GRAIN, _READ_GRAIN = 4, 512
 #: Fewest steps that are counted between two tokens, as their logarithm is taken.
 _LEAST_STEPS = 1e-3
 #: Names of the factors on a step's seconds, in the order of the last axis of their seconds.
@@ -107,10 +112,16 @@ class Neighbours:
             raise ValueError("when requests were sent is not known")
         self._requests = requests
         self._first_s, self._last_s = requests.start_s + requests.ttft_s, requests.start_s + requests.e2e_s
-        self._engine = plan.engine
+        self._plan, self._engine = plan, plan.engine
         self._costs = _Parts(plan.costs.seconds)
-        self._prompts: dict[tuple[int, int], F8] = {}
+        self._prompts: dict[tuple[int, int, tuple[int, int]], F8] = {}
         self._latest: tuple[Placed, list[_Worker]] | None = None
+
+    def of(self, requests: PerRequest) -> Neighbours:
+        """The same for other requests, whose prompts need not be priced again."""
+        found = Neighbours(requests, self._plan)
+        found._costs, found._prompts = self._costs, self._prompts
+        return found
 
     def differences(self, placed: Placed, factors: CorrectionSpec) -> tuple[I8, F8]:
         """What is counted differs from what was measured.
@@ -143,15 +154,16 @@ class Neighbours:
         """Batches of the requests at the places ``mine``, which one worker served."""
         own, first_s, last_s = self._requests.keep(mine), self._first_s[mine], self._last_s[mine]
         times_s = np.unique(np.concatenate((first_s, last_s)))
-        contexts = [_contexts(own, first_s, last_s, float(at)) for at in (times_s[1:] + times_s[:-1]) / 2]
-        hits = np.minimum(placed.hit_tokens[own.rows], own.input_tokens - 1)
-        prompts = [self._prompt(*pair) for pair in zip(hits.tolist(), own.input_tokens.tolist(), strict=True)]
+        whole = (placed.hit_tokens[own.rows] + _HIT_GRAIN // 2) // _HIT_GRAIN * _HIT_GRAIN
+        hits = np.minimum(whole, own.input_tokens - 1)
+        sequences, context, longest = _decoding(own, first_s, last_s, (times_s[1:] + times_s[:-1]) / 2)
+        before = np.searchsorted(times_s, first_s) - 1
+        beside = [_company(int(sequences[at]), int(context[at])) if at >= 0 else _company(0, 0) for at in before]
+        given = zip(hits.tolist(), own.input_tokens.tolist(), beside, strict=True)
+        prompts = [self._prompt(*one) for one in given]
         chunks = np.zeros(len(mine)) if self._apart else np.ceil((own.input_tokens - hits) / self._chunk_tokens)
-        steps = [self._costs.of((), one) if one else np.zeros(len(FACTORS)) for one in contexts]
-        return _Worker(
-            own.rows, first_s, last_s, own.output_tokens - 1, times_s, np.reshape(steps, (-1, len(FACTORS))),
-            np.array(prompts), chunks,
-        )  # fmt: skip
+        steps = self._costs.decodes(sequences, context, longest)
+        return _Worker(own.rows, first_s, last_s, own.output_tokens - 1, times_s, steps, np.array(prompts), chunks)
 
     @property
     def _apart(self) -> bool:
@@ -162,17 +174,18 @@ class Neighbours:
     def _chunk_tokens(self) -> int:
         return self._engine.chunk_tokens if self._engine.chunked_prefill else int(np.iinfo(np.int64).max)
 
-    def _prompt(self, cached: int, tokens: int) -> F8:
-        """``w`` of one prompt by FACTORS: beside one decode, or alone where prompts are apart."""
-        if (cached, tokens) not in self._prompts:
-            beside = () if self._apart else (tokens,)
+    def _prompt(self, cached: int, tokens: int, company: tuple[int, int]) -> F8:
+        """``w`` of one prompt by FACTORS, beside a company of decodes, or alone where prompts are apart."""
+        key = (cached, tokens, (0, 0) if self._apart else company)
+        if key not in self._prompts:
+            decoding, read = key[2]
+            beside = [read] * decoding
+            without = self._costs.of((), beside) if beside else np.zeros(len(FACTORS))
             total = np.zeros(len(FACTORS))
             for start in range(cached, tokens, self._chunk_tokens):
-                total += self._costs.of(((min(self._chunk_tokens, tokens - start), start),), beside)
-                if beside:
-                    total -= self._costs.of((), beside)
-            self._prompts[cached, tokens] = total
-        return self._prompts[cached, tokens]
+                total += self._costs.of(((min(self._chunk_tokens, tokens - start), start),), beside) - without
+            self._prompts[key] = total
+        return self._prompts[key]
 
 
 class _Parts:
@@ -182,14 +195,30 @@ class _Parts:
         self._plain = seconds
         self._doubled = [corrected_seconds(seconds, CorrectionSpec(**{name: 2.0})) for name in FACTORS]
 
+    def decodes(self, sequences: I8, context: I8, longest: I8) -> F8:
+        """Of steps that decode alone, shape (K, 3); see ``latency.decode_steps``."""
+        whole = decode_steps_seconds(self._plain, sequences, context, longest)
+        doubled = [decode_steps_seconds(one, sequences, context, longest) for one in self._doubled]
+        return np.stack([one - whole for one in doubled], axis=-1)
+
     def of(self, chunks: Sequence[tuple[int, int]], decodes: Sequence[int]) -> F8:
         """Shape (3,); see ``latency.step_cost.step_seconds``."""
         whole = step_seconds(self._plain, chunks, decodes)
         return np.array([step_seconds(doubled, chunks, decodes) - whole for doubled in self._doubled])
 
 
-def _contexts(own: PerRequest, first_s: F8, last_s: F8, at_s: float) -> list[int]:
-    """Tokens that each request reads that decodes then; those between its first and its last are made evenly."""
-    now = np.flatnonzero((first_s <= at_s) & (last_s > at_s))
-    made = (at_s - first_s[now]) / (last_s[now] - first_s[now]) * (own.output_tokens[now] - 1)
-    return [int(context) for context in own.input_tokens[now] + 1 + made.astype(np.int64)]
+def _company(decoding: int, context: int) -> tuple[int, int]:
+    """How many requests decode beside a prompt, at least one, and tokens that each reads; in whole grains."""
+    decoding = max(decoding - decoding % _COMPANY_GRAIN, 1)
+    return decoding, max(context // decoding // _READ_GRAIN, 1) * _READ_GRAIN
+
+
+def _decoding(own: PerRequest, first_s: F8, last_s: F8, at_s: F8) -> tuple[I8, I8, I8]:
+    """At each time: how many requests decode, tokens that they read in all, most that one reads; shape (K,) each.
+
+    Tokens between a request's first and its last are made evenly.
+    """
+    now = (first_s <= at_s[:, None]) & (last_s > at_s[:, None])
+    share = (at_s[:, None] - first_s) / np.maximum(last_s - first_s, 1e-12)
+    read = np.where(now, (own.input_tokens + 1 + share * (own.output_tokens - 1)).astype(np.int64), 0)
+    return now.sum(axis=1), read.sum(axis=1), read.max(axis=1, initial=0)

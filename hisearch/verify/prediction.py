@@ -126,15 +126,20 @@ class Predictor:
     def luck(self, correction: Correction) -> float:
         """Mean difference of step times, without sign, that comes of not knowing which prompts have lost their hits.
 
-        Of two simulations that differ in nothing else, one taken as the measurement; 0 where none has lost any.
+        Of two simulations that differ in nothing else, one taken as the measurement: beyond what is left where its own
+        neighbours are known. 0 where none has lost any.
         """
         placed = self(correction).placed
         if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
             return 0.0
         if correction not in self._luck:
-            other = replace(self._predict(correction, 1).requests, start_s=self._arrivals_s[0])
-            _, apart = Neighbours(other, self._plan).differences(placed, correction.factors)
-            self._luck[correction] = float(np.abs(apart).mean()) if len(apart) else 0.0
+            other = self._predict(correction, 1)
+            counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
+            errors = [
+                float(np.abs(counted.differences(one, correction.factors)[1]).mean())
+                for one in (placed, other.placed) if one is not None
+            ]  # fmt: skip
+            self._luck[correction] = max(errors[0] - errors[-1], 0.0)
         return self._luck[correction]
 
     def _predict(self, correction: Correction, choice: int = 0) -> Prediction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,21 @@ def test_every_term_is_recovered(
     }  # fmt: skip
     for term in terms:
         assert getattr(diagnosis.correction, term) == pytest.approx(expected[term], rel=rel)
+
+
+def test_near_saturation_a_slow_decode_is_no_lost_hits(result: StudyResult, tmp_path: Path) -> None:
+    """Times in the file are a client's, up to 5 ms from those at which requests arrived: queues then differ by luck."""
+    replay, _, _ = measure(result)
+    late_s = np.random.default_rng(11).uniform(0.0, 0.005, len(replay))
+    _, _, table = measure(result, factors=CorrectionSpec(decode=1.25), arrival_s=replay.arrival_s + late_s)
+    shown = replace(table, arrival_s=replay.arrival_s)
+    diagnosis = verify_run(result, [write_guidellm(tmp_path / "g.json", shown)]).diagnosis
+    assert diagnosis.terms[0] == "decode"
+    assert diagnosis.correction.decode == pytest.approx(1.25, rel=0.05)
+    assert diagnosis.correction.hits_lost == 0.0
+    assert diagnosis.steps_before is not None
+    assert diagnosis.steps_after is not None
+    assert diagnosis.steps_after < 0.4 * diagnosis.steps_before
 
 
 def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResult, tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Step times told from measured requests and their neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.api.study import StudyResult, load_study
+from hisearch.latency.costs import StepCosts
+from hisearch.latency.decode_steps import decode_steps_seconds
+from hisearch.latency.step_cost import step_seconds
+from hisearch.specs.profile import CorrectionSpec
+from hisearch.verify.measured import PerRequest
+from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed
+from tests.kernels.systems import LAW, rugged_costs
+from tests.verify.documents import STUDY, measure
+
+TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    folder = tmp_path_factory.mktemp("neighbours")
+    (folder / "study.yaml").write_text(STUDY)
+    return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
+
+
+@given(TABLES, st.lists(st.lists(st.integers(1, 200_000), max_size=40), min_size=1, max_size=8))
+def test_many_decode_steps_cost_what_each_does(costs: StepCosts, batches: list[list[int]]) -> None:
+    sequences = np.array([len(batch) for batch in batches])
+    context = np.array([sum(batch) for batch in batches])
+    longest = np.array([max(batch, default=0) for batch in batches])
+    expected = [step_seconds(costs, (), batch) if batch else 0.0 for batch in batches]
+    np.testing.assert_allclose(decode_steps_seconds(costs, sequences, context, longest), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        CorrectionSpec(),
+        CorrectionSpec(decode=1.25),
+        CorrectionSpec(decode=1.5),
+        CorrectionSpec(prefill=1.3),
+        CorrectionSpec(host=5.0),
+        CorrectionSpec(prefill=1.4, decode=0.8),
+    ],
+)
+def test_the_true_factors_count_as_many_steps_as_tokens(result: StudyResult, factors: CorrectionSpec) -> None:
+    """Whatever the queues, and with no simulation but where requests were served."""
+    assert result.recommendation is not None
+    _, times, table = measure(result, factors=factors)
+    requests = PerRequest(
+        np.arange(len(times)), times, table.ttft_s, table.e2e_s, table.input_tokens, table.output_tokens
+    )
+    placed = Placed(table.worker, table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens)
+    counted = Neighbours(requests, result.simulation.plan(result.recommendation.trial.deployment.pool))
+    rows, apart = counted.differences(placed, factors)
+    assert set(rows.tolist()) == set(np.flatnonzero(table.output_tokens - 1 >= FEWEST_GAPS).tolist())
+    right = np.abs(apart).mean()
+    assert right < 0.03
+    if factors != CorrectionSpec():
+        _, unchanged = counted.differences(placed, CorrectionSpec())
+        assert np.abs(unchanged).mean() > 2 * right
+
+
+def test_times_are_needed(result: StudyResult) -> None:
+    assert result.recommendation is not None
+    plan = result.simulation.plan(result.recommendation.trial.deployment.pool)
+    ones = np.ones(3)
+    with pytest.raises(ValueError, match="when requests were sent is not known"):
+        Neighbours(PerRequest(np.arange(3), None, ones, ones, np.arange(3), np.arange(3)), plan)
