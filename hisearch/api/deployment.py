@@ -16,6 +16,7 @@ from hisearch.api.by_model import ModelShare, model_shares
 from hisearch.api.tiers import series_of, tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
+from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import check_to_dict
@@ -314,9 +315,8 @@ def simulate_deployment(
         catalogue: where names are looked up; the working directory and what ships where None.
 
     Raises:
-        SpecError, TraceError: with file, line and key.
+        SpecError, TraceError: with file, line and key; a model that cannot be split so is among them.
         DoesNotFit: the model leaves no room for KV; says how many bytes are short.
-        InvalidParallelism: the model cannot be split so.
         ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` for a deployment that is resolved
             already.
     """
@@ -411,7 +411,7 @@ def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:
 
 @contextmanager
 def _refusals(resolved: ResolvedDeployment, index: int) -> Iterator[None]:
-    """Say where in the deployment's file a refused tier, or a refused device, stands."""
+    """Say where in the deployment's file a refused tier, device or split stands."""
     try:
         yield
     except TierRefused as refused:
@@ -419,3 +419,5 @@ def _refusals(resolved: ResolvedDeployment, index: int) -> Iterator[None]:
         raise resolved.document.error(f"spec.pools.{index}.{problem.key}", problem.message) from None
     except DevicesRefused as error:
         raise resolved.document.error(f"spec.pools.{index}.{error.key}", error.message) from None
+    except InvalidParallelism as split:
+        raise resolved.document.error(f"spec.pools.{index}.{split.key}", str(split)) from None

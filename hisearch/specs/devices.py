@@ -147,13 +147,18 @@ class ExpertRoutingSpec(Strict):
     )
     exponent: NonNegative = Field(1.0, description="zipf.")
     weights: list[NonNegative] = Field(default_factory=list, description="histogram: of each expert, in any unit.")
+    layers: list[list[NonNegative]] = Field(
+        default_factory=list, description="histogram, in place of weights: those of every layer that has experts."
+    )
     seed: Seed = Field(0, description="Of the draws by which the busiest rank is found.")
 
     @model_validator(mode="after")
     def _check(self) -> ExpertRoutingSpec:
-        if (self.kind == "histogram") != bool(self.weights):
-            raise KeyedError(("weights",), "go with kind histogram, and only with it")
-        if self.weights and sum(1 for weight in self.weights if weight > 0) == 0:
+        if self.weights and self.layers:
+            raise KeyedError(("layers",), "go in place of weights: give one of the two")
+        if (self.kind == "histogram") != bool(self.weights or self.layers):
+            raise KeyedError(("weights",), "go with kind histogram, and only with it; so do layers")
+        if self.weights and not any(self.weights):
             raise KeyedError(("weights",), "needs one above 0")
         return self
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.deployment import plan_deployment
+from hisearch.api.deployment import plan_deployment, plan_pool
 from hisearch.search.deployments import describe, devices_in_words
 from hisearch.specs.catalogue import Catalogue, shipped_root
 from hisearch.specs.errors import SpecError
@@ -89,3 +89,15 @@ def test_workers_with_and_without_devices_are_priced_alike(tmp_path):
 def test_a_space_of_devices_is_looked_up():
     study = load_study("pim-cxl-or-gpu", [], Catalogue(shipped_root()))
     assert set(study.hardware.device_specs) == {"hbm2-pim", "lpddr5-pim", "cxl2-memory"}
+
+
+def test_experts_that_do_not_divide_are_refused_by_key(tmp_path):
+    path = tmp_path / "deployment.yaml"
+    path.write_text(
+        "apiVersion: hisearch/v1\nkind: Deployment\nmetadata: {name: experts}\nspec:\n  model: mixtral-8x7b\n"
+        "  pools:\n    - accelerator: h100-sxm\n      tensor_parallel: 16\n      expert_parallel: 16\n"
+        "      engine: {name: vllm}\n      devices: {experts: {}}\n"
+    )
+    with pytest.raises(SpecError, match="expert_parallel 16 does not divide experts 8") as error:
+        plan_pool(load_deployment(path, catalogue=Catalogue(shipped_root())), 0)
+    assert (error.value.key, error.value.line) == ("spec.pools.0.expert_parallel", 9)

@@ -194,6 +194,9 @@ def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> Ex
         return None
     if model.moe is None:
         raise DevicesRefused("experts", f"{model.huggingface_id} has no experts")
+    stated, layers = len(spec.experts.routing.layers), moe_layers(model)
+    if stated not in {0, layers}:
+        raise DevicesRefused("experts.routing.layers", f"has {stated} entries for {layers} layers with experts")
     loads = ExpertLoads(spec.experts, model.moe.experts, model.moe.experts_per_token, split.expert, model.hidden_size)
     held = max(len(rank) for rank in loads.dealt)
     offload = spec.experts.offload

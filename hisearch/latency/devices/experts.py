@@ -11,6 +11,7 @@ Notation (of one layer)
 Choices of weights w_e without repetition have pi_e = 1 - exp(-x w_e), with x such that they add up to k (successive
 sampling as a race of exponential clocks, exact for many experts). The busiest rank, and the experts that it needs, are
 means over ``DRAWS`` seeded draws of independent binomial counts; copies of an expert share its tokens evenly.
+Where each layer has a histogram of its own, loads and misses are the mean layer's, and experts are dealt by layer.
 
 A step first runs the experts that are there, then those it fetches. Misses of a step, with Che's approximation (Che et
 al., "Hierarchical web caching systems", 2002; Martina et al., "A unified approach to the performance analysis of
@@ -23,7 +24,7 @@ caching systems", 2014), t such that the expected number of resident experts is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -139,8 +140,20 @@ class ExpertLoads:
     hidden: int = 0
 
     @cached_property
+    def by_layer(self) -> list[ExpertLoads]:
+        """Loads of every layer with experts, where they are stated one by one; none where all are alike."""
+        routing = self.spec.routing
+        found = []
+        for index, weights in enumerate(routing.layers):
+            one = routing.model_copy(update={"weights": weights, "layers": [], "seed": routing.seed + index})
+            found.append(replace(self, spec=self.spec.model_copy(update={"routing": one})))
+        return found
+
+    @cached_property
     def probabilities(self) -> F8:
-        """Pi."""
+        """Pi; of the first layer where they differ."""
+        if self.by_layer:
+            return self.by_layer[0].probabilities
         return choice_probabilities(self.spec.routing, self.experts, self.per_token)
 
     @cached_property
@@ -161,6 +174,9 @@ class ExpertLoads:
 
     def busiest(self, tokens: F8) -> tuple[F8, F8]:
         """(tokens' choices, experts needed) of the busiest rank, for each entry of ``tokens``."""
+        if self.by_layer:
+            picks, active = np.mean([layer.busiest(tokens) for layer in self.by_layer], axis=0)
+            return picks, active
         if self.even:
             picks = tokens * self.per_token / self.ranks
             return picks, np.minimum(picks, self.experts / self.ranks)
@@ -195,7 +211,9 @@ class ExpertLoads:
     def _missed(self) -> Curve:
         offload = self.spec.offload
         assert offload is not None
-        if self.even:
+        if self.by_layer:
+            found = np.mean([layer._missed(KNOTS) for layer in self.by_layer], axis=0)
+        elif self.even:
             # In turn: those that a step needs were used longest ago, so that only the static choice has hits.
             active = np.minimum(KNOTS * self.per_token, self.experts) / self.ranks
             places_of_rank = self.experts / self.ranks
@@ -250,6 +268,9 @@ class ExpertLoads:
 
     def _hot(self, tokens: F8, resident: int) -> tuple[F8, F8]:
         """Shares of choices and of needed experts that fall on the most popular ``resident`` of each rank."""
+        if self.by_layer:
+            choices, needs = np.mean([layer._hot(tokens, resident) for layer in self.by_layer], axis=0)
+            return choices, needs
         count = min(resident * self.ranks, self.experts)
         order = np.argsort(-self.probabilities, kind="stable")
         hot = order[:count]

@@ -154,3 +154,42 @@ def test_what_is_refused():
         worker(experts={"offload": {"device": "accelerator", "resident": 1}})
     with pytest.raises(DevicesRefused, match="has no experts"):
         compiled(LLAMA_8B, H100, VLLM, worker(experts={}))
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_layers_of_their_own_are_the_mean_of_layers_alone(ranks):
+    """Loads, needs and misses of a layer are those of its histogram; alike layers are one histogram for all."""
+    rng = np.random.default_rng(5)
+    layers = [list(map(float, rng.exponential(size=32))) for _ in range(3)]
+    offload = {"device": "far", "resident": 32 // ranks // 2}
+    tokens = np.array([1.0, 20.0, 300.0])
+
+    def loads(**histogram):
+        spec = ExpertsSpec.model_validate({"routing": {"kind": "histogram", **histogram}, "offload": offload})
+        return ExpertLoads(spec, 32, 4, ranks)
+
+    together, alone = loads(layers=layers), [loads(weights=weights, seed=i) for i, weights in enumerate(layers)]
+    for index in (0, 1):
+        np.testing.assert_allclose(
+            together.busiest(tokens)[index], np.mean([one.busiest(tokens)[index] for one in alone], axis=0)
+        )
+    rate = 1.0 - np.mean([one._missed(tokens) for one in alone], axis=0) / together.busiest(tokens)[1]
+    np.testing.assert_allclose(together.hit_rate(tokens), np.maximum(rate, 0.0), atol=1e-9)
+    if ranks == 1:
+        alike = loads(layers=[layers[0]] * 3)
+        np.testing.assert_allclose(alike.busiest(tokens), alone[0].busiest(tokens))
+
+
+def test_histograms_of_layers_are_of_all_layers():
+    def block(count):
+        return worker(experts={"routing": {"kind": "histogram", "layers": [[1.0] * 128] * count}})
+
+    law = compose(block(48), QWEN3_30B_A3B, H100, ROOFLINE, Parallelism(), None, "bf16")
+    assert len(law.expert_loads.by_layer) == 48
+    with pytest.raises(DevicesRefused, match=r"experts\.routing\.layers: has 3 entries for 48 layers with experts"):
+        compose(block(3), QWEN3_30B_A3B, H100, ROOFLINE, Parallelism(), None, "bf16")
+    with pytest.raises(ValidationError, match="give one of the two"):
+        ExpertRoutingSpec(kind="histogram", weights=[1.0], layers=[[1.0]])
+    short = worker(experts={"routing": {"kind": "histogram", "layers": [[1.0, 2.0]] * 48}})
+    with pytest.raises(DevicesRefused, match=r"experts\.routing\.weights: has 2 entries for 128 experts"):
+        compose(short, QWEN3_30B_A3B, H100, ROOFLINE, Parallelism(), None, "bf16")
