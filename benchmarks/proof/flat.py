@@ -209,4 +209,4 @@ FLAT: dict[str, Callable[[Table, int, int], list[Trial]]] = {
 }
 
 #: Where a method's curve ends before the others': TPE takes a tenth of a second a proposal, and longer with each trial.
-MOST_SIMULATIONS = {"TPE": 600}
+MOST_SIMULATIONS = {"TPE": 300}

@@ -219,7 +219,7 @@ class _Course:
         without: Collection[str] = (),
     ) -> None:
         self._without = without
-        self._front_ended = "front" in without
+        self._front_ended_at: tuple[int, ...] = ()
         self.cache_ended, self.cache_begun = True, False
         self.cache_bases: list[DeploymentSpec] = []
         self._problem, self._execution, self._ledger, self._checkpoint = problem, execution, ledger, checkpoint
@@ -309,8 +309,17 @@ class _Course:
         self._frontiers += 1
         ledger.progress.started(_titled("4 front", self._frontiers), max(until - ledger.simulations, 0))
         self._frontier.widen(ledger, until)
-        self._front_ended = ledger.simulations < until
+        self._front_ended_at = self._front_numbers() if ledger.simulations < until else ()
         self._end_stage()
+
+    @property
+    def _front_ended(self) -> bool:
+        """True where the front was widened until nothing more was expected, and has not moved since."""
+        ended_at = self._front_ended_at
+        return "front" in self._without or (bool(ended_at) and ended_at == self._front_numbers())
+
+    def _front_numbers(self) -> tuple[int, ...]:
+        return tuple(trial.number for trial in front(self._ledger.considered, self._problem.objectives))
 
     def _compare(self, until: int) -> None:
         """Alternatives on other hardware and engines, then the recommendation's neighbours, until neither moves it."""

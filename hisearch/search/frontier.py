@@ -150,9 +150,12 @@ class Frontier:
         found = minimised(front, self._problem.objectives)
         predicted = self._beliefs.predict(rows)
         means, likely = self._beliefs.outcomes({name: mean[:, None] for name, (mean, _) in predicted.items()}, usd)
-        low, high = _extent(found, means[likely[:, 0], 0])
         hopes = {name: (mean - _HOPE * deviation)[:, None] for name, (mean, deviation) in predicted.items()}
-        first = hits(*self._beliefs.outcomes(hopes, usd), Box.beyond(found, low, high, _FIRST_POINTS))
+        hoped, hopeful = self._beliefs.outcomes(hopes, usd)
+        # Where no neighbour is likely to serve, the box holds those that may: it would end at the front's own corner.
+        within = means[likely[:, 0], 0] if likely.any() else hoped[hopeful[:, 0], 0]
+        low, high = _extent(found, within)
+        first = hits(hoped, hopeful, Box.beyond(found, low, high, _FIRST_POINTS))
         close = np.argsort(-first.sum(axis=1), kind="stable")[:_CLOSE]
         random = np.random.default_rng([self._problem.seed, STAGE, len(trials)])
         drawn = self._beliefs.outcomes(self._beliefs.draw(rows[close], random, _DRAWS), usd[close])

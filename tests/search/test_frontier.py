@@ -1,0 +1,74 @@
+"""The front, widened: what it starts from, when it ends, and what it is asked of others' deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hisearch.search.deployments import deployment_of, router_arms
+from hisearch.search.driver import _Course, _known_workers
+from hisearch.search.frontier import LEAST_TRIALS, Frontier
+from hisearch.search.job import Job
+from hisearch.search.ledger import Ledger
+from hisearch.search.pareto import front
+from hisearch.search.problem import Problem
+from hisearch.search.screening import screen
+from hisearch.specs.deployment import DeploymentSpec
+from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem
+
+
+def simulated(problem: Problem, deployments: Sequence[DeploymentSpec]) -> Ledger:
+    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
+    ledger.run([Job(1, deployment, {}) for deployment in deployments])
+    return ledger
+
+
+def frontier_of(problem: Problem) -> Frontier:
+    return Frontier(problem, _known_workers(screen(problem, 40)))
+
+
+def sized(kind: str, counts: Sequence[int]) -> list[DeploymentSpec]:
+    """So many replicas of a worker of stage 1."""
+    problem = make_problem()
+    worker = next(c.pool for c in screen(problem, 40).sized if c.pool.accelerator == kind)
+    router = router_arms(problem.space.routing)[0]
+    return [deployment_of(problem.model, problem.profile, worker, count, router) for count in counts]
+
+
+def test_too_few_trials_leave_nothing_out() -> None:
+    problem = make_problem()
+    ledger = simulated(problem, sized("fast", range(1, LEAST_TRIALS)))
+    asked = sized("fast", [1, 30])
+    assert list(frontier_of(problem).may_serve(ledger.trials, asked)) == asked
+
+
+def test_what_misses_by_far_is_left_out_and_what_serves_is_not() -> None:
+    problem = make_problem()
+    known = [1, 2, 3, 5, 6, 7, 8, 10, 12, 14, 16]
+    ledger = simulated(problem, sized("fast", known))
+    frontier = frontier_of(problem)
+    kept = frontier.may_serve(ledger.trials, sized("fast", [1, 2, 4, 9, 11, 13]))
+    replicas = [one.pool.replicas for one in kept]
+    truth = {
+        trial.deployment.pool.replicas: trial.feasible
+        for trial in simulated(problem, sized("fast", range(1, 17))).trials
+    }
+    assert not truth[1]
+    assert 1 not in replicas
+    assert [count for count in (4, 9, 11, 13) if truth[count] and count not in replicas] == []
+
+
+def test_a_front_that_moves_after_it_ended_is_widened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = make_problem(simulations=80)
+    ledger = simulated(problem, sized("fast", [6, 8]))
+    course = _Course(problem, screen(problem, 40), ledger, lambda _: None)
+    monkeypatch.setattr(Frontier, "widen", lambda *_: None)  # nothing is expected of any neighbour
+    course._widen(40)
+    assert course._front_ended
+    ledger.run([Job(1, *sized("fast", [1]))])  # off the front: all is as it was
+    assert course._front_ended
+    before = {trial.number for trial in front(ledger.trials, OBJECTIVES)}
+    ledger.run([Job(1, *sized("fast", [12]))])
+    assert {trial.number for trial in front(ledger.trials, OBJECTIVES)} != before
+    assert not course._front_ended
