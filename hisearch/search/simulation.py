@@ -18,6 +18,7 @@ from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
+from hisearch.score.terms import worst_margin
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.society import Society
 from hisearch.simulate.fleet import FleetPlan
@@ -185,22 +186,28 @@ class Simulation:
             ValueError: the deployment cannot be built or simulated.
         """
         found = self._evaluate_once(job)
-        if not self._world.capacity or job.slice_fraction != 1.0 or job.load != 1.0:
+        if not self._world.capacity or job.load != 1.0:
             return found
+        if job.slice_fraction != 1.0:
+            return replace(found, metrics=found.metrics | self._at_most(found.metrics, _room_for_load(found)))
 
         def score_at(load: float) -> Score:
             other = found if load == 1.0 else self._evaluate_once(replace(job, load=load))
             return Score(other.metrics, other.slo, other.feasible)
 
         most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD)
-        metrics = found.metrics | {
-            "capacity_load": most.load,
+        metrics = self._at_most(found.metrics, most.load) | {
             "capacity_goodput_rps": most.goodput_rps,
             "capacity_missed_load": most.infeasible_load,
         }
-        if self._world.society is not None:
-            metrics |= self._world.society.figures(metrics)
-        return replace(found, metrics=metrics, simulations=most.simulations)
+        return replace(found, metrics=found.metrics | metrics, simulations=most.simulations)
+
+    def _at_most(self, metrics: Mapping[str, float], load: float) -> dict[str, float]:
+        """What follows from the largest load that a deployment of these figures carries."""
+        found = {"capacity_load": load}
+        if self._world.society is None:
+            return found
+        return found | self._world.society.figures({**metrics, **found})
 
     def _evaluate_once(self, job: Job) -> Evaluation:
         trace, load = self._traffic(job)
@@ -349,6 +356,11 @@ class Simulation:
         except KeyError:
             known = ", ".join(sorted(self._world.accelerators))
             raise ValueError(f"no accelerator named '{pool.accelerator}'; known: {known}") from None
+
+
+def _room_for_load(found: Evaluation) -> float:
+    """Stands for the capacity of a slice, which only ranks: by how much latencies may grow before a term is missed."""
+    return min(1.0 / max(1.0 - worst_margin(found.slo), 1.0 / MOST_LOAD), MOST_LOAD)
 
 
 class _Memo(Generic[_Value]):

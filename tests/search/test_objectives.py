@@ -22,6 +22,8 @@ from hisearch.search.problem import Problem
 from hisearch.search.simulation import MOST_LOAD, Simulation
 from hisearch.specs.errors import SpecError
 from hisearch.specs.study import BudgetSpec, LimitSpec
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.generators import generate_agents, resized
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +180,7 @@ spec:
         ({"goodput": {}}, "spec.limits.goodput", "needs one of at_most and at_least"),
         ({"accelerators": {"at_most": 4, "at_least": 2}}, "spec.limits.accelerators", "needs one of"),
         ({"capacity": {"at_least": 1.3}}, "spec.limits.capacity", "workload: {load: 1.3}"),
+        ({"usd_per_agent_hour": {"at_most": 1.0}}, "spec.limits.usd_per_agent_hour", "a larger society"),
         ({"mean_w": {"at_most": 0}}, "spec.limits.mean_w.at_most", "greater than 0"),
     ],
 )
@@ -236,6 +239,91 @@ def test_capacity_is_refused_where_there_is_no_load_to_scale(tmp_path: Path) -> 
     study = load_study(path)
     with pytest.raises(SpecError, match=r"objectives.*no load to scale"):
         study.run(workers=1, run_dir=tmp_path / "run")
+
+
+SOCIETY = """\
+apiVersion: hisearch/v1
+kind: Study
+metadata: {name: society}
+spec:
+  model: qwen2.5-7b
+  workload:
+    trace:
+      agents:
+        kind: %s
+        agents: 40
+        calls: 240
+        history_cap_tokens: 512
+        summary_tokens: 64
+        new_input: {distribution: constant, scale_tokens: 60}
+        output: {distribution: constant, scale_tokens: 20}
+        graph: {model: small_world}
+  slo: {terms: [{metric: e2e_s, percentile: 99, at_most_s: 1.5}]}
+  space:
+    execution: {accelerators: [h100-sxm], engines: [sglang], chunk_tokens: [8192], max_accelerators: 1}
+    routing: {policies: [round_robin], extra_replicas: [0]}
+    cache:
+      memory_fraction: [0.9, 0.9]
+      tiers: []
+      agents: {policies: [lru, distance], slots: [8], adapters: {rank: 16}}
+    profile: roofline
+  objectives: [agents_per_accelerator, usd_per_agent_hour]
+  budget: {simulations: 60}
+"""
+
+
+def society_study(folder: Path, kind: str = "independent") -> Path:
+    path = folder / "society.yaml"
+    path.write_text(SOCIETY % kind)
+    return path
+
+
+def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_slo(tmp_path: Path) -> None:
+    study = load_study(society_study(tmp_path))
+    result = study.run(workers=1, run_dir=tmp_path / "run")
+    assert result.recommendation is not None
+    best = result.recommendation.trial
+    world = study.world()
+    assert world.society is not None
+
+    def score_at(agents: int) -> Score:
+        """By hand: the same society with so many agents, on the same deployment."""
+        spec = resized(world.society.spec, agents)
+        trace = compile_trace(generate_agents(spec, seed=0), "society")
+        found = Simulation(dataclasses.replace(world, trace=trace, capacity=False, society=None)).evaluate(
+            Job(2, best.deployment)
+        )
+        return Score(found.metrics, found.slo, found.feasible)
+
+    most = int(best.metrics["agents"])
+    assert most >= 40
+    assert score_at(most).feasible
+    assert not score_at(round(40 * best.metrics["capacity_missed_load"])).feasible
+    assert best.metrics["agents_per_accelerator"] == most / best.metrics["accelerators"]
+    assert best.metrics["usd_per_agent_hour"] == pytest.approx(best.metrics["usd_per_hour"] / most)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Agents per accelerator" in page
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("workload:\n    trace:", "workload:\n    limit: 100\n    trace:"),
+        ("graph: {model: small_world}", "graph: {model: edges, path: edges.txt}"),
+    ],
+)
+def test_agents_are_refused_where_the_society_has_one_size(tmp_path: Path, before: str, after: str) -> None:
+    path = society_study(tmp_path)
+    path.write_text(path.read_text().replace(before, after))
+    (tmp_path / "edges.txt").write_text("0 1\n1 2\n")
+    with pytest.raises(SpecError, match=r"objectives.*needs a workload of section agents"):
+        load_study(path).world()
+
+
+def test_agents_are_refused_for_other_workloads(tmp_path: Path) -> None:
+    study = load_study(study_file(tmp_path, objectives=["usd_per_agent_hour", "usd_per_hour"]))
+    with pytest.raises(SpecError, match=r"usd_per_agent_hour needs a workload of section agents"):
+        study.world()
 
 
 def test_limits_reach_the_simulator_and_the_run_folder(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hisearch.specs.workload import WorkloadSpec
 from hisearch.traces.agents import AT_START, AgentArrays, of_sessions, reordered
 from hisearch.traces.compiler import compile_trace, head
 from hisearch.traces.errors import TraceError
-from hisearch.traces.generators import edge_list, generate_agents
+from hisearch.traces.generators import edge_list, generate_agents, resized
 from hisearch.traces.load import load_workload
 
 KINDS = ("independent", "interaction", "diffusion")
@@ -249,3 +249,22 @@ def test_bad_edge_lists_are_refused_with_their_line(tmp_path, text, line, words)
 def test_contradictions_are_refused(changes, words):
     with pytest.raises(ValidationError, match=words):
         AgentWorkloadSpec(**(BASE | {"kind": "independent"} | changes))
+
+
+@pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
+def test_a_larger_society_lives_as_the_smaller_one_does(kind):
+    spec = AgentWorkloadSpec(**(BASE | {"kind": kind, "agents": 100, "calls": 4000}))
+    small, large = generate_agents(spec), generate_agents(resized(spec, 400))
+    assert len(large) == 4 * len(small)
+    assert len(large.agents.adapter) == 400
+    frames = [len(frames_of(trace)) for trace in (small, large)]
+    assert frames[1] == pytest.approx(frames[0], rel=0.35)
+    assert resized(spec, 100) == spec
+
+
+def test_a_graph_from_a_file_has_one_size(tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("0 1\n")
+    spec = AgentWorkloadSpec(**(BASE | {"kind": "diffusion", "graph": {"model": "edges", "path": str(path)}}))
+    with pytest.raises(ValueError, match="the agents that it has"):
+        resized(spec, 10)

@@ -23,7 +23,8 @@ def resized(spec: AgentWorkloadSpec, agents: int) -> AgentWorkloadSpec:
     changes: dict[str, Any] = {
         "agents": agents,
         "calls": max(round(spec.calls * factor), 1),
-        "seeds": min(max(round(spec.seeds * factor), 1), agents),
         "world": spec.world.model_dump() | {"size_m": spec.world.size_m * math.sqrt(factor)},
     }
+    if spec.kind == "diffusion":
+        changes["seeds"] = min(max(round(spec.seeds * factor), 1), agents)
     return AgentWorkloadSpec.model_validate(spec.model_dump() | changes)
