@@ -189,7 +189,8 @@ def test_pipelines_hand_over_what_they_compute(
         result = simulate_fleet(FleetPlan(tuple(pools), transfer=transfer), compiled(arrays), seed=seed)
     except EngineOutOfMemory:
         # SGLang's slots reserve room for their own requests alone, in whatever pool.
-        assert name == "sglang" and tight
+        assert name == "sglang"
+        assert tight
         reject()
     assert (result.requests.outcome == Outcome.FINISHED).all()
     # Prompts in flight in several lanes may take each other's pages: what is computed again counts again.
