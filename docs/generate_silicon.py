@@ -32,6 +32,7 @@ BEGIN, END = "<!-- silicon: written by docs/generate_silicon.py -->", "<!-- sili
 #: Constants of an engine, with the unit they are shown in.
 CONSTANTS = (
     ("step_s", "step, ms", 1e3),
+    ("layer_s", "layer, µs", 1e6),
     ("per_sequence_s", "sequence, µs", 1e6),
     ("prompt_layer_s", "layer of a step with a prompt, µs", 1e6),
     ("request_s", "front end, ms", 1e3),
@@ -116,7 +117,14 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
         [
             f"{report['priced']:,} of {report['rows']:,} rows are simulated; skipped: {skipped}.",
             errors_table(
-                [report["all"], *report["left_out"].values(), report["dense"], *report["engines"], report["start_up"]]
+                [
+                    report["all"],
+                    *report["left_out"].values(),
+                    report["dense"],
+                    report["undrafted"],
+                    *report["engines"],
+                    report["start_up"],
+                ]
             ),
             *peer(report),
             "By engine, version, GPU and model:",

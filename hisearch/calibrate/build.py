@@ -220,6 +220,10 @@ def _fit_decode(frame: pd.DataFrame, dtype: str, target: Target, source: str) ->
     return families.decode(frame, DTYPE_BYTES[dtype], target.sheet("bf16"), source)
 
 
+def _fit_linear(frame: pd.DataFrame, dtype: str, target: Target, source: str) -> LawTerms:
+    return families.linear(frame, source)
+
+
 _FITS: Mapping[str, Callable[[Any, str, Target, str], LawTerms]] = {
     "gemm": _fit_gemm,
     "prefill_attention": _fit_prefill,
@@ -227,6 +231,7 @@ _FITS: Mapping[str, Callable[[Any, str, Target, str], LawTerms]] = {
     "mla_prefill": _fit_mla_prefill,
     "mla_decode": _fit_decode,
     "moe": _fit_moe,
+    "linear_attention": _fit_linear,
 }
 
 

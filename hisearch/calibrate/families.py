@@ -13,9 +13,10 @@ from hisearch.calibrate.tables import MLA_KEY, MLA_LATENT, MLA_ROTARY
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.formats import GemmFormat
 from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.linear import parallel_s, serial_s
 from hisearch.latency.laws.moe import Experts, moe_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.laws import DecodeTerms, GemmTerms, MoeTerms, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, PrefillTerms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,8 @@ HEAD_DIMS = (64, 128, 256)
 LEAST_HEADS, QUERIES_PER_HEAD = 4, (2, 32)
 LEAST_CHUNK, LEAST_CONTEXT = 16, 64
 MOST_SETS = 32
+#: Tokens of a step of linear attention that count.
+MOST_TOKENS = 65536
 
 #: Knots of the corrections by tokens.
 GEMM_KNOTS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
@@ -65,6 +68,11 @@ _MOE = {
     "permute_bandwidth": Bounds(0.02, 0.6, 50), "route_bandwidth": Bounds(0.02, 2, 100),
     "sharpness": Bounds(1, 3, 32), "spread": Bounds(0.2, 0.8, 1),
     "imbalance": Bounds(1e-3, 0.2, 1),
+}  # fmt: skip
+
+_LINEAR = {
+    "launch_s": Bounds(1e-6, 2e-5, 3e-4), "serial_token_s": Bounds(1e-10, 2e-8, 1e-6),
+    "head_token_s": Bounds(1e-11, 1e-9, 1e-7),
 }  # fmt: skip
 
 
@@ -156,6 +164,21 @@ def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> M
     groups = _groups(frame, "hidden", "width", "experts", "per_token", "sets")
     found = fit(Problem(_MOE, predict, _seconds(frame), groups, tokens, MOE_KNOTS))
     return MoeTerms(**_described(found, source, frame, "tokens", "hidden", "width", "experts", "per_token", "sets"))
+
+
+def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
+    """Coefficients of prompts in linear attention."""
+    total = frame["batch"] * frame["new_tokens"]
+    frame = frame[(frame["new_tokens"] >= LEAST_CHUNK) & (total <= MOST_TOKENS)]
+    batch, new, heads = _floats(frame, "batch", "new_tokens", "value_heads")
+
+    def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
+        terms = LinearTerms.model_construct(**(_BLANK | dict(coefficients)))
+        work = parallel_s(terms, 1.0, heads[at] * batch[at] * new[at])
+        return np.asarray(serial_s(terms, new[at]) + work)
+
+    found = fit(Problem(_LINEAR, predict, _seconds(frame), _groups(frame, "value_heads"), new))
+    return LinearTerms(**_described(found, source, frame, "batch", "new_tokens", "value_heads"))
 
 
 def without_host_bound(frame: pd.DataFrame) -> pd.DataFrame:

@@ -123,7 +123,15 @@ def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Boar
     assumed = {"evidence": "assumed", "error": None}
     families = {
         name: {dtype: terms.model_copy(update=assumed) for dtype, terms in getattr(laws, name).items()}
-        for name in ("gemm", "prefill_attention", "decode_attention", "mla_prefill", "mla_decode", "moe")
+        for name in (
+            "gemm",
+            "prefill_attention",
+            "decode_attention",
+            "mla_prefill",
+            "mla_decode",
+            "moe",
+            "linear_attention",
+        )
     }
     carried: LawsSpec = laws.model_copy(
         update={

@@ -8,6 +8,7 @@ Our own form is a folder with any of these files, as CSV or parquet, one row per
     mla_prefill, mla_decode   as above; of a decode, kv_heads 1 and the latent's width
     moe                dtype, tokens, hidden, width (an expert's, on a rank), per_token, experts, sets, routing (even or
                        skewed)
+    linear_attention   dtype, batch, new_tokens, value_heads (of a rank): prompts, heads of 128 x 128
     collectives        collective (all_reduce, all_gather, reduce_scatter, all_to_all), ranks, payload_bytes
 
 ``dtype`` is bf16, fp8, fp8_block, nvfp4, fp4 or int4; ``source``, where there is one, names the kernel.
@@ -30,6 +31,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mla_prefill": ("kv_dtype", "batch", "new_tokens", "heads", "kv_heads", "head_dim", "value_dim"),
     "mla_decode": ("kv_dtype", "batch", "context_tokens", "heads", "kv_heads", "head_dim"),
     "moe": ("dtype", "tokens", "hidden", "width", "per_token", "experts", "sets", "routing"),
+    "linear_attention": ("dtype", "batch", "new_tokens", "value_heads"),
     "collectives": ("collective", "ranks", "payload_bytes"),
 }
 
@@ -57,6 +59,9 @@ MODELOPT = "modelopt"
 
 #: Nemotron's experts have no gate: one matrix in where the law has two. Their widths and experts per token.
 UNGATED_HIDDEN, UNGATED_TOPK = (2688,), 22
+
+#: Kernel of prompts in linear attention, the convolution before it apart.
+DELTA_RULE = "chunk_gated_delta_rule"
 
 #: Skew of the routing that stands for real routers, of those measured.
 SKEWED = "power_law_1.2"
@@ -107,6 +112,7 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
         "mla_prefill": ("mla", "context_mla_perf", _mla_prefill),
         "mla_decode": ("mla", "generation_mla_perf", _mla_decode),
         "moe": ("moe", "moe_perf", _moe),
+        "linear_attention": ("linear_attention", "gdn_perf", _linear),
     }
     frames, sources = {}, {}
     if engine in PREFILLS_IN_LATENT_SPACE:
@@ -239,6 +245,12 @@ def _moe(frame: pd.DataFrame) -> pd.DataFrame:
         "moe_ep_size": "sets",
     })  # fmt: skip
     return frame[[*COLUMNS["moe"], "latency_s", "source"]]
+
+
+def _linear(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = frame[(frame["phase"] == "context") & frame["source"].str.contains(DELTA_RULE)]
+    frame = frame.rename(columns={"batch_size": "batch", "seq_len": "new_tokens", "num_v_heads": "value_heads"})
+    return frame.assign(dtype="bf16")[[*COLUMNS["linear_attention"], "latency_s", "source"]]
 
 
 def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:

@@ -21,7 +21,7 @@ def show(report: SiliconReport) -> None:
         f"{report.file}: {counted(report.rows, 'row')}, {report.priced:,} simulated with the profile {report.profile}",
         bold=True,
     )
-    overall = [report.all, *report.left_out.values(), report.dense, *report.engines]
+    overall = [report.all, *report.left_out.values(), report.dense, report.undrafted, *report.engines]
     if report.start_up.n:
         overall.append(report.start_up)
     if report.apart.n:

@@ -8,6 +8,11 @@ from hisearch.latency.costs import StepCosts, tokens_knot
 from hisearch.specs.profile import HostTimes
 
 
+def step_host_s(times: HostTimes, layers: int) -> float:
+    """Seconds of every step of a model of ``layers`` layers, whatever is in it."""
+    return times.step_s + layers * times.layer_s
+
+
 def with_host_times(device: StepCosts, times: HostTimes, layers: int) -> StepCosts:
     """Costs of a device that waits for nobody, with an engine's host work.
 
@@ -21,4 +26,4 @@ def with_host_times(device: StepCosts, times: HostTimes, layers: int) -> StepCos
         new = np.maximum([tokens_knot(i) for i in range(rate.shape[0])], 1)[:, None].astype(np.float64)
         cached = np.array([tokens_knot(j) for j in range(rate.shape[1])], np.float64)[None, :]
         rate = rate + layers * times.prompt_layer_s / (new * (cached + (new + 1.0) / 2.0))
-    return device._replace(host_s=times.step_s, host_per_sequence_s=times.per_sequence_s, chunk_rate=rate)
+    return device._replace(host_s=step_host_s(times, layers), host_per_sequence_s=times.per_sequence_s, chunk_rate=rate)

@@ -130,6 +130,14 @@ class MoeTerms(LawTerms):
     correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log tokens.")
 
 
+class LinearTerms(LawTerms):
+    """Prompts in linear attention: the chunked gated delta rule of one layer, heads of 128 x 128."""
+
+    launch_s: NonNegative = Field(description="All kernels of the layer.")
+    serial_token_s: NonNegative = Field(description="Per token of the longest prompt: its chunks follow each other.")
+    head_token_s: NonNegative = Field(description="Per token of the step and value head of a rank.")
+
+
 class CollectiveCurve(Strict):
     """Seconds of a collective by size, straight between knots in both logarithms; the last slope goes on."""
 
@@ -171,4 +179,5 @@ class LawsSpec(Strict):
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     moe: dict[str, MoeTerms] = Field(default_factory=dict, description="By format of the weights.")
+    linear_attention: dict[str, LinearTerms] = Field(default_factory=dict, description="By format of the activations.")
     collectives: CollectiveCurves | None = Field(None, description="None where a host has one accelerator.")

@@ -23,6 +23,11 @@ class HostTimes(Strict):
     """Host work of an engine: what a step waits for, and what a prompt passes on its way to the scheduler."""
 
     step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
+    layer_s: NonNegative = Field(
+        0.0,
+        description="Per layer of any step, beyond its operators: gaps between kernels inside a CUDA graph, and small "
+        "kernels that no law knows.",
+    )
     per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
     prompt_layer_s: NonNegative = Field(
         0.0,

@@ -79,6 +79,16 @@ def attention_frames() -> dict[str, pd.DataFrame]:
     return {"prefill_attention": pd.DataFrame(prefill), "decode_attention": pd.DataFrame(decode)}
 
 
+def linear_frame() -> pd.DataFrame:
+    """25 us, 20 ns a token of a prompt, 2 ns a token and head."""
+    rows = pd.DataFrame(
+        itertools.product((1, 4, 16), (64, 512, 2048, 4096), (4, 8, 16, 64)),
+        columns=["batch", "new_tokens", "value_heads"],
+    )
+    work_s = 2e-9 * rows["batch"] * rows["new_tokens"] * rows["value_heads"]
+    return rows.assign(dtype="bf16", latency_s=25e-6 + 20e-9 * rows["new_tokens"] + work_s)
+
+
 def collectives_frame() -> pd.DataFrame:
     sizes = 256.0 * 2.0 ** np.arange(20)
     seconds = 5e-6 + sizes / 200e9
@@ -93,6 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, frame in attention_frames().items():
         frame.to_parquet(path / f"{name}.parquet")
     collectives_frame().to_csv(path / "collectives.csv", index=False)
+    linear_frame().to_csv(path / "linear_attention.csv", index=False)
     return path
 
 
@@ -112,6 +123,9 @@ def test_laws_of_one_s_own_tables_are_found_again(profile: LatencyProfileSpec) -
         assert terms.error.median < 0.05
     assert laws.gemm["bf16"].bandwidth == pytest.approx(0.8, rel=0.05)
     assert laws.decode_attention["bf16"].bandwidth == pytest.approx(0.85, rel=0.1)
+    linear = laws.linear_attention["bf16"]
+    made = (25e-6, 20e-9, 2e-9)
+    assert (linear.launch_s, linear.serial_token_s, linear.head_token_s) == pytest.approx(made, rel=0.02)
     assert laws.gemm["bf16"].ranges["n"] == (256.0, 16384.0)
     assert laws.engine_version == profile.engines["vllm"].version == "1.2"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
 from hisearch.latency.memory import plan_memory
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import (
@@ -12,10 +13,12 @@ from hisearch.latency.parameters import (
     parameter_count,
     state_bytes_per_sequence_per_rank,
 )
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism, shard
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.parallelism import Parallelism
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,24 @@ def test_without_linear_layers_nothing_changes() -> None:
 def test_what_makes_no_hybrid_is_refused(hybrid: ModelSpec, changes: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ModelSpec.model_validate(hybrid.model_dump() | changes)
+
+
+def test_fitted_laws_count_attention_in_its_own_layers_and_the_delta_rule_in_the_others(hybrid: ModelSpec) -> None:
+    profile = Catalogue().get("LatencyProfile", "sglang-b200").spec
+    accelerator = Catalogue().get("Accelerator", "b200").spec
+
+    def worker(model: ModelSpec, split: Parallelism) -> ScaledWorker:
+        engine = EngineSpec(name="sglang", max_running_requests=64, chunk_tokens=8192)
+        priced = PricedWorker(model, accelerator, split, "bf16", "bf16", engine, 8192, 64, 10**6)
+        return ScaledEstimator("sglang-b200", profile).worker(priced)
+
+    whole = hybrid.model_copy(update={"linear_attention": None})
+    mixed, plain = worker(hybrid, Parallelism(4)), worker(whole, Parallelism(4))
+    new, context = np.array([64.0, 4096.0]), np.array([6.4e4, 5e5])
+    np.testing.assert_allclose(mixed.decode_s(new[:1], context), plain.decode_s(new[:1], context) * 15 / 60)
+    terms = profile.laws.linear_attention["bf16"]
+    delta_rule = 45 * (terms.launch_s + new * terms.serial_token_s)
+    cached = np.zeros_like(new)
+    np.testing.assert_allclose(mixed.chunk_s(new, cached), plain.chunk_s(new, cached) * 15 / 60 + delta_rule)
+    (op,) = [op for op in mixed.elementwise_ops() if op.name == "linear_attention"]
+    np.testing.assert_allclose(mixed.elementwise_s(op, new), new * 16 * terms.head_token_s)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hisearch.cli.main import app
 from hisearch.latency.costs import knots_up_to
-from hisearch.latency.host import with_host_times
+from hisearch.latency.host import step_host_s, with_host_times
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
@@ -108,6 +108,17 @@ class TestConditions:
     def test_an_attention_group_runs_its_share_of_the_requests(self, tmp_path: Path) -> None:
         row = only_row(tmp_path, concurrency="64", attention_dp="4", moe_tp="4", model="openai/gpt-oss-120b")
         assert conditions_of(row).engine.max_running_requests == 16
+
+    @pytest.mark.parametrize(
+        ("engine", "chunk_tokens", "chunked"), [("vllm", 5612, True), ("trtllm", 5612, False), ("sglang", 8192, True)]
+    )
+    def test_a_generated_server_has_steps_of_a_prompt_or_two(
+        self, tmp_path: Path, engine: str, chunk_tokens: int, chunked: bool
+    ) -> None:
+        """16 in flight + 4,096 + 1,500, as AIConfigurator's generator writes it for all but SGLang."""
+        cells = {"backend": engine, "input_tokens": "4096", "output_tokens": "512", "concurrency": "16"}
+        found = conditions_of(only_row(tmp_path, **cells)).engine
+        assert (found.chunk_tokens, found.chunked_prefill) == (chunk_tokens, chunked)
 
     def test_rows_of_scripts_that_draft_tokens_draft_them(self, tmp_path: Path) -> None:
         deepseek = {
@@ -342,8 +353,10 @@ class TestFit:
         report = validate_silicon(tmp_path / "made.csv", pricer=Pricer("roofline", engines=fit.engines))
         assert report.all.tpot_mape < 0.02
         assert report.all.ttft_mape < 0.05
-        assert fit.engines["vllm"].own.step_s == pytest.approx(made.step_s, rel=0.3)
-        assert fit.engines["vllm"].own.request_s == pytest.approx(made.request_s, rel=0.3)
+        # A single model cannot tell time of a step from that of its layers.
+        layers, own = truth.worker(rows[0]).model.layers, fit.engines["vllm"].own
+        assert step_host_s(own, layers) == pytest.approx(step_host_s(made, layers), rel=0.3)
+        assert own.request_s == pytest.approx(made.request_s, rel=0.3)
         # A single model: left out, it is priced with what no row of it had a part in.
         assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
 
@@ -369,6 +382,12 @@ class TestHostTimes:
             step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3
         )
         assert step_seconds(costs, [], [100]) == pytest.approx(step_seconds(self.DEVICE, [], [100]) + 2e-3 + 1e-5)
+
+    def test_layers_take_time_of_their_own_in_every_step(self) -> None:
+        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, layer_s=1e-5), 10)
+        for chunks, contexts in (([(1, 0)], []), ([], [100])):
+            device_s = step_seconds(self.DEVICE, chunks, contexts)
+            assert step_seconds(costs, chunks, contexts) == pytest.approx(device_s + 2e-3 + 1e-4)
 
     def test_more_chunks_of_a_step_hide_it(self) -> None:
         """Over attention alone: k equal chunks of a step bring a k-th of what one of their length does."""

@@ -36,6 +36,7 @@ from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.linear import parallel_s, serial_s
 from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
 from hisearch.latency.laws.moe import Experts, moe_s
 from hisearch.latency.laws.ranges import beyond
@@ -44,7 +45,7 @@ from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
 from hisearch.latency.parameters import Matrix, matrices
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.sharding import Shard, moe_layers, shard, window_layers
+from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, window_layers
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -94,7 +95,8 @@ class ScaledWorker:
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
-        total = np.full_like(tokens, self.model.layers * self.launch_s * self.launch_share)
+        softmax = self.model.layers - linear_layers(self.model)
+        total = np.full_like(tokens, softmax * self.launch_s * self.launch_share)
         shared = np.zeros_like(tokens)
         for matrix in matrices(self.model, self.part):
             if matrix.experts == 1:
@@ -176,22 +178,24 @@ class ScaledWorker:
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
         sheet, one, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
-        seconds = (self.model.layers - windowed) * (
-            prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached) - self.launch_s
-        )
+        full = self.model.layers - linear_layers(self.model) - windowed
+        seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached) - self.launch_s)
         if windowed:
             window = float(self.model.sliding_window_tokens)
             within = prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
         shape = self.roofline.attention
         rebuilt = cached * shape.decompress_flops / (self.sheet("bf16").flops * self.prefill.flops)
-        return np.asarray(seconds + self.model.layers * rebuilt)
+        seconds = seconds + self.model.layers * rebuilt
+        if (linear := self.laws.linear_attention.get("bf16")) is not None:
+            seconds = seconds + linear_layers(self.model) * serial_s(linear, new)
+        return np.asarray(seconds)
 
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
         sheet, windowed = self.sheet("bf16"), window_layers(self.model)
         full = decode_s(self.decode, sheet, self.decode_heads, sequences, context) - self.launch_s
-        seconds = (self.model.layers - windowed) * full
+        seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
         if windowed:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
             within = decode_s(self.decode, sheet, self.decode_heads, sequences, seen) - self.launch_s
@@ -248,7 +252,9 @@ class ScaledWorker:
         return kept + [replace(op, bytes_per_unit=shared) for op in activations]
 
     def elementwise_s(self, op: Operator, units: F8) -> F8:
-        """One layer's elementwise operator, by the profile's roofline terms."""
+        """One layer's elementwise operator, by the profile's roofline terms; linear attention by its law."""
+        if op.name == "linear_attention" and (linear := self.laws.linear_attention.get("bf16")) is not None:
+            return parallel_s(linear, self.part.linear_value_heads, units)
         rate = self.roofline.rates.elementwise
         launch_s = rate.launch_s - self._hidden_s(rate.launch_s)
         return rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + launch_s

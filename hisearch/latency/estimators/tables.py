@@ -28,6 +28,7 @@ from hisearch.latency.curves import F8, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs
 from hisearch.latency.expert_load import with_uneven_experts
+from hisearch.latency.host import step_host_s
 from hisearch.latency.operator_tables import (
     DENSE_FFN,
     LAYER_CALLS,
@@ -118,7 +119,7 @@ class TablesWorker:
         context = knots_up_to(max_context).astype(np.float64)[None, :]
         skew = by_sequences(attention.skew, max_sequences)
         return StepCosts(
-            host_s=self.overhead.step_s,
+            host_s=step_host_s(self.overhead, self.model.layers),
             host_per_sequence_s=self.overhead.per_sequence_s,
             token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
             sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),

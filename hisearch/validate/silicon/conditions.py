@@ -6,7 +6,10 @@ first burst counts. Each script states the server's flags; ``_inferencemax`` rep
 Source: github SemiAnalysisAI/InferenceX, ``benchmarks/single_node/*.sh`` and ``benchmarks/benchmark_lib.sh``, and the
 earlier ``benchmarks/70b_*``, ``dsr1_*`` and ``gptoss_*`` scripts of InferenceMAX.
 
-Other runs state nothing: exact lengths, engine defaults and ten requests for every one in flight are assumed.
+Other runs state nothing. Their versions are those that AIConfigurator's generator has templates for, and it is taken to
+have written their flags (``_fixed``); exact lengths and ten requests for every one in flight are assumed.
+Source: github ai-dynamo/aiconfigurator, ``src/aiconfigurator/generator/rule_plugin/benchmark/*.rule`` and
+``generator/config/backend_templates``.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ DRAFTING = "1.2.0rc6.post3"
 #: Share of drafted tokens that are accepted where all before them were, one for all models and engines. The rows do not
 #: say it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted and no test.
 ACCEPTED = 0.6
+#: Tokens that AIConfigurator's generator adds to a prompt's and the batch's for the budget of a step.
+SPARE_TOKENS = 1500
 
 
 @dataclass(frozen=True)
@@ -89,16 +94,24 @@ def _campaign(row: SiliconRow) -> str:
 
 
 def _fixed(row: SiliconRow) -> Conditions:
+    """Flags as AIConfigurator's generator writes them, the batch being what is in flight.
+
+    A step of vLLM and TensorRT-LLM holds ``batch + input_tokens + SPARE_TOKENS`` tokens (``agg max_num_tokens``), one
+    prompt or two, and TensorRT-LLM does not cut them (``enable_chunked_prefill`` false). SGLang keeps its defaults: the
+    generator's ``max_prefill_tokens`` of ``input_tokens + SPARE_TOKENS`` leaves more errors on its runs.
+    """
     quantised = row.precision in ("fp8", "fp4")
-    memory = 0.84 if row.backend == "sglang" else 0.9
+    most_running = 1024 if row.backend == "vllm" else 2048
+    budget = min(_in_flight(row), most_running) + row.input_tokens + SPARE_TOKENS
     return Conditions(
         FIXED,
         _engine(
             row,
             campaign=FIXED,
-            chunk_tokens=8192,
-            most_running=1024 if row.backend == "vllm" else 2048,
-            memory_fraction=memory,
+            chunk_tokens=8192 if row.backend == "sglang" else budget,
+            chunked_prefill=row.backend != "trtllm",
+            most_running=most_running,
+            memory_fraction={"vllm": 0.9, "sglang": 0.84, "trtllm": 0.8}[row.backend],
         ),
         kv_dtype="fp8" if quantised and row.backend == "trtllm" else "bf16",
     )
@@ -199,18 +212,24 @@ def _engine(
     campaign: str = INFERENCEMAX,
     chunk_tokens: int,
     most_running: int,
+    chunked_prefill: bool = True,
     memory_fraction: float = 0.9,
     max_prefill_tokens: int = 16384,
 ) -> EngineSpec:
     """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent."""
-    in_flight = -(-row.concurrency // row.parallelism.attention_data)
     values = {
         "name": row.backend,
-        "max_running_requests": min(in_flight, most_running),
+        "max_running_requests": min(_in_flight(row), most_running),
         "chunk_tokens": chunk_tokens,
+        "chunked_prefill": chunked_prefill,
         "memory_fraction": memory_fraction,
         "max_prefill_tokens": max_prefill_tokens,
         "prefix_caching": False,
         "overlap": not (campaign == FIXED and _before_async(row)),
     }
     return EngineSpec.model_validate(values)
+
+
+def _in_flight(row: SiliconRow) -> int:
+    """Requests that one attention group can be sent."""
+    return -(-row.concurrency // row.parallelism.attention_data)

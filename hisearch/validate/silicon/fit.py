@@ -1,4 +1,4 @@
-"""Host work of engines, fitted to measured runs: five constants of an engine, and of each version with enough runs.
+"""Host work of engines, fitted to measured runs: six constants of an engine, and of each version with enough runs.
 
     r_i = log(predicted / measured) of TTFT and TPOT of run i, simulated; w_i its weight
     minimise   sum_i w_i |r_i|  +  RIDGE * |(theta - start) / unit|^2     within 0 <= theta <= BOUNDS
@@ -6,7 +6,8 @@
 by Gauss-Newton steps, shortened where they miss, on reweighted least squares (weights 1 / sqrt(r^2 + ROUNDING^2)),
 derivatives by simulating again with each constant raised by one unit, until a group stands still. An engine's own
 constants are fitted to all its runs; a version's are drawn towards them and fitted to its own. Both begin at whatever
-leaves the least errors: those, ``START``, or what the profiles at hand say. Nothing is fitted to a row, a model or a
+leaves the least errors: those, ``START``, or what the profiles at hand say. Runs that state no version count as one:
+they are those of a campaign's first months. Nothing is fitted to a row, a model or a
 GPU. An engine's own constants stand for versions that have none, so that no version outweighs the others there: the
 runs of one count as the root of their number.
 
@@ -26,22 +27,24 @@ import numpy.typing as npt
 from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.pricing import EngineTimes, NotPriced, Pricer
 from hisearch.validate.silicon.report import START_UP, Errors, PricedRow, errors
-from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
+from hisearch.validate.silicon.rows import SiliconRow
 
 F8 = npt.NDArray[np.float64]
 
 #: The constants, in the order of a vector of them.
-CONSTANTS = ("step_s", "per_sequence_s", "prompt_layer_s", "request_s", "prompt_token_s")
+CONSTANTS = ("step_s", "layer_s", "per_sequence_s", "prompt_layer_s", "request_s", "prompt_token_s")
 #: By how much each is raised for a derivative: about what it commonly differs by.
-UNITS = np.array([2e-4, 5e-6, 3e-5, 5e-3, 5e-6])
-#: No engine's host work is more: 6 ms a step, 0.1 ms a sequence, 0.7 ms a layer and prompt, 0.2 s a request, 40 us a
-#: token.
-BOUNDS = np.array([6e-3, 1e-4, 7e-4, 0.2, 4e-5])
+UNITS = np.array([2e-4, 5e-6, 5e-6, 3e-5, 5e-3, 5e-6])
+#: No engine's host work is more: 6 ms a step, 60 us a layer, 0.1 ms a sequence, 0.7 ms a layer and prompt, 0.2 s a
+#: request, 40 us a token.
+BOUNDS = np.array([6e-3, 6e-5, 1e-4, 7e-4, 0.2, 4e-5])
 #: Where fits may begin, and where an engine's own constants are drawn to.
-START = np.array([5e-4, 2e-6, 2e-5, 10e-3, 5e-6])
+START = np.array([5e-4, 2e-6, 2e-6, 2e-5, 10e-3, 5e-6])
+#: A version that no profile has: priced by the engine's own constants.
+NO_VERSION = ""
 #: Runs that a version needs for constants of its own.
 VERSION_RUNS = 20
-ROUNDS, RIDGE, ROUNDING = 6, 0.08, 0.03
+ROUNDS, RIDGE, ROUNDING = 4, 0.08, 0.03
 #: Share of its errors that a step has to take off, or the group stands still.
 STILL = 0.005
 #: Shares of a step that are tried: queues make residuals jump, so that a whole step may miss.
@@ -82,7 +85,7 @@ def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str]
     engine_wide = _Fit(pricer, {(engine, ALL): [row for row in known if row.backend == engine] for engine in engines})
     drawn_to = {(engine, ALL): START for engine in engines}
     own = {
-        group: engine_wide.best(group, [START, _vector(pricer.times_of(replace(rows[0], version=UNKNOWN_VERSION)))])
+        group: engine_wide.best(group, [START, _vector(pricer.times_of(replace(rows[0], version=NO_VERSION)))])
         for group, rows in engine_wide.groups.items()
     }
     engine_wide.settle(own, drawn_to, lambda round_: note(f"engines, round {round_} of at most {ROUNDS}"))
@@ -275,11 +278,10 @@ def _priced(rows: Iterable[SiliconRow], pricer: Pricer) -> list[SiliconRow]:
 
 
 def _grouped(rows: Iterable[SiliconRow]) -> dict[Group, list[SiliconRow]]:
-    """Runs by engine and version; those of versions that are not known may be of any."""
+    """Runs by engine and version; those that state none count as one of their own."""
     groups: dict[Group, list[SiliconRow]] = {}
     for row in rows:
-        if row.version != UNKNOWN_VERSION:
-            groups.setdefault((row.backend, row.version), []).append(row)
+        groups.setdefault((row.backend, row.version), []).append(row)
     return groups
 
 

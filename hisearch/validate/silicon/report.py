@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.validate.silicon.apart import states_workers
+from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
 from hisearch.validate.silicon.recipes import recipe_of
@@ -46,12 +47,16 @@ class Errors:
 
 @dataclass(frozen=True)
 class PricedRow:
-    """A row and what became of it: its price, or why it has none."""
+    """A row and what became of it: its price, or why it has none.
+
+    dense: of a model without experts and with plain attention. drafted: its script drafts tokens.
+    """
 
     row: SiliconRow
     price: Price | None
     skipped: str = ""
     dense: bool = False
+    drafted: bool = False
     peer: Price | None = None
 
     @property
@@ -88,7 +93,8 @@ class SiliconReport:
     runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were;
     apart_known: those whose recipe is known (``recipes``).
     left_out: with constants fitted without each model's (or GPU's) own rows, where they were fitted. dense: rows of
-    models without experts and with plain attention. peer: of aiconfigurator-core, where it is installed. start_up: rows
+    models without experts and with plain attention. undrafted: all but rows whose scripts draft tokens, at a share of
+    accepted ones that was chosen on them. peer: of aiconfigurator-core, where it is installed. start_up: rows
     whose TTFT is kept out of ``all``. profile: whose constants.
     """
 
@@ -99,6 +105,7 @@ class SiliconReport:
     skipped: dict[str, int]
     all: Errors
     dense: Errors
+    undrafted: Errors
     start_up: Errors
     engines: list[Errors]
     groups: list[Errors]
@@ -164,7 +171,8 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
         try:
             price = pricer.price(row)
             model = pricer.worker(row).model
-            yield PricedRow(row, price, dense=model.moe is None and model.mla is None)
+            drafted = conditions_of(row).draft_tokens > 0
+            yield PricedRow(row, price, dense=model.moe is None and model.mla is None, drafted=drafted)
         except NotPriced as reason:
             yield PricedRow(row, None, str(reason))
 
@@ -176,6 +184,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
     done = [entry for entry in everything if entry.row.mode != "disagg"] or apart
     start_up = [entry for entry in done if _starts_up(entry)]
     dense = [entry for entry in done if entry.dense]
+    undrafted = [entry for entry in done if not entry.drafted]
     return SiliconReport(
         file=file,
         profile=profile,
@@ -184,6 +193,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
         skipped=dict(Counter(entry.skipped for entry in priced if entry.price is None).most_common()),
         all=errors("all", done, [entry for entry in done if not _starts_up(entry)]),
         dense=errors("dense", dense, [entry for entry in dense if not _starts_up(entry)]),
+        undrafted=errors("without drafted tokens", undrafted, [entry for entry in undrafted if not _starts_up(entry)]),
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(everything, 5),

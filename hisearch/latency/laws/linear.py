@@ -1,0 +1,24 @@
+"""Prompts in linear attention: the chunked gated delta rule of one layer on one rank, heads of 128 x 128.
+
+    seconds = launch + longest * serial_token + tokens * value heads * head_token
+
+Chunks of a sequence follow each other, sequences and heads run side by side: the longest sequence sets the serial part.
+Steps of one token take another kernel, which reads and writes every sequence's state (``operators``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.latency.laws.sheet import F8
+from hisearch.specs.laws import LinearTerms
+
+
+def serial_s(terms: LinearTerms, longest: F8) -> F8:
+    """What a step with prompts takes whatever its tokens are: launches, and the longest prompt's chunks in turn."""
+    return np.asarray(terms.launch_s + longest * terms.serial_token_s)
+
+
+def parallel_s(terms: LinearTerms, value_heads: float, tokens: F8) -> F8:
+    """What all tokens of a step take."""
+    return np.asarray(tokens * (value_heads * terms.head_token_s))
