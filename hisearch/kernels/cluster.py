@@ -154,7 +154,9 @@ def _stays(fleet, d, r):
     found = 0
     if sim.config.prefix_caching:
         limit = tree.floor_page(sim, fleet.trace.input_tokens[r] - 1)
-        found, _ = tree.match(sim, member.index, fleet.trace.prompt_node[r], limit)
+        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+            here, _ = tree.match(sim, sim.workers[w].home, fleet.trace.prompt_node[r], limit)
+            found = max(found, here)
     return fleet.trace.input_tokens[r] - found < fleet.transfer.local_tokens
 
 

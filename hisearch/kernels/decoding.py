@@ -193,7 +193,7 @@ def _admit(sim, w, now, budget):
             continue
         if budget <= 0 or lanes.running(sim, w) >= sim.config.max_running:
             return
-        tokens = scheduler.admit(sim, w, now, budget)
+        tokens = scheduler.admit(sim, w, r, now, budget)
         if tokens == 0:
             return
         budget -= tokens

@@ -163,8 +163,11 @@ def account(sim, w, now, before):
 
 @kernel
 def _hand_prompts_on(sim, w, now):
-    """Prompts that are not finished go on in another lane of the pipeline."""
-    if sim.workers[w].prompts_head < 0:
+    """Prompts that are not finished go on in another lane of the pipeline.
+
+    Those that a decode worker computes stay: lanes of SGLang have batch limits of their own, which a guest may exceed.
+    """
+    if sim.workers[w].prompts_head < 0 or sim.config.role == fl.DECODE:
         return
     lane = lanes.following(sim, w)
     r = sim.workers[w].prompts_head

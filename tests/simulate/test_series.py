@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 
 from hisearch.simulate import Result
+from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.gaps import LogMissing
 from hisearch.simulate.residence import residences
 from hisearch.simulate.series import TooManyRows, step_tokens
-from tests.kernels.systems import ENGINES, System, crowded, examples, systems, vllm_engines
+from hisearch.specs.deployment import EngineSpec
+from tests.kernels.systems import ENGINES, System, compiled, crowded, examples, plan, systems, vllm_engines
+from tests.reference.random_traces import TraceShape, random_trace
 from tests.simulate.logged import LoggedStep, logged_result
 from tests.simulate.test_engine import system
 from tests.simulate.test_gaps import logged
@@ -203,3 +207,38 @@ def test_too_many_rows_are_refused(interval_s: float) -> None:
 def test_a_series_needs_the_log() -> None:
     with pytest.raises(LogMissing, match="simulate with log=True"):
         system().simulate().series()
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("reserve_first", [False, True])
+def test_requests_are_at_their_prefill_worker_until_they_are_handed_over(name: str, reserve_first: bool) -> None:
+    """Counted by walking through the requests; where prompts are held, the KV in use says so too."""
+    engine = EngineSpec.model_validate({"name": name, "max_running_requests": 16, "chunk_tokens": 128})
+    worker = plan(engine, 20_000)
+    pools = (PoolPlan(worker, 2, "prefill", "prefill"), PoolPlan(worker, 1, "decode", "decode"))
+    transfer = TransferPlan(
+        reserve_first=reserve_first, base_s=0.05, bytes_per_token=1e3, bytes_per_s=1e6, reserved_tokens=8
+    )
+    trace = compiled(random_trace(5, TraceShape(requests=40, rate_rps=8.0)))
+    result = simulate_fleet(FleetPlan(pools, transfer=transfer), trace, log=True)
+    table, frame = result.requests, result.series(0.01)
+    handed = table.worker != table.prefill_worker
+    assert handed.any()
+    assert table.handed_s is not None
+    assert (table.handed_s[handed] > table.scheduled_s[handed]).all()
+    assert (table.handed_s[handed] <= table.first_token_s[handed]).all()
+    assert np.isnan(table.handed_s[~handed]).all()
+    left_s = np.where(handed, table.handed_s, table.finish_s)
+    for w in range(2):
+        mine = frame[frame["worker"] == w]
+        time_s = mine["time_s"].to_numpy()[:, None]
+        here = (table.prefill_worker == w) & (table.arrival_s <= time_s) & ~(left_s <= time_s)
+        runs = here & (table.scheduled_s <= time_s)
+        np.testing.assert_array_equal(mine["running"], runs.sum(axis=1))
+        np.testing.assert_array_equal(mine["running"] + mine["waiting"], here.sum(axis=1))
+        assert mine["running"].max() > 0
+    decoding = frame[frame["worker"] == 2]
+    time_s = decoding["time_s"].to_numpy()[:, None]
+    there = handed & (table.handed_s <= time_s) & ~(table.finish_s <= time_s)
+    np.testing.assert_array_equal(decoding["running"] + decoding["waiting"], there.sum(axis=1))
+    assert (decoding["waiting"] >= 0).all()
