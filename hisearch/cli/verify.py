@@ -40,6 +40,8 @@ def verify(
     Exits with 98 where measured and predicted differ by more
     than the profile's stated error.
     """
+    if profile is not None and profile.exists():
+        raise FileExistsError(f"{profile}: exists already; it is not overwritten")
     from hisearch.api.verify import verify_run
     from hisearch.cli import output
 
