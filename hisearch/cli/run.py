@@ -63,8 +63,8 @@ def run(
         float | None,
         typer.Option(
             metavar="P",
-            help="Recommend the cheapest that meets the SLO with at least this probability, 0 to 1; exit with 99 where "
-            "none has it.",
+            help="Recommend the first by its rule that meets the SLO with at least this probability, 0 to 1; exit with "
+            "99 where none has it.",
         ),
     ] = None,
     recommend: Annotated[
