@@ -9,12 +9,13 @@ from hisearch.hardware.price_book import PER_HOUR
 from hisearch.score.capacity import Capacity
 from hisearch.search.conclusion import Conclusion, Faster, NextPurchase, StepChange
 from hisearch.search.confidence import Assessment
-from hisearch.search.deployments import describe
+from hisearch.search.deployments import describe, parameters_of
 from hisearch.search.price_sensitivity import PriceBreakEven
 from hisearch.search.recommend import price_of
 from hisearch.search.setting_sensitivity import Setting
 from hisearch.search.step_sensitivity import MOST_FACTOR, Instead
 from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.wording import counted, listed
 
 #: Most sentences of prices and of settings.
@@ -89,7 +90,7 @@ def _confirmed(found: Conclusion, at_least: float) -> str:
     return f"{text}."
 
 
-def step_in_words(one: StepChange) -> str:
+def step_in_words(one: StepChange, best: Trial) -> str:
     """How much slower steps may be, and what then."""
     found = one.break_even
     if found.missed is None:
@@ -97,13 +98,28 @@ def step_in_words(one: StepChange) -> str:
     held = found.holds or 1.0
     text = f"If {_STEPS[found.what]} {found.missed - 1:.1%} slower than predicted, {found.term} is missed"
     text += f" (it holds at {held - 1:.1%})" if held > 1.0 else ""
-    return f"{text}{_then(one.instead)}."
+    return f"{text}{_then(one.instead, best)}."
 
 
-def _then(instead: Instead | None) -> str:
+def _then(instead: Instead | None, best: Trial) -> str:
     if instead is None:
         return ""
-    return f"; then {describe(instead.deployment)} is needed, at ${instead.usd_per_hour:,.2f} per hour"
+    name = _told_apart(instead.deployment, best.deployment)
+    return f"; then {name} is needed, at ${instead.usd_per_hour:,.2f} per hour"
+
+
+def _told_apart(other: DeploymentSpec, ours: DeploymentSpec) -> str:
+    """One line for another deployment; one that reads like ours is named by the settings in which it differs."""
+    line = describe(other)
+    if line != describe(ours):
+        return line
+    mine, theirs = parameters_of(ours), parameters_of(other)
+    changed = [
+        f"{key} {theirs.get(key, 'none')} instead of {mine.get(key, 'none')}"
+        for key in dict.fromkeys((*mine, *theirs))
+        if mine.get(key) != theirs.get(key)
+    ]
+    return f"the same with {listed(changed)}"
 
 
 def faster_in_words(one: Faster) -> str:
@@ -158,7 +174,7 @@ def sentences(found: Conclusion) -> dict[str, list[str]]:
     best = found.recommendation.trial
     changing = [one for one in found.settings if not one.trial.feasible or price_of(one.trial) < price_of(best)]
     said = {
-        "steps": [step_in_words(one) for one in found.steps]
+        "steps": [step_in_words(one, best) for one in found.steps]
         + ([faster_in_words(found.faster)] if found.faster is not None else []),
         "prices": [price_in_words(one) for one in found.prices[:PRICES]],
         "settings": [setting_in_words(one, best) for one in changing[:SETTINGS]],

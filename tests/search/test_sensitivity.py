@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.score.terms import TermCheck
+from hisearch.search.conclusion import StepChange
+from hisearch.search.conclusion_words import step_in_words
 from hisearch.search.confidence import Assessor
+from hisearch.search.deployments import describe
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.price_sensitivity import price_break_evens
 from hisearch.search.setting_sensitivity import single_changes
@@ -21,6 +24,8 @@ from hisearch.search.step_sensitivity import (
     SCALED,
     SIMULATIONS,
     TOLERANCE,
+    BreakEven,
+    Instead,
     break_even,
     instead_of,
     step_break_evens,
@@ -204,3 +209,21 @@ def test_cache_tiers_that_differ_are_said_as_stores() -> None:
         2: ("cache tiers", f"{stores}, write_policy write_through", "256 GiB ddr5 per worker, write_policy write_back"),
         3: ("prefetch", "best_effort", "timeout"),
     }
+
+
+def test_what_reads_like_the_recommendation_is_named_by_what_differs() -> None:
+    ours = make_deployment("fast", 4)
+    engine = ours.pool.engine.model_copy(update={"memory_fraction": 0.8})
+    other = ours.model_copy(update={"pools": [ours.pool.model_copy(update={"engine": engine})]})
+    best = feasible_trials(ours)[0]
+    where = BreakEven("prefill", 1.017, 1.018, "tpot_p99", 4)
+
+    def said(instead: DeploymentSpec) -> str:
+        return step_in_words(StepChange(where, Instead(instead, 24.5, 1)), best)
+
+    was = ours.pool.engine.memory_fraction
+    assert said(other).endswith(
+        f"; then the same with memory_fraction 0.8 instead of {was} is needed, at $24.50 per hour."
+    )
+    wider = make_deployment("fast", 5)
+    assert said(wider).endswith(f"; then {describe(wider)} is needed, at $24.50 per hour.")
