@@ -87,10 +87,14 @@ class RequestTable:
         """Arrival to last token, seconds."""
         return np.asarray(self.finish_s - self.arrival_s)
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays that it has, by name."""
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: values for name, values in columns.items() if values is not None}
+
     def to_pandas(self) -> pd.DataFrame:
         """One row per request, with the derived latencies."""
-        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        frame = pd.DataFrame({name: values for name, values in columns.items() if values is not None})
+        frame = pd.DataFrame(self.columns())
         frame["outcome"] = [Outcome(code).name.lower() for code in self.outcome]
         return frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
 

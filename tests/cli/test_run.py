@@ -92,7 +92,6 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
     [
         (("--recommend", "lowest_latency"), "needs the most that may be spent"),
         (("--recommend", "fastest"), "spec.recommend.rule"),
-        (("--recommend", "best_value", "--confidence", "0.9"), "expected rule cheapest"),
         (("--confidence", "95"), "spec.confidence.at_least"),
     ],
 )

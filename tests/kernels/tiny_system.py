@@ -28,9 +28,9 @@ def fingerprint() -> str:
                 rugged=True,
             )
             result = system.simulate()
-            for table in (result.requests, result.workers):
-                for column in table.__dataclass_fields__:
-                    digest.update(getattr(table, column).tobytes())
+            of_workers = [getattr(result.workers, name) for name in result.workers.__dataclass_fields__]
+            for values in (*result.requests.columns().values(), *of_workers):
+                digest.update(values.tobytes())
     return digest.hexdigest()
 
 

@@ -118,7 +118,7 @@ def test_a_deployment_against_itself_in_words() -> None:
     ("metric", "value", "text"),
     [
         ("usd_per_hour", -2.5, "−$2.50"),
-        ("usd_per_hour", 0.001, "$0.00"),
+        ("usd_per_hour", 0.001, "+$0.0010"),
         ("hit_rate", 0.125, "+12.5 points"),
         ("hit_rate", -0.0004, "0.0 points"),
         ("ttft_p99_s", -0.25, "−250 ms"),

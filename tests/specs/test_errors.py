@@ -19,7 +19,11 @@ def _study(project: Path, old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("slo: interactive-chat", "slo: foo", "studies/mine.yaml:9: spec.slo: no SLO named 'foo'; known: batch, "),
+        (
+            "slo: interactive-chat",
+            "slo: foo",
+            "studies/mine.yaml:9: spec.slo: no SLO named 'foo'; known: agent-society, batch, ",
+        ),
         (
             "slo: interactive-chat",
             "slos: interactive-chat",

@@ -202,7 +202,7 @@ def test_a_study_from_an_slo_alone(project: Path) -> None:
 @pytest.mark.parametrize(
     ("slo", "model", "trace", "message"),
     [
-        ("none", "qwen3-8b", "studies/trace.csv", "no SLO named 'none'; known: batch"),
+        ("none", "qwen3-8b", "studies/trace.csv", "no SLO named 'none'; known: agent-society, batch"),
         (Path("none.yaml"), "qwen3-8b", "studies/trace.csv", "no file at none.yaml"),
         ("batch", "qwen3", "studies/trace.csv", "no Model named 'qwen3'; did you mean 'qwen3-"),
         ("batch", "qwen3-8b", "no.csv", "--trace: no file at no.csv"),

@@ -87,7 +87,7 @@ def measure(
     )
     back = np.argsort(np.argsort(times, kind="stable"))
     table = found.requests
-    columns = {name: getattr(table, name)[back] for name in table.__dataclass_fields__}
+    columns = {name: values[back] for name, values in table.columns().items()}
     columns["first_token_s"] = columns["first_token_s"] + front_end_s
     columns["finish_s"] = columns["finish_s"] + front_end_s
     return replay, times, RequestTable(**columns)
