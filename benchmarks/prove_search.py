@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.proof.curves import prove  # noqa: E402
 from benchmarks.proof.pages import as_text, write_docs  # noqa: E402
 
-#: The space that shares, batches and reach of the search were chosen on, and those that nothing was chosen on; of these
-#: ``support`` has shown a fault, which was mended.
+#: The space that shares, batches and reach of the search were chosen on, and those that no number was chosen on; of
+#: these ``documents`` and ``support`` have each shown a fault, which was mended.
 STUDIES = tuple(ROOT / f"benchmarks/proof/{name}.yaml" for name in ("coder", "documents", "support", "research"))
 
 

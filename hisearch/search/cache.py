@@ -83,9 +83,13 @@ class CacheSearch:
     bases: tuple[DeploymentSpec, ...] = ()
 
 
-def search_cache(problem: Problem, ledger: Ledger, until: int) -> CacheSearch:
-    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed."""
-    found = bases(ledger.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
+def search_cache(problem: Problem, ledger: Ledger, until: int, first: Sequence[Trial] = ()) -> CacheSearch:
+    """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed.
+
+    ``first``: trials to vary whatever else there is.
+    """
+    others = bases(ledger.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
+    found = list({trial.number: trial for trial in (*first, *others)}.values())
     if not found or not has_choices(problem):
         return CacheSearch(ended=True)
     varied = tuple(trial.deployment for trial in found)

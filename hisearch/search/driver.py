@@ -36,6 +36,7 @@ from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend
 from hisearch.search.routing import search_routing, simulate_as_sized
 from hisearch.search.screening import combinations, screen
+from hisearch.search.tier_tries import try_tiers
 from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import CAPACITY
@@ -289,12 +290,13 @@ class _Course:
         self._end_stage()
 
     def _cache(self, until: int) -> None:
-        """Stage 3, and its winner with fewer replicas."""
+        """Stage 3, from cheaper accelerators that only serve with tiers as well, and its winner with fewer replicas."""
         problem, ledger = self._problem, self._ledger
         ledger.progress.started(_titled("3 cache tiers", self._number), max(until - ledger.simulations, 0))
         if "cache" not in self._without and not _none_can_serve(ledger.trials):
             before = ledger.simulations
-            done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS)
+            saved = try_tiers(problem, ledger, until - DESCENT_SIMULATIONS)
+            done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS, saved)
             self.cache_begun |= ledger.simulations > before
             self.cache_ended &= done.ended
             self.cache_bases += done.bases

@@ -8,6 +8,7 @@ answer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,6 +173,12 @@ class TierChoices:
         """With every size of the nearest tier, ascending; the smallest further tiers; of all else the first option."""
         for gib in self.space.tiers[0].sizes() if self.space.tiers else [0.0]:
             yield self.choose(_first({"tier_1_gib": gib}))
+
+    def largest_first(self) -> Iterator[TierChoice]:
+        """With tiers of every combination of sizes, nearer ones descending first; of all else the first option."""
+        for sizes in itertools.product(*(tier.sizes()[::-1] for tier in self.space.tiers)):
+            if sizes and sizes[0] > 0:
+                yield self.choose(_first({f"tier_{number}_gib": gib for number, gib in enumerate(sizes, 1)}))
 
     def decisions_of(self, pool: PoolSpec) -> list[Decision]:
         """The decisions that lead to a pool's tiers.

@@ -95,6 +95,7 @@ class FakeEvaluator:
             "tpot_p99_s": tpot_s,
             "goodput_rps": self._demand_rps * job.load * good,
             "attainment": good,
+            "hit_rate": hit_rate,
             "rejected_fraction": self._rejection.value,
             "usd_per_hour": usd,
         }
@@ -166,6 +167,7 @@ def make_trial(
     replicas: int = 2,
     tpot_s: float | None = None,
     rejected: Mapping[str, int] | None = None,
+    hit_rate: float = 0.1,
 ) -> Trial:
     """A trial with given objectives; its SLO has a term for TTFT, with ``tpot_s`` or ``rejected`` one for these too."""
     checks: tuple[Check, ...] = (TermCheck("ttft_p99", ttft_s, TTFT_BOUND_S),)
@@ -179,6 +181,7 @@ def make_trial(
         "goodput_rps": goodput_rps,
         "usd_per_hour": usd,
         "attainment": 0.9,
+        "hit_rate": hit_rate,
         "rejected_fraction": 0.0,
     }
     return Trial(

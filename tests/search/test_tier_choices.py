@@ -129,6 +129,13 @@ def test_the_smallest_tiers_come_first() -> None:
     assert [len(choice.tiers) for choice in choices_of("nothing", "vllm").smallest_first()] == [0]
 
 
+def test_the_largest_tiers_come_first_nearer_ones_before_all() -> None:
+    found = [[tier.gib for tier in choice.tiers] for choice in choices_of("two", "sglang").largest_first()]
+    assert found == [[256, 4000], [256, 500], [256], [64, 4000], [64, 500], [64]]
+    assert list(choices_of("nothing", "vllm").largest_first()) == []
+    assert list(choices_of("none", "vllm").largest_first()) == []
+
+
 def test_an_engine_is_asked_for_what_it_has() -> None:
     def asked(space: str, engine: EngineName) -> list[str]:
         names: list[str] = []
