@@ -150,17 +150,25 @@ def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     log = step_log(result)
     single = log.entries["tokens"] == 1
     kind = log.steps["kind"][entry_steps(log)]
-    first, entry = token_entries(result)
-    later = np.ones(len(entry), bool)
-    later[first[:-1]] = False
-    makes_later = np.zeros(len(log.entries), bool)
-    makes_later[entry[later & (entry != NOT_MADE)]] = True
+    unsaid = kind == la.ANY_STEP
+    # Which entry made which token takes longest by far; nobody asks where the engine says what its steps are.
+    makes_later = _make_later_tokens(result) if unsaid.any() else unsaid
     beyond_prompt = log.entries["computed"] >= result.requests.input_tokens[log.entries["request"]]
     return np.select(
-        [kind == la.ANY_STEP, kind == la.MIXED_STEP],
+        [unsaid, kind == la.MIXED_STEP],
         [single & makes_later, single & beyond_prompt],
         default=kind == la.DECODE_STEP,
     )
+
+
+def _make_later_tokens(result: Result) -> npt.NDArray[np.bool_]:
+    """(E,) whether each entry made an output token behind its request's first."""
+    first, entry = token_entries(result)
+    later = np.ones(len(entry), bool)
+    later[first[:-1]] = False
+    found = np.zeros(len(step_log(result).entries), bool)
+    found[entry[later & (entry != NOT_MADE)]] = True
+    return found
 
 
 def step_tokens(result: Result) -> tuple[I8, I8]:
