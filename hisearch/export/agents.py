@@ -1,7 +1,7 @@
 """What engines can be told of agents' objects: flags of their LoRA adapters, and in words what has none.
 
-Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py`` (0.5.9), and in vLLM's documentation
-("LoRA Adapters") and ``config/lora.py`` (0.19.1).
+Flags were read in SGLang's documentation ("LoRA Serving") and ``server_args.py`` (0.5.9). Those of vLLM, with the ranks
+that it takes, are those of its argument parser (0.19.1), by which ``tests/export`` holds them.
 """
 
 from __future__ import annotations
