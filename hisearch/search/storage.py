@@ -3,9 +3,8 @@
 Three Optuna studies are kept of a run, in an SQLite file of its own or in a PostgreSQL database of several runs.
 ``<name>`` holds the deployments simulated on the whole trace with the study's objectives. ``<name>/slices`` holds those
 simulated on a slice of it, and ``<name>/other-loads`` those at another load: their figures compare with each other
-only. Trials are written in bulk, behind the search: every few seconds while it goes on, and at the ends of its stages;
-writing one by one as they finish would cost more than simulating them. The journal, not the database, is what a killed
-study resumes from.
+only. Trials are written in bulk, behind the search: every few seconds while it goes on, and at the ends of its stages.
+The journal, not the database, is what a killed study resumes from.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from hisearch.search.bulk_trials import add_finished
 from hisearch.search.deployments import OWN_WEIGHT_DTYPE, describe, starting_memory_fraction
 from hisearch.search.notices import quiet_optuna
 from hisearch.search.pareto import INFINITE_OBJECTIVE
@@ -69,6 +69,7 @@ class StudyDatabase:
         self._objectives = problem.objectives
         self._distributions = _distributions(problem)
         self._studies: dict[str, optuna.Study] = {}
+        self._rows: dict[str, int] = {}
         self._written = 0
         self._writer = ThreadPoolExecutor(1, "study database")
         self._pending: Future[None] | None = None
@@ -87,13 +88,13 @@ class StudyDatabase:
             by_study.setdefault(self._study_name(trial), []).append(self._frozen(trial))
         with quiet_optuna(), self._errors_told():
             for name, rows in by_study.items():
-                self._study(name).add_trials(rows)
+                first = self._rows.get(name, 0)
+                add_finished(self._storage, self._study(name)._study_id, first, rows)
+                self._rows[name] = first + len(rows)
         self._written = len(trials)
 
     def write_behind(self, trials: Sequence[Trial]) -> None:
         """As ``write``, while the caller goes on; what went wrong the time before is raised now.
-
-        Optuna writes a trial in some 30 ms, as long as many a simulation takes.
 
         Raises:
             StorageError: the database could not be written.
