@@ -158,7 +158,7 @@ def simulate_fleet(
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     rooms = [node_room(pool, trace) for pool in plan.pools]
-    log_room = 4096 if log else 0
+    log_room = _log_room(trace) if log else 0
     while True:
         fleet, sims = allocate(
             plan,
@@ -187,6 +187,15 @@ def simulate_fleet(
     if not horizon_reached:
         _check_all_ended(plan, sims, end_s)
     return _result(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached))
+
+
+def _log_room(trace: CompiledTrace) -> int:
+    """Steps of a log with which a run is tried first; there is room for eight requests in each.
+
+    All tokens of all requests then have a place, if not too many. Memory that is not written to is never taken.
+    """
+    tokens = int(trace.arrays.output_tokens.sum()) + 8 * len(trace)
+    return min(max(tokens // 8, 4096), 1 << 22)
 
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
@@ -470,7 +479,7 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
 
 def _log(sim: la.Sim) -> StepLog:
     steps, entries, lost, fetches = (
-        np.asarray(array[: sim.counters[used]]).copy()
+        np.asarray(array[: sim.counters[used]])
         for array, used in (
             (sim.log_steps, la.LOG_STEPS),
             (sim.log_entries, la.LOG_ENTRIES),

@@ -174,14 +174,18 @@ def _make_later_tokens(result: Result) -> npt.NDArray[np.bool_]:
 def step_tokens(result: Result) -> tuple[I8, I8]:
     """Tokens computed by each step, (prefill (S,), decode (S,))."""
     log = step_log(result)
-    tokens = log.entries["tokens"].astype(np.int64)
-    decode = _sums(log, np.where(decode_entries(result), tokens, 0))
-    return _sums(log, tokens) - decode, decode
+    kind, tokens = log.steps["kind"], log.entries["tokens"]
+    total = _sums(log, tokens)
+    if np.isin(kind, (la.PREFILL_STEP, la.DECODE_STEP)).all():  # each step is one or the other as a whole
+        decode = np.where(kind == la.DECODE_STEP, total, 0)
+    else:
+        decode = _sums(log, np.where(decode_entries(result), tokens, 0))
+    return total - decode, decode
 
 
-def _sums(log: StepLog, values: I8) -> I8:
+def _sums(log: StepLog, values: I4) -> I8:
     """Sum over each step's entries."""
-    until = np.concatenate([[0], np.cumsum(values)])
+    until = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
     first = log.steps["first_entry"]
     return np.asarray(until[first + log.steps["entries"]] - until[first])
 
