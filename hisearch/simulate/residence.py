@@ -18,7 +18,6 @@ from hisearch.simulate.gaps import logged_losses, step_log, steps_of
 from hisearch.simulate.result import Result, StepLog
 from hisearch.traces.compiled import F8, I4, I8
 
-
 #: Entries that are looked at together, so that temporary arrays stay small.
 _BLOCK = 1 << 20
 
@@ -71,7 +70,7 @@ def _starts(log: StepLog, lost: I8, loss_step: I8, count: int) -> I8:
         part = owner[begin : begin + _BLOCK]
         np.minimum.at(first, part, np.arange(begin, begin + len(part)))
     starts = np.union1d(first[first < len(owner)], _resumptions(log, lost, loss_step, count))
-    return starts[np.argsort(owner[starts], kind="stable")]
+    return np.asarray(starts[np.argsort(owner[starts], kind="stable")])
 
 
 def _resumptions(log: StepLog, lost: I8, loss_step: I8, count: int) -> I8:
