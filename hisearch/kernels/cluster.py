@@ -10,7 +10,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import admission, doors, flow, handover, heaps, lanes, losses, members, pools, router, tree
+from hisearch.kernels import (
+    admission,
+    device,
+    doors,
+    flow,
+    handover,
+    heaps,
+    lanes,
+    losses,
+    members,
+    pools,
+    router,
+    tree,
+)
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -47,6 +60,20 @@ def _soonest(fleet):
         if sooner < 0.0 or (sooner == 0.0 and fleet.next_kind[p] < fleet.next_kind[best]):
             best = p
     return best
+
+
+@kernel
+def _settles(fleet, p):
+    """Whether pool ``p``'s next event was a bound on a coast's end, which now is its end."""
+    sim = pools.at(fleet, p)
+    if fleet.next_kind[p] != _END or sim.counters[la.EVENT_HEAP] == 0:
+        return False
+    w = sim.event_heap[0]
+    if sim.workers[w].phase != la.COASTING or not sim.workers[w].coast_open:
+        return False
+    device.settle_coast(sim, w)
+    _look(fleet, p)
+    return True
 
 
 @kernel
@@ -393,6 +420,8 @@ def run(fleet):
         now = min(arrival, event, due)
         if now == np.inf:
             return last, 0, -1
+        if event <= min(now, incident) and _settles(fleet, p):
+            continue
         if min(arrival, due) == np.inf and fleet.next_kind[p] == _SERVED and _all_done(fleet):
             return last, 0, -1
         now = min(now, incident)

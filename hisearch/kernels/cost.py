@@ -218,14 +218,14 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
         j = cell(context, table.shape[1] - 1)
         low = knot(j)
         high = knot(j + 1)
-        width = high - low
+        share = 1.0 / (high - low)  # exact: cells are powers of two wide
         a0 = table[i, j]
         a1 = table[i, j + 1] - a0
         b0 = table[i + 1, j]
         b1 = table[i + 1, j + 1] - b0
         last_cell = j == table.shape[1] - 2
         while steps < limit and (context < high or last_cell):
-            fy = (context - low) / width
+            fy = (context - low) * share
             a = a0 + a1 * fy
             b = b0 + b1 * fy
             now += base + (a + (b - a) * fx)
@@ -234,3 +234,28 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
             if now >= until_s:
                 return steps, now
     return steps, now
+
+
+@kernel
+def coast_bound(costs, start_s, steps, decoding, context, excess):
+    """A time at or just before the end of ``steps`` steps as ``coast`` runs them, at a glance.
+
+    Costs are linear within a cell, so that a cell's steps take their number times the mean of the first and the last;
+    what rounding may make of as many additions is taken off.
+    """
+    table = costs.decode_s
+    base = even_seconds(costs, decoding, excess)
+    total = 0.0
+    left = steps
+    while left > 0:
+        j = cell(context, table.shape[1] - 1)
+        here = left
+        if j < table.shape[1] - 2:
+            here = min(left, (knot(j + 1) - context + decoding - 1) // decoding)
+        first = decode_seconds(table, decoding, context)
+        context += here * decoding
+        last = decode_seconds(table, decoding, context - decoding)
+        total += here * (base + 0.5 * (first + last))
+        left -= here
+    end = start_s + total
+    return end - (1e-12 * total + 1e-15 * steps * end)

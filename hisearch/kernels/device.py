@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from hisearch.kernels import heaps, lanes, lists
 from hisearch.kernels import layout as la
-from hisearch.kernels.cost import coast, decode_seconds, token_wise
+from hisearch.kernels.cost import coast, coast_bound, decode_seconds, token_wise
 from hisearch.kernels.jit import kernel
 
 
@@ -116,21 +116,42 @@ def _run(sim, w, start_s, until_s, limit, ahead):
 def plan_coast(sim, w, now, limit):
     """Plan a coast of up to ``limit`` decode steps, from a pass at ``now``.
 
-    With overlap there must be one outstanding step.
+    With overlap there must be one outstanding step. Most coasts are cut before their end, so that this is only bounded
+    at first: ``settle_coast`` finds it once nothing else comes before. Lanes look at each other's ends.
     """
     worker = sim.workers[w]
     worker.phase = la.COASTING
+    worker.coast_steps = limit
     if sim.config.overlap:
         # The device is busy until then, unless forming the batch took longer (see ``hicache``).
         worker.coast_from_s = max(now, worker.newest_end_s)
-        steps, event = _run(sim, w, worker.coast_from_s, 1e300, limit - 1, 0)
-        steps += 1
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
         note_idle(sim, w, worker.newest_start_s)
-        steps, event = _run(sim, w, worker.newest_start_s, 1e300, limit, 0)
-    worker.coast_steps = steps
-    heaps.event_set(sim, w, event)
+    if sim.config.lane_kind != la.ALONE:
+        settle_coast(sim, w)
+        return
+    start, steps = _until_event(sim, w)
+    worker.coast_open = 1
+    bound = coast_bound(sim.seconds, start, steps, worker.decoding, worker.context_tokens, lists.excess_tokens(sim, w))
+    heaps.event_set(sim, w, bound)
+
+
+@kernel
+def _until_event(sim, w):
+    """When the planned coast sets out, and how many of its steps end by its event: with overlap all but the last."""
+    worker = sim.workers[w]
+    if sim.config.overlap:
+        return worker.coast_from_s, worker.coast_steps - 1
+    return worker.newest_start_s, worker.coast_steps
+
+
+@kernel
+def settle_coast(sim, w):
+    """Set the event of the planned coast to its very end."""
+    start, steps = _until_event(sim, w)
+    sim.workers[w].coast_open = 0
+    heaps.event_set(sim, w, _run(sim, w, start, 1e300, steps, 0)[1])
 
 
 @kernel
@@ -146,6 +167,7 @@ def cut_coast(sim, w, until):
     else:
         steps, event = _run(sim, w, worker.newest_start_s, until, worker.coast_steps, 0)
     worker.coast_steps = steps
+    worker.coast_open = 0
     heaps.event_set(sim, w, event)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.kernels import lists
 from hisearch.kernels.bits import bit_length
-from hisearch.kernels.cost import coast, decode_step_seconds
+from hisearch.kernels.cost import decode_step_seconds
 from hisearch.kernels.gap_bins import LONGEST_S, PART_BITS, PER_OCTAVE, TICKS_PER_S
 from hisearch.kernels.jit import kernel
 
@@ -33,24 +33,32 @@ def add_signed(sim, seconds, count):
 
 
 @kernel
-def add_coast(sim, start_s, steps, decoding, context, excess):
-    """Count the gaps of ``steps`` decode steps of ``decoding`` requests that begin at ``start_s`` (see ``cost.coast``).
+def add_coast(sim, steps, decoding, context, excess):
+    """Count the gaps of ``steps`` decode steps of ``decoding`` requests (see ``cost.coast``).
 
-    Where the first and the last step fall into one bin, so do all: steps only become longer as contexts grow.
+    Where two steps fall into one bin, so do all between them: steps only become longer as contexts grow.
     """
     if steps == 0:
         return
-    first = bin_of(decode_step_seconds(sim.seconds, decoding, context, excess))
     last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding, excess))
-    if last == first:
-        sim.gaps[first] += decoding * steps
-        return
-    now = start_s
-    for _ in range(steps):
-        _, end = coast(sim.seconds, now, 1e300, 1, decoding, context, excess)
-        sim.gaps[bin_of(end - now)] += decoding
-        now = end
-        context += decoding
+    begin = 0
+    while True:
+        here = bin_of(decode_step_seconds(sim.seconds, decoding, context + begin * decoding, excess))
+        end = steps
+        if here != last:
+            # Bisect for the first step that falls into another bin.
+            low = begin
+            end = steps - 1
+            while end - low > 1:
+                middle = (low + end) // 2
+                if bin_of(decode_step_seconds(sim.seconds, decoding, context + middle * decoding, excess)) == here:
+                    low = middle
+                else:
+                    end = middle
+        sim.gaps[here] += decoding * (end - begin)
+        if end == steps:
+            return
+        begin = end
 
 
 @kernel
@@ -62,7 +70,7 @@ def count_coast(sim, w):
     excess = lists.excess_tokens(sim, w)
     if sim.config.overlap:
         steps = worker.coast_steps - 1
-        add_coast(sim, worker.newest_end_s, steps, n, context, excess)
+        add_coast(sim, steps, n, context, excess)
         add(sim, decode_step_seconds(sim.seconds, n, context + steps * n, excess), n)
     else:
-        add_coast(sim, worker.newest_start_s, worker.coast_steps, n, context, excess)
+        add_coast(sim, worker.coast_steps, n, context, excess)

@@ -177,6 +177,11 @@ def _coast_limit(sim, w):
     if sim.trees[sim.workers[w].home].heap_size > 0 and sim.config.page_tokens > 1:
         # Room is made for one page per request before each step, needed or not.
         steps = 1
+        if free >= worker.decoding:
+            # Every request takes a page in each round of so many steps as a page has tokens.
+            rounds = min((limit - steps) // sim.config.page_tokens, free // worker.decoding - 1)
+            steps += rounds * sim.config.page_tokens
+            free -= rounds * worker.decoding
         while steps < limit and free >= worker.decoding:
             free -= lists.pages_due(sim, w, steps)
             steps += 1

@@ -72,7 +72,7 @@ def coast(sim, w):
     # Only the last step can have one in it whose last token was made in the step before.
     until_end = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     full = min(steps, until_end)
-    gaps.add_coast(sim, end, full - 1, n, context + n, excess)
+    gaps.add_coast(sim, full - 1, n, context + n, excess)
     last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n, excess)
     if steps > full:
         gaps.add(sim, last, n - heaps.finish_count(sim, w, worker.clock + steps - 1))

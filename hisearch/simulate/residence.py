@@ -85,7 +85,7 @@ def _resumptions(log: StepLog, lost: I8, loss_step: I8, count: int) -> I8:
     keys = owner[entries].astype(np.int64) * steps + steps_of(log, entries)
     place = np.searchsorted(keys, lost * steps + loss_step)
     resumed = np.append(keys, -1)[place] // steps == lost
-    return entries[place[resumed]]
+    return np.asarray(entries[place[resumed]])
 
 
 def _losses(log: StepLog, worker: I4) -> tuple[I8, I8]:
