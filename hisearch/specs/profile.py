@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Positive, Provenance, Strict
 from hisearch.specs.laws import LawsSpec
 from hisearch.specs.regression import StepRegression
+from hisearch.specs.versions import nearest_version
 
 
 class Efficiency(Strict):
@@ -69,8 +70,9 @@ class EngineOverhead(HostTimes):
         return self
 
     def of_version(self, version: str) -> EngineOverhead:
-        """With the host work of ``version``; as it is where that is not known."""
-        return self.with_times(self.versions[version]) if version in self.versions else self
+        """With the host work of ``version``, else of a version of the same release; as it is where none is known."""
+        name = nearest_version(version, self.versions)
+        return self if name is None else self.with_times(self.versions[name])
 
     def with_times(self, times: HostTimes) -> EngineOverhead:
         """With ``times`` in place of its own."""

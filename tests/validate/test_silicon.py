@@ -19,9 +19,17 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.apart import conditions_of_side, sides_of
-from hisearch.validate.silicon.conditions import conditions_of
-from hisearch.validate.silicon.fit import EngineFit, fit_engines, write_engines
-from hisearch.validate.silicon.pricing import EngineTimes, FrontEnd, Loop, NotPriced, Pricer, closed_loop
+from hisearch.validate.silicon.conditions import COMPILE_S, conditions_of
+from hisearch.validate.silicon.fit import VERSION_RUNS, EngineFit, fit_engines, version_groups, write_engines
+from hisearch.validate.silicon.pricing import (
+    EngineTimes,
+    FrontEnd,
+    Loop,
+    NotPriced,
+    Pricer,
+    closed_loop,
+    held_steps,
+)
 from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.report import validate_silicon
 from hisearch.validate.silicon.rows import SiliconFileError, SiliconRow, read_rows, split_of
@@ -138,6 +146,15 @@ class TestConditions:
         }  # fmt: skip
         assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
+
+    def test_sglang_of_no_stated_version_was_not_warmed_up(self, tmp_path: Path) -> None:
+        cells = {
+            "backend": "sglang", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
+            "input_tokens": "1024", "output_tokens": "1024", "concurrency": "64", "attention_dp": "1", "tp": "4",
+        }  # fmt: skip
+        cold = conditions_of(only_row(tmp_path, **cells, backend_version=""))
+        assert cold.compile_s > 0.0
+        assert conditions_of(only_row(tmp_path, **cells, backend_version="0.5.9")).compile_s == 0.0
 
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.
@@ -273,6 +290,41 @@ class TestPricing:
         assert plain.tpot_s / made < drafting.tpot_s < plain.tpot_s
         assert drafting.ttft_s > plain.ttft_s
 
+    def test_groups_wait_no_longer_than_until_each_has_a_prompt(self, tmp_path: Path) -> None:
+        """TensorRT-LLM holds prompts for 60 steps at most; with 8 groups and many in flight all have one sooner."""
+        cells = {
+            "backend": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
+            "input_tokens": "1024", "attention_dp": "8", "moe_ep": "8", "backend_version": "1.2.0rc6.post2",
+        }  # fmt: skip
+
+        def held(output: str, slots: int, **more: str) -> float:
+            row = only_row(tmp_path, **cells | more, output_tokens=output, concurrency=str(8 * slots))
+            return held_steps(conditions_of(row), row, slots)
+
+        rate = 8 * 32 / 1024
+        steps = 7 / rate
+        assert held("1024", 32) == pytest.approx(0.9 * steps * (1 + 7 / 2) / 8)
+        assert held("8192", 4) == pytest.approx(0.9 * 60 * (1 + 60 * 32 / 8192 / 2) / (1 + 60 * 32 / 8192))
+        assert held("1024", 32, attention_dp="1", moe_ep="1", tp="8", moe_tp="8") == 0.0
+
+    def test_what_a_cold_engine_compiles_is_waited_for_by_a_burst_that_fills_a_step(self, tmp_path: Path) -> None:
+        cells = {
+            "backend": "sglang", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
+            "gemm_dtype": "nvfp4", "input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "4",
+            "moe_tp": "4",
+        }  # fmt: skip
+        pricer, times = Pricer(), HostTimes(step_s=1e-3)
+        added = {}
+        for concurrency in ("4", "32"):
+            cold, warm = (
+                pricer.with_times(only_row(tmp_path, **cells, backend_version=version, concurrency=concurrency), times)
+                for version in ("", "0.5.9")
+            )
+            assert cold.tpot_s == warm.tpot_s
+            added[concurrency] = cold.ttft_s - warm.ttft_s
+        assert added["4"] == 0.0
+        assert added["32"] == pytest.approx(COMPILE_S["fp4"] / 10)
+
     @pytest.mark.parametrize(
         ("cells", "reason"),
         [
@@ -366,6 +418,17 @@ class TestFit:
         found = yaml.safe_load((tmp_path / "engines.yaml").read_text())["vllm"]
         assert HostTimes.model_validate(found["versions"]["9"]) == newer
         assert HostTimes.model_validate({k: v for k, v in found.items() if k != "versions"}) == own
+
+    def test_versions_with_few_runs_count_with_another_of_their_release(self, tmp_path: Path) -> None:
+        row = only_row(tmp_path, backend="trtllm")
+        rows = [
+            replace(row, version=version)
+            for version, runs in (("1.2.0rc2.post2", VERSION_RUNS), ("1.2.0rc2", 3), ("1.3.0rc1", 2))
+            for _ in range(runs)
+        ]
+        assert {key: len(members) for key, members in version_groups(rows).items()} == {
+            ("trtllm", "1.2.0rc2.post2"): VERSION_RUNS + 3
+        }
 
     def test_nothing_to_fit_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="nothing to fit"):

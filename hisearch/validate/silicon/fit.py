@@ -7,7 +7,8 @@ by Gauss-Newton steps, shortened where they miss, on reweighted least squares (w
 derivatives by simulating again with each constant raised by one unit, until a group stands still. An engine's own
 constants are fitted to all its runs; a version's are drawn towards them and fitted to its own. Both begin at whatever
 leaves the least errors: those, ``START``, or what the profiles at hand say. Runs that state no version count as one:
-they are those of a campaign's first months. Nothing is fitted to a row, a model or a
+they are those of a campaign's first months. Versions with few runs count with another of their release (a post-release,
+a nightly build), if that has enough. Nothing is fitted to a row, a model or a
 GPU. An engine's own constants stand for versions that have none, so that no version outweighs the others there: the
 runs of one count as the root of their number.
 
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.specs.profile import HostTimes
+from hisearch.specs.versions import nearest_version
 from hisearch.validate.silicon.pricing import EngineTimes, NotPriced, Pricer
 from hisearch.validate.silicon.report import START_UP, Errors, PricedRow, errors
 from hisearch.validate.silicon.rows import SiliconRow
@@ -89,7 +91,7 @@ def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str]
         for group, rows in engine_wide.groups.items()
     }
     engine_wide.settle(own, drawn_to, lambda round_: note(f"engines, round {round_} of at most {ROUNDS}"))
-    versions = {group: members for group, members in _grouped(known).items() if len(members) >= VERSION_RUNS}
+    versions = version_groups(known)
     by_version = _Fit(pricer, versions)
     theta = {
         group: by_version.best(group, [own[group[0], ALL], START, _vector(pricer.times_of(rows[0]))])
@@ -283,6 +285,17 @@ def _grouped(rows: Iterable[SiliconRow]) -> dict[Group, list[SiliconRow]]:
     for row in rows:
         groups.setdefault((row.backend, row.version), []).append(row)
     return groups
+
+
+def version_groups(rows: Iterable[SiliconRow]) -> dict[Group, list[SiliconRow]]:
+    """Groups with enough runs; the runs of versions with fewer join the group of their release, where it has one."""
+    groups = _grouped(rows)
+    kept = {group: members for group, members in groups.items() if len(members) >= VERSION_RUNS}
+    for (engine, version), members in groups.items():
+        name = nearest_version(version, [known for of, known in kept if of == engine])
+        if name is not None and name != version:
+            kept[engine, name] = [*kept[engine, name], *members]
+    return kept
 
 
 def _starts_up(row: SiliconRow) -> bool:

@@ -4,8 +4,9 @@ A run over several attention groups (data-parallel attention) is simulated as on
 requests: the groups step together, and the step costs count the tokens that the others bring to the shared FFNs.
 
 What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is not
-looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, and the front end
-(HTTP, tokenisation, the way to the scheduler), which the profile states by engine and version.
+looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, what an engine that was not
+warmed up compiles while the first prompts wait (``Conditions.compile_s``), and the front end (HTTP, tokenisation, the
+way to the scheduler), which the profile states by engine and version.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import HostTimes, LatencyProfileSpec
+from hisearch.specs.versions import nearest_version
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
@@ -83,8 +85,9 @@ class EngineTimes:
     versions: Mapping[str, HostTimes]
 
     def of_version(self, version: str) -> HostTimes:
-        """Of ``version``; the engine's own where it has none."""
-        return self.versions.get(version, self.own)
+        """Of ``version``, else of a version of the same release; the engine's own where there is none."""
+        name = nearest_version(version, self.versions)
+        return self.own if name is None else self.versions[name]
 
 
 class Pricer:
@@ -341,22 +344,33 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
     sent_s = float(np.where(trace.previous < 0, trace.arrival_s, trace.think_s)[counted].mean())
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
-    held_s = _held_steps(conditions, row, loop.slots) * tpot_s
+    held_s = held_steps(conditions, row, loop.slots) * tpot_s + _compile_wait_s(conditions, loop)
     return Price(float(table.ttft_s[counted].mean()) + sent_s + held_s, tpot_s)
 
 
-def _held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
+def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
     """Steps of one token for which a prompt is held back, on average.
 
     A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
-    steps later, while others come at a rate of ``slots / output_tokens`` a step, holds the first for g steps and the
-    others for g / 2. A step that makes several tokens is as many steps of one.
+    steps later, while others come at a rate of ``slots * groups / output_tokens`` a step, holds the first for g steps
+    and the others for g / 2; among attention groups it closes as soon as every one of them has a prompt. The first
+    request of every slot finds an idle engine, which holds nothing back. A step that makes several tokens is as many
+    steps of one.
     """
     polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
-    gather = float(conditions.gather_steps)
-    others = gather * slots / row.output_tokens
+    groups = row.parallelism.attention_data
+    rate = slots * groups / row.output_tokens
+    gather = min(float(conditions.gather_steps), (groups - 1) / rate) if groups > 1 else float(conditions.gather_steps)
+    others = gather * rate
     steps = polled + gather * (1.0 + others / 2.0) / (1.0 + others)
-    return steps * conditions.speculation.tokens_per_step
+    return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
+
+
+def _compile_wait_s(conditions: Conditions, loop: Loop) -> float:
+    """Mean wait for what the engine compiles when prompts first fill a step: the first request of every slot has it."""
+    trace = closed_loop(loop).arrays
+    burst_tokens = int(trace.input_tokens[trace.previous < 0].sum())
+    return conditions.compile_s / loop.requests_per_slot if burst_tokens > conditions.engine.chunk_tokens else 0.0
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:

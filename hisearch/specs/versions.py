@@ -1,0 +1,26 @@
+"""Versions of engines as measurements name them: which of those that are known stands for another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+#: What tells builds of one release apart: the number of a post-release, the day and commit of a nightly build.
+_BUILD = re.compile(r"(?<=\d)\.post\d+$|(?<=^nightly)-(?!dev).*$|(?<=^nightly-dev)-.*$")
+
+
+def release_of(version: str) -> str:
+    """``version`` without what tells builds of one release apart.
+
+    1.2.0rc6.post1 is of 1.2.0rc6, nightly-dev-20260216-d3bae71e of nightly-dev.
+    """
+    return _BUILD.sub("", version)
+
+
+def nearest_version(version: str, known: Iterable[str]) -> str | None:
+    """``version`` itself if it is ``known``, else the first one that is of the same release; None if there is none."""
+    names = list(known)
+    if version in names:
+        return version
+    release = release_of(version)
+    return next((name for name in names if release_of(name) == release), None)

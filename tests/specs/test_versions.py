@@ -1,0 +1,32 @@
+"""Which known version of an engine stands for another."""
+
+from __future__ import annotations
+
+import pytest
+
+from hisearch.specs.versions import nearest_version, release_of
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("0.19.0", "0.19.0"),
+        ("1.2.0rc6", "1.2.0rc6"),
+        ("1.2.0rc6.post1", "1.2.0rc6"),
+        ("nightly-dev-20260216-d3bae71e", "nightly-dev"),
+        ("nightly-dev", "nightly-dev"),
+        ("nightly-5b8c30d62b754b57", "nightly"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_builds_of_a_release_are_its(version: str, release: str) -> None:
+    assert release_of(version) == release
+
+
+def test_a_known_version_stands_for_itself_and_for_others_of_its_release() -> None:
+    known = ["1.2.0rc2.post2", "1.2.0rc6.post2", "1.2.0rc6.post3", "nightly-dev"]
+    assert nearest_version("1.2.0rc6.post3", known) == "1.2.0rc6.post3"
+    assert nearest_version("1.2.0rc6.post1", known) == "1.2.0rc6.post2"
+    assert nearest_version("nightly-dev-20260402-d7256eb6", known) == "nightly-dev"
+    assert nearest_version("nightly-5b8c30d62b754b57", known) is None
+    assert nearest_version("1.3.0rc1", known) is None
