@@ -65,7 +65,12 @@ class ServedModel:
 
     def goes_by(self, name: str) -> bool:
         """Whether requests that name ``name`` mean it."""
-        return name == self.name or name in self.aliases
+        return name in self.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names by which requests may ask for it."""
+        return (self.name, *self.aliases)
 
 
 @dataclass(frozen=True)
