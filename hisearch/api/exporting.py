@@ -17,9 +17,9 @@ from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
 from hisearch.specs.resolved import ResolvedStudy, ships
 from hisearch.specs.stand_alone import stand_alone
-from hisearch.traces.compiler import head
 from hisearch.traces.replay import USUAL_REQUESTS, Replay
 from hisearch.traces.replay import replay_of as replay_of_trace
+from hisearch.traces.selection import head
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult

@@ -10,6 +10,7 @@ from pydantic import Field, create_model
 from hisearch.specs.base import API_VERSION, Metadata, Strict
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.devices import DeviceSpec
+from hisearch.specs.fleet_study import FleetStudySpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
@@ -19,6 +20,7 @@ from hisearch.specs.workload import WorkloadSpec
 
 KINDS: dict[str, type[Strict]] = {
     "Study": StudySpec,
+    "FleetStudy": FleetStudySpec,
     "SLO": SloSpec,
     "SearchSpace": SearchSpaceSpec,
     "Workload": WorkloadSpec,
@@ -34,6 +36,7 @@ KINDS: dict[str, type[Strict]] = {
 
 FOLDERS: dict[str, str] = {
     "Study": "studies",
+    "FleetStudy": "studies/fleets",
     "SLO": "slos",
     "SearchSpace": "spaces",
     "Workload": "traces",
