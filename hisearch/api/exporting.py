@@ -119,6 +119,7 @@ def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = No
     else:
         trace = _reference(resolved.workload, WORKLOAD, inputs)
     words: list[object] = ["hisearch", "simulate", DEPLOYMENT, "--trace", trace]
+    words += [word for name in study.workload.models for word in ("--model", name)]
     words += ["--slo", _reference(resolved.slo, SLO, inputs)]
     workload = study.workload
     options = {"--load": workload.load * load, "--seed": study.seed, "--skip-bad": workload.skip_bad}

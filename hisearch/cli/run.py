@@ -152,6 +152,7 @@ class Place:
 
     @property
     def settings(self) -> tuple[str, ...]:
+        """What of it is a key of the study."""
         from hisearch.specs.storage_url import without_secrets
 
         return (f"spec.storage={without_secrets(self.storage)}",) if self.storage is not None else ()
@@ -255,7 +256,7 @@ def _kind(ref: str) -> str:
         path = catalogue.find_file(ref)
         kind = kind_of(path)
         if kind not in _RUN:
-            message = f"expected a document of kind {listed(_RUN, 'or')}, got {kind}"
+            message = f"expected a document of kind {_RUN_IN_WORDS}, got {kind}"
             raise SpecError.at(message, path=path, key="kind")
         return kind
     known = {kind: catalogue.names(kind) for kind in _RUN}

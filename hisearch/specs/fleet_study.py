@@ -72,7 +72,7 @@ class FleetStudySpec(Strict):
         min_length=2,
         max_length=_MOST_OBJECTIVES,
         description="Axes of the front, usd_per_hour among them. goodput, usd_per_hour, accelerators and mean_w are "
-        "sums over the models; usd_per_million_tokens and joules_per_token means by the tokens that they are asked for; "
+        "sums over the models; usd_per_million_tokens and joules_per_token means weighted by tokens asked for; "
         "capacity is the smallest, each other one the largest, of any model.",
     )
     limits: dict[Objective, LimitSpec] = Field(

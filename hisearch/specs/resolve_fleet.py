@@ -12,6 +12,7 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.document import Document, parse_document
 from hisearch.specs.errors import Problem, SpecError, as_keypath
 from hisearch.specs.fleet_study import FleetStudySpec
+from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
 from hisearch.specs.resolve import resolve_study
 from hisearch.specs.resolved import ResolvedStudy, study_text
@@ -102,13 +103,25 @@ def _promises(document: Document[FleetStudySpec], catalogue: Catalogue) -> dict[
         shared = spec.slo
     if shared is None or not shared.models:
         return {name: spec.part(name)["slo"] for name in spec.models}
-    names = {name: (name, *own.asked_as) for name, own in spec.models.items()}
+    names = {name: (name, *own.asked_as, *_published(document, name, catalogue)) for name, own in spec.models.items()}
     if unserved := shared.unserved({one for several in names.values() for one in several}):
         message = f"none of the study's models; they are {', '.join(spec.models)}"
         at = found.problem(("spec", "models", unserved[0]), message) if found else None
         raise SpecError(at or document.problem(("spec", "slo", "models", unserved[0]), message))
     own = {name: shared.of(several).model_dump(mode="json", exclude_none=True) for name, several in names.items()}
     return {name: spec.part(name)["slo"] if spec.own(name, "slo") else own[name] for name in spec.models}
+
+
+def _published(document: Document[FleetStudySpec], name: str, catalogue: Catalogue) -> tuple[str, ...]:
+    """The publisher's name of a model; none where it cannot be found, which its study will say."""
+    model = document.spec.models[name].model or name
+    if isinstance(model, ModelSpec):
+        return (model.huggingface_id,)
+    try:
+        found: Document[ModelSpec] = catalogue.get("Model", model, document.path.parent)
+    except SpecError:
+        return ()
+    return (found.spec.huggingface_id,)
 
 
 def _part(document: Document[FleetStudySpec], name: str, slo: Any, catalogue: Catalogue) -> ResolvedStudy:
