@@ -20,7 +20,6 @@ from hisearch.specs.workload import WorkloadSpec
 
 KINDS: dict[str, type[Strict]] = {
     "Study": StudySpec,
-    "FleetStudy": FleetStudySpec,
     "SLO": SloSpec,
     "SearchSpace": SearchSpaceSpec,
     "Workload": WorkloadSpec,
@@ -32,11 +31,11 @@ KINDS: dict[str, type[Strict]] = {
     "Fabric": FabricSpec,
     "LatencyProfile": LatencyProfileSpec,
     "Deployment": DeploymentSpec,
+    "FleetStudy": FleetStudySpec,
 }
 
 FOLDERS: dict[str, str] = {
     "Study": "studies",
-    "FleetStudy": "studies/fleets",
     "SLO": "slos",
     "SearchSpace": "spaces",
     "Workload": "traces",
@@ -48,6 +47,7 @@ FOLDERS: dict[str, str] = {
     "Fabric": "profiles/fabrics",
     "LatencyProfile": "profiles/latency",
     "Deployment": "studies/deployments",
+    "FleetStudy": "studies/fleets",
 }
 
 
