@@ -87,6 +87,15 @@ spec:
   objectives: [ttft_p99, goodput, usd_per_hour]
   budget: {simulations: 400, seconds: 600}
 """,
+    "FleetStudy": """\
+spec:
+  models:
+    qwen3-32b: {workload: {trace: chat-multiturn}, slo: interactive-chat}
+    llama-3.1-8b: {workload: {trace: azure-conv-like}, slo: batch}
+  space: quickstart
+  objectives: [ttft_p99, goodput, usd_per_hour]
+  budget: {simulations: 400, seconds: 600}
+""",
     "SLO": """\
 spec:
   terms:

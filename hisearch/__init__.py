@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from hisearch.api.compare import compare_runs as compare_runs
     from hisearch.api.deployment import SimulatedDeployment as SimulatedDeployment
     from hisearch.api.deployment import simulate_deployment as simulate_deployment
+    from hisearch.api.fleet_study import FleetResult as FleetResult
+    from hisearch.api.fleet_study import FleetStudy as FleetStudy
+    from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
     from hisearch.api.stored_run import load_run as load_run
     from hisearch.api.study import Study as Study
     from hisearch.api.study import StudyResult as StudyResult
@@ -36,12 +39,15 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
+    "FleetResult": "hisearch.api.fleet_study",
+    "FleetStudy": "hisearch.api.fleet_study",
     "SimulatedDeployment": "hisearch.api.deployment",
     "Study": "hisearch.api.study",
     "StudyResult": "hisearch.api.study",
     "Verification": "hisearch.api.verify",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
+    "load_fleet_study": "hisearch.api.fleet_study",
     "load_run": "hisearch.api.stored_run",
     "load_study": "hisearch.api.study",
     "load_trace": "hisearch.api.workload",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from hisearch.hardware.prices import CostBreakdown, mean_cost
 from hisearch.score.evaluate import Score, evaluate
-from hisearch.score.terms import check_to_dict
-from hisearch.simulate.models import over_windows
-from hisearch.simulate.parts import of_model
+from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
+from hisearch.simulate.fleet import FleetPlan
+from hisearch.simulate.models import asked_models, over_windows
+from hisearch.simulate.parts import of_model as part_of_model
 from hisearch.simulate.result import Outcome, Result
-
-if TYPE_CHECKING:
-    from hisearch.api.deployment import SimulatedDeployment
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.slo import SloSpec
+from hisearch.traces.compiled import CompiledTrace
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class ModelShare:
         model: as the deployment calls it. pools: names of those that serve it.
         result: of its requests and its pools, over the whole deployment's time.
         cost: of its pools, on average where workers come and go.
-        score: against the SLO that the deployment is held against.
+        score: against what its requests are promised.
     """
 
     model: str
@@ -39,6 +41,11 @@ class ModelShare:
         """How many of its requests ended how."""
         counts = np.bincount(self.result.requests.outcome, minlength=len(Outcome))
         return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
+
+    @property
+    def arrived(self) -> int:
+        """How many of its requests had come when the simulation stopped."""
+        return sum(check.arrived for check in self.score.slo if isinstance(check, RejectionCheck))
 
     def to_dict(self, *, with_slo: bool) -> dict[str, Any]:
         """As plain values; see docs/cli.md."""
@@ -55,23 +62,73 @@ class ModelShare:
         }
 
 
-def model_shares(simulated: SimulatedDeployment) -> list[ModelShare]:
-    """A share for each model that the deployment serves, in the order of its pools."""
-    from hisearch.api.deployment import NO_SLO, pool_costs
+def model_shares(
+    deployment: DeploymentSpec,
+    fleet: FleetPlan,
+    costs: Sequence[CostBreakdown],
+    slo: SloSpec,
+    trace: CompiledTrace,
+    result: Result,
+) -> list[ModelShare]:
+    """A share for each model that the deployment serves, in the order of its pools.
 
-    spec, costs = simulated.resolved.deployment, pool_costs(simulated.resolved)
+    Args:
+        deployment: as it was written.
+        fleet: the same, compiled.
+        costs: what each pool costs with the replicas that it has at first.
+        slo: what requests are promised.
+        trace: what was replayed.
+        result: what came of it.
+    """
+    asked, over_window = asked_models(fleet, trace).model, over_windows(fleet, trace)
     shares = []
-    for number, model in enumerate(simulated.fleet.models):
-        mine = [p for p, pool in enumerate(spec.pools) if spec.model_ref(pool) == model.name]
-        part = of_model(simulated.result, number)
-        own = spec.model_copy(update={"pools": [spec.pools[p] for p in mine]})
+    for number, model in enumerate(fleet.models):
+        mine = [p for p, pool in enumerate(deployment.pools) if deployment.model_ref(pool) == model.name]
+        part = part_of_model(result, number)
+        own = deployment.model_copy(update={"pools": [deployment.pools[p] for p in mine]})
         cost = mean_cost([costs[p] for p in mine], own, part.mean_workers)
         score = evaluate(
             part,
-            simulated.slo or NO_SLO,
+            slo.of(model.names),
             usd_per_hour=cost.total,
             accelerators=cost.accelerators,
-            over_window=over_windows(simulated.fleet, simulated.trace)[simulated.asked == number],
+            over_window=over_window[asked == number],
         )
-        shares.append(ModelShare(model.name, tuple(spec.pools[p].name for p in mine), part, cost, score))
+        shares.append(ModelShare(model.name, tuple(deployment.pools[p].name for p in mine), part, cost, score))
     return shares
+
+
+def scored(
+    deployment: DeploymentSpec,
+    fleet: FleetPlan,
+    costs: Sequence[CostBreakdown],
+    slo: SloSpec,
+    trace: CompiledTrace,
+    result: Result,
+    shares: Sequence[ModelShare] | None = None,
+) -> Score:
+    """A simulated deployment's score; arguments as of ``model_shares``, whose answer ``shares`` may be given.
+
+    Where several models are served each is held to what is promised to its requests, by itself: the verdict is that of
+    all of them, and a request counts as good by its own model's terms.
+    """
+    cost = mean_cost(costs, deployment, result.mean_workers)
+    whole = evaluate(
+        result,
+        slo.of(fleet.models[0].names),
+        usd_per_hour=cost.total,
+        accelerators=cost.accelerators,
+        over_window=over_windows(fleet, trace),
+    )
+    if len(fleet.models) == 1:
+        return whole
+    if shares is None:
+        shares = model_shares(deployment, fleet, costs, slo, trace, result)
+    arrived = sum(share.arrived for share in shares)
+    good = sum(round(share.score.metrics["attainment"] * share.arrived) for share in shares)
+    rates = {
+        "goodput_rps": sum(share.score.metrics["goodput_rps"] for share in shares),
+        "attainment": good / arrived if arrived else 0.0,
+    }
+    checks = tuple(of_model(check, share.model) for share in shares for check in share.score.slo)
+    return replace(whole, metrics=whole.metrics | rates, slo=checks, feasible=all(check.holds for check in checks))

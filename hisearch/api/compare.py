@@ -17,6 +17,7 @@ from hisearch.report.comparison import (
     Driver,
     Fronts,
     MeanTimes,
+    ModelFigures,
     Part,
     Side,
     TimeRow,
@@ -28,13 +29,13 @@ from hisearch.report.comparison import (
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
+    from hisearch.api.by_model import ModelShare
     from hisearch.api.study import StudyResult
     from hisearch.score.evaluate import Score
     from hisearch.search.trial import Trial
     from hisearch.simulate.result import Result
     from hisearch.specs.catalogue import Catalogue
     from hisearch.specs.deployment import DeploymentSpec
-    from hisearch.specs.slo import SloSpec
     from hisearch.traces.compiled import F8, CompiledTrace
 
 #: Figures that mean nothing without an SLO.
@@ -71,15 +72,13 @@ def compare_deployments(
         SpecError, TraceError: with file, line and key.
         ValueError: ``seeds`` is below 1, or a deployment cannot be simulated.
     """
-    from hisearch.api.deployment import NO_SLO
     from hisearch.api.workload import load_trace
     from hisearch.specs.catalogue import Catalogue
 
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
     names = catalogue or Catalogue()
-    promise: SloSpec | None = names.get("SLO", str(slo)).spec if slo is not None else None
-    replays = tuple(_load(ref, names, promise or NO_SLO) for ref in (a, b))
+    replays = tuple(_load(ref, names, slo) for ref in (a, b))
     drawn = tuple(range(seed, seed + seeds))
     traces = [load_trace(trace, seed=number, limit=limit, catalogue=names) for number in drawn]
     played = [
@@ -96,7 +95,7 @@ def compare_deployments(
         (str(a), str(b)),
         played,
         [(first, drawn[0], load)] * 2,
-        has_slo=promise is not None,
+        has_slo=slo is not None,
         workload=f"{first.name}, {counted(len(first), 'request')}{at}",
         seeds=drawn,
         question=(),
@@ -148,12 +147,15 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
     )
 
 
-def _load(ref: str | Path, catalogue: Catalogue, slo: SloSpec) -> Replay:
+def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Replay:
     from hisearch.api.deployment import plan_deployment, pool_costs
+    from hisearch.api.promises import NO_SLO, promise_to
     from hisearch.specs.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)
-    return Replay(resolved.deployment, plan_deployment(resolved), pool_costs(resolved), slo)
+    fleet = plan_deployment(resolved)
+    promise = promise_to(fleet.models, slo, catalogue)
+    return Replay(resolved.deployment, fleet, pool_costs(resolved), promise or NO_SLO)
 
 
 def _changes(a: DeploymentSpec, b: DeploymentSpec) -> tuple[Change, ...]:
@@ -174,15 +176,36 @@ def _highlighted(result: StudyResult) -> Trial:
 
 @dataclass(frozen=True)
 class _Played:
-    """One simulation and its score."""
+    """One simulation and its score; shares: of each model, where it is one of several."""
 
     result: Result
     score: Score
+    shares: Sequence[ModelShare]
 
 
 def _play(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> _Played:
     result = replay.simulate(trace, seed=seed, load=load)
-    return _Played(result, replay.score(trace, result))
+    shares = replay.shares(trace, result) if len(replay.fleet.models) > 1 else ()
+    return _Played(result, replay.score(trace, result, shares or None), shares)
+
+
+def _by_model(played: Sequence[Sequence[_Played]], has_slo: bool) -> tuple[ModelFigures, ...]:
+    """Figures of each model that both sides serve, where either serves several; one served alone has all requests."""
+    metrics = [[_of_models(one) for one in side] for side in played]
+    if not any(one.shares for side in played for one in side):
+        return ()
+    both = [model for model in metrics[0][0] if model in metrics[1][0]]
+    return tuple(
+        ModelFigures(model, compare_figures(*([_shown(one[model], has_slo) for one in side] for side in metrics)))
+        for model in both
+    )
+
+
+def _of_models(one: _Played) -> dict[str, Mapping[str, float]]:
+    """Figures by model."""
+    if one.shares:
+        return {share.model: share.score.metrics for share in one.shares}
+    return {one.result.pools[0].model: one.score.metrics}
 
 
 def _fixed_trace_note(played: Sequence[Sequence[_Played]]) -> str:
@@ -233,6 +256,7 @@ def _compare(
         question=question,
         changes=changes,
         figures=compare_figures(*metrics),
+        models=_by_model(played, has_slo),
         times=times,
         parts=parts,
         drivers=_drivers(replays, [side[0].result for side in played]),

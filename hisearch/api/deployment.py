@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.by_model import ModelShare, model_shares
+from hisearch.api.by_model import ModelShare
+from hisearch.api.promises import NO_SLO, promise_to
+from hisearch.api.replay import Replay
 from hisearch.api.tiers import series_of, tier_rows
 from hisearch.api.workload import load_trace
 from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
-from hisearch.score.evaluate import Score, evaluate
+from hisearch.score.evaluate import Score
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
-from hisearch.simulate.models import over_windows
 from hisearch.simulate.plan import (
     DevicesRefused,
     TierRefused,
@@ -44,9 +45,6 @@ from hisearch.traces.compiled import I4, CompiledTrace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: A promise that every simulation keeps: what is scored where there is no SLO. Not valid as a document.
-NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0)
 
 #: Figures that mean nothing without an SLO.
 _SLO_FIGURES = ("goodput_rps", "attainment")
@@ -88,18 +86,17 @@ class SimulatedDeployment:
     @cached_property
     def models(self) -> list[ModelShare]:
         """What each model's requests got; of one alone, all of it."""
-        return model_shares(self)
+        return self._replay.shares(self.trace, self.result)
+
+    @cached_property
+    def _replay(self) -> Replay:
+        resolved = self.resolved
+        return Replay(resolved.deployment, self.fleet, pool_costs(resolved), self.slo or NO_SLO)
 
     @cached_property
     def score(self) -> Score:
         """The figures and the verdict; without an SLO every simulation passes."""
-        return evaluate(
-            self.result,
-            self.slo or NO_SLO,
-            usd_per_hour=self.cost.total,
-            accelerators=self.cost.accelerators,
-            over_window=over_windows(self.fleet, self.trace),
-        )
+        return self._replay.score(self.trace, self.result, self.models if len(self.fleet.models) > 1 else None)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -248,7 +245,7 @@ class SimulatedDeployment:
         if self.slo is not None:
             slo = {
                 "feasible": self.feasible,
-                "max_rejected_fraction": self.slo.max_rejected_fraction,
+                "max_rejected_fraction": self.slo.max_rejected_fraction,  # of models without a promise of their own
                 "terms": [check_to_dict(check) for check in self.score.slo],
             }
         return {
@@ -330,8 +327,8 @@ def simulate_deployment(
         resolved = deployment
     else:
         resolved = load_deployment(deployment, settings, catalogue)
-    promise: SloSpec | None = catalogue.get("SLO", str(slo)).spec if isinstance(slo, str | Path) else slo
     fleet = plan_deployment(resolved)
+    promise = promise_to(fleet.models, slo, catalogue)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
     result = simulate_fleet(
         fleet,

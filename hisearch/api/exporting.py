@@ -17,9 +17,9 @@ from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
 from hisearch.specs.resolved import ResolvedStudy, ships
 from hisearch.specs.stand_alone import stand_alone
-from hisearch.traces.compiler import head
 from hisearch.traces.replay import USUAL_REQUESTS, Replay
 from hisearch.traces.replay import replay_of as replay_of_trace
+from hisearch.traces.selection import head
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
@@ -119,6 +119,7 @@ def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = No
     else:
         trace = _reference(resolved.workload, WORKLOAD, inputs)
     words: list[object] = ["hisearch", "simulate", DEPLOYMENT, "--trace", trace]
+    words += [word for name in study.workload.models for word in ("--model", name)]
     words += ["--slo", _reference(resolved.slo, SLO, inputs)]
     workload = study.workload
     options = {"--load": workload.load * load, "--seed": study.seed, "--skip-bad": workload.skip_bad}

@@ -14,6 +14,7 @@ from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.slo import SloSpec
 
 if TYPE_CHECKING:
+    from hisearch.api.by_model import ModelShare
     from hisearch.score.evaluate import Score
     from hisearch.simulate.result import Result
     from hisearch.traces.compiled import CompiledTrace
@@ -62,19 +63,17 @@ class Replay:
             fleet = replace(fleet, pools=(replace(first, plan=plan), *others))
         return simulate_fleet(fleet, trace, seed=seed, load=load, log=log)
 
-    def score(self, trace: CompiledTrace, result: Result) -> Score:
-        """What came of it, held against the SLO."""
-        from hisearch.score.evaluate import evaluate
-        from hisearch.simulate.models import over_windows
+    def score(self, trace: CompiledTrace, result: Result, shares: Sequence[ModelShare] | None = None) -> Score:
+        """What came of it, held against the SLO; ``shares`` where they are at hand."""
+        from hisearch.api.by_model import scored
 
-        cost = mean_cost(self.costs, self.deployment, result.mean_workers)
-        return evaluate(
-            result,
-            self.slo,
-            usd_per_hour=cost.total,
-            accelerators=cost.accelerators,
-            over_window=over_windows(self.fleet, trace),
-        )
+        return scored(self.deployment, self.fleet, self.costs, self.slo, trace, result, shares)
+
+    def shares(self, trace: CompiledTrace, result: Result) -> list[ModelShare]:
+        """What each model's requests got."""
+        from hisearch.api.by_model import model_shares
+
+        return model_shares(self.deployment, self.fleet, self.costs, self.slo, trace, result)
 
 
 def with_instant_transfers(plan: WorkerPlan) -> WorkerPlan:

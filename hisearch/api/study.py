@@ -90,20 +90,9 @@ class Study:
         """
         if self._given_trace is not None:
             return self._given_trace
-        from hisearch.traces.load import load_trace_file, load_workload
+        from hisearch.traces.load import load_reference
 
-        study, workload = self.resolved.study, self.resolved.workload
-        limit, skip_bad = study.workload.limit, study.workload.skip_bad
-        if isinstance(workload, Path):
-            return load_trace_file(workload, seed=study.seed, limit=limit, skip_bad=skip_bad)
-        return load_workload(
-            workload.spec,
-            workload.path.parent,
-            seed=study.seed,
-            limit=limit,
-            skip_bad=skip_bad,
-            name=workload.name,
-        )
+        return load_reference(self.resolved.study.workload, self.resolved.workload, self.resolved.study.seed)
 
     @property
     def variants(self) -> list[Variant]:

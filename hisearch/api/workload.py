@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -49,6 +49,7 @@ def load_trace(
     skip_bad: int = 0,
     format: str = "auto",  # noqa: A002 - the name of the workload's key
     columns: Mapping[str, str] | None = None,
+    models: Collection[str] = (),
     catalogue: Catalogue | None = None,
 ) -> CompiledTrace:
     """Compile a workload, or take it from the cache.
@@ -60,6 +61,7 @@ def load_trace(
         skip_bad: broken rows to tolerate.
         format: of a trace file, one of ``hisearch.specs.workload.TraceFormat``.
         columns: of a CSV: our field -> its column, as ``spec.file.columns`` of a workload.
+        models: keep only what asks for a model of one of these names; all of it where empty.
         catalogue: where names are looked up.
 
     Raises:
@@ -72,13 +74,19 @@ def load_trace(
     workload = find_workload(ref, catalogue)
     if isinstance(workload, Path):
         options: dict[str, Any] = {"limit": limit, "skip_bad": skip_bad, "format": format}
-        return load_trace_file(workload, seed=seed, columns=dict(columns or {}), **options)
+        return _only(load_trace_file(workload, seed=seed, columns=dict(columns or {}), **options), models)
     for name, given in (("format", format != "auto"), ("columns", bool(columns))):
         if given:
             raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
-    return load_workload(
-        workload.spec, workload.path.parent, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name
-    )
+    folder = workload.path.parent
+    loaded = load_workload(workload.spec, folder, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name)
+    return _only(loaded, models)
+
+
+def _only(trace: CompiledTrace, models: Collection[str]) -> CompiledTrace:
+    from hisearch.traces.selection import requests_for
+
+    return requests_for(trace, models) if models else trace
 
 
 def first_requests(trace: Trace, count: int) -> Trace:

@@ -102,7 +102,10 @@ def _show(comparison: Comparison) -> None:
     if comparison.changes:
         output.table(("setting", "A", "B"), [(c.key, c.a, c.b) for c in comparison.changes])
     output.heading("What came of it")
-    output.table(words.FIGURE_COLUMNS, words.figure_rows(comparison), numbers=(1, 2, 3, 4))
+    output.table(words.FIGURE_COLUMNS, words.figure_rows(comparison.figures), numbers=(1, 2, 3, 4))
+    for one in comparison.models:
+        output.heading(f"Requests for {one.model}")
+        output.table(words.FIGURE_COLUMNS, words.figure_rows(one.figures), numbers=(1, 2, 3, 4))
     output.say(words.seeds_in_words(comparison))
     if comparison.parts:
         output.heading("Where the mean time of a request goes")

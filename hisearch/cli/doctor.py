@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,9 +135,13 @@ def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     """Memory fit of a study's or a deployment's workers, once the document itself is sound."""
     from hisearch.api.fit import deployment_fits, study_fits
     from hisearch.specs.resolve import load_deployment, load_study
+    from hisearch.specs.resolve_fleet import load_fleet_study
 
-    if not checkup.ok or checkup.kind not in {"Study", "Deployment"}:
+    if not checkup.ok or checkup.kind not in {"Study", "FleetStudy", "Deployment"}:
         return []
+    if checkup.kind == "FleetStudy":
+        parts = load_fleet_study(checkup.path, settings).parts.items()
+        return [replace(fit, pool=name) for name, part in parts for fit in study_fits(part)]
     if checkup.kind == "Study":
         return study_fits(load_study(checkup.path, settings))
     return deployment_fits(load_deployment(checkup.path, settings))
@@ -192,7 +197,7 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
         output.say(f"warning: {warning}")
     if fits:
         output.heading(f"Workers that fit into memory and host: {sum(fit.ok for fit in fits)} of {len(fits)}")
-        named = checkup.kind == "Deployment" and len(fits) > 1
+        named = checkup.kind != "Study" and len(fits) > 1
         rows = [
             (
                 *([fit.pool] * named),
@@ -208,7 +213,11 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
             for fit in fits
         ]
         columns = ("accelerator", "engine", "TP", "weights", "KV", "chunk", "running", "room for KV")
-        output.table((*(["pool"] * named), *columns), rows, numbers=[named + at for at in (2, 5, 6)])
+        output.table(
+            (*(["model" if checkup.kind == "FleetStudy" else "pool"] * named), *columns),
+            rows,
+            numbers=[named + at for at in (2, 5, 6)],
+        )
         output.say(_assumed(checkup.kind, fits))
 
 
@@ -216,7 +225,7 @@ def _assumed(kind: str | None, fits: list[Fit]) -> str:
     """Which settings the table's figures rest on."""
     fractions = ", ".join(sorted({f"{fit.memory_fraction:g}" for fit in fits}))
     text = f"Room for KV in one replica's accelerators at memory fraction {fractions}, without host memory"
-    if kind != "Study":
+    if kind == "Deployment":
         return f"{text}."
     return (
         f"{text}; of the space's chunk sizes (tokens) and running requests those that leave the most room. Other ones "

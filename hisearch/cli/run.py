@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,10 @@ import typer
 from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
+
+#: Kinds of what can be run.
+_RUN = ("Study", "FleetStudy", "SLO")
+_RUN_IN_WORDS = "Study, FleetStudy or SLO"
 
 if TYPE_CHECKING:
     from hisearch.api.study import Study, StudyResult
@@ -91,10 +95,21 @@ def run(
     from hisearch.search.interrupts import Interrupts
 
     place = _place(workers, backend, scheduler, storage)
+    if study is None and resume is None:
+        raise typer.BadParameter("name a study or an SLO, or a folder to --resume", param_hint="STUDY_OR_SLO")
+    ref = study if study is not None else str(Path(str(resume)) / "study.yaml")
+    kind = _kind(ref)
+    if kind == "FleetStudy":
+        from hisearch.cli.run_fleet import run_fleet
+
+        others = {"--model": model, "--trace": trace, "--keep": keep, "--storage": storage, "--recommend": recommend}
+        _refuse_beside_fleet({**others, "--usd-per-hour": usd_per_hour})
+        run_fleet(ref, (*(settings or ()), *_chosen(confidence, None, None)), resume, out, place, as_json, quiet)
+        return
     chosen = (*(settings or ()), *place.settings, *_chosen(confidence, recommend, usd_per_hour))
     with Interrupts((signal.SIGINT, signal.SIGTERM), exit_at_once=True) as interrupts:
         try:
-            question = _question(study, chosen, model, trace, keep, resume, quiet)
+            question = _question(ref, kind, chosen, model, trace, keep, quiet)
             result = _search(question, resume, out, place, interrupts, quiet)
         except KeyboardInterrupt:
             output.note("interrupted before the search began")
@@ -106,9 +121,7 @@ def run(
     if not quiet:
         output.warn(run_view.warnings(result))
     if interrupts.exit_code is not None:
-        output.note(
-            _how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written"
-        )
+        output.note(how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written")
         raise typer.Exit(interrupts.exit_code)
     if result.failure is not None:
         if not result.failure.examined:
@@ -129,7 +142,7 @@ def _chosen(confidence: float | None, recommend: str | None, usd_per_hour: float
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where simulations run and trials are kept; ``settings``: what of it is the study's."""
 
     workers: int | None
@@ -139,12 +152,13 @@ class _Place:
 
     @property
     def settings(self) -> tuple[str, ...]:
+        """What of it is a key of the study."""
         from hisearch.specs.storage_url import without_secrets
 
         return (f"spec.storage={without_secrets(self.storage)}",) if self.storage is not None else ()
 
 
-def _place(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> _Place:
+def _place(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> Place:
     """What the options say, where they go together."""
     from hisearch.api.machinery import BACKENDS
     from hisearch.specs.storage_url import checked_storage_url
@@ -159,11 +173,11 @@ def _place(workers: int | None, backend: str | None, scheduler: str | None, stor
             checked_storage_url(storage)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--storage") from None
-    return _Place(workers, backend, scheduler, storage)
+    return Place(workers, backend, scheduler, storage)
 
 
 def _search(
-    question: Study, resume: Path | None, out: Path | None, place: _Place, interrupts: Interrupts, quiet: bool
+    question: Study, resume: Path | None, out: Path | None, place: Place, interrupts: Interrupts, quiet: bool
 ) -> StudyResult:
     """Run the study, or go on with it.
 
@@ -179,7 +193,7 @@ def _search(
     if not quiet:
         output.note_compilation(question.variants)
     try:
-        with _progress(quiet) as progress:
+        with progress_of(quiet) as progress:
             return question.run(
                 place.workers,
                 run_dir,
@@ -196,23 +210,26 @@ def _search(
         raise ValueError(f"{error}; go on with: hisearch run --resume {shlex.quote(str(run_dir))}") from None
 
 
+def _refuse_beside_fleet(options: Mapping[str, object]) -> None:
+    """Refuse options that a study of several models does not take."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)}: not for a study of several models (kind FleetStudy)")
+
+
 def _question(
-    ref: str | None,
+    ref: str,
+    kind: str,
     settings: tuple[str, ...],
     model: str | None,
     trace: str | None,
     keep: Path | None,
-    resume: Path | None,
     quiet: bool,
 ) -> Study:
     """The study to run: named, in the folder to resume, or made from an SLO."""
     from hisearch.api.study import Study, load_study
 
-    if ref is None:
-        if resume is None:
-            raise typer.BadParameter("name a study or an SLO, or a folder to --resume", param_hint="STUDY_OR_SLO")
-        ref = str(resume / "study.yaml")
-    if _kind(ref) == "SLO":
+    if kind == "SLO":
         if model is None or trace is None:
             raise typer.BadParameter(f"{ref} is an SLO: add --model and --trace", param_hint="STUDY_OR_SLO")
         return Study(_from_slo(ref, model, trace, settings, keep, quiet))
@@ -225,10 +242,10 @@ def _question(
 
 
 def _kind(ref: str) -> str:
-    """Whether ``ref`` leads to a study or to an SLO.
+    """Whether ``ref`` leads to a study, to one of several models, or to an SLO.
 
     Raises:
-        SpecError: it leads to neither.
+        SpecError: it leads to none of them.
     """
     from hisearch.specs.catalogue import Catalogue, is_path
     from hisearch.specs.document import kind_of
@@ -238,13 +255,15 @@ def _kind(ref: str) -> str:
     if is_path(ref):
         path = catalogue.find_file(ref)
         kind = kind_of(path)
-        if kind not in {"Study", "SLO"}:
-            raise SpecError.at(f"expected a document of kind Study or SLO, got {kind}", path=path, key="kind")
+        if kind not in _RUN:
+            message = f"expected a document of kind {_RUN_IN_WORDS}, got {kind}"
+            raise SpecError.at(message, path=path, key="kind")
         return kind
-    studies, slos = catalogue.names("Study"), catalogue.names("SLO")
-    if ref in studies or ref in slos:
-        return "Study" if ref in studies else "SLO"
-    raise catalogue.unknown(ref, "Study or SLO", [*studies, *slos])
+    known = {kind: catalogue.names(kind) for kind in _RUN}
+    for kind, names in known.items():
+        if ref in names:
+            return kind
+    raise catalogue.unknown(ref, _RUN_IN_WORDS, [name for names in known.values() for name in names])
 
 
 def _from_slo(
@@ -271,13 +290,14 @@ def _from_slo(
     return resolved
 
 
-def _how_to_resume(run_dir: Path) -> str:
+def how_to_resume(run_dir: Path) -> str:
+    """What to say of a run that was interrupted."""
     folder = shlex.quote(str(run_dir))
     return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {folder}"
 
 
 @contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
+def progress_of(quiet: bool) -> Iterator[Progress | None]:
     """Bars on a terminal, lines elsewhere, nothing if quiet."""
     from hisearch.search.progress import BarProgress, PlainProgress
 

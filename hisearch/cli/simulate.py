@@ -32,6 +32,10 @@ def simulate(
     skip_bad: options.SkipBad = 0,
     trace_format: options.Format = "auto",
     columns: options.Columns = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="Keep only what asks for this model; again for its other names."),
+    ] = None,
     requests: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a row per request to FILE (.parquet, .csv, .csv.gz).")
     ] = None,
@@ -81,7 +85,15 @@ def simulate(
         )
     simulated = simulate_deployment(
         resolved,
-        load_trace(trace, seed=seed, limit=limit, skip_bad=skip_bad, format=trace_format, columns=mapping),
+        load_trace(
+            trace,
+            seed=seed,
+            limit=limit,
+            skip_bad=skip_bad,
+            format=trace_format,
+            columns=mapping,
+            models=models or (),
+        ),
         slo=slo,
         load=load,
         seed=seed,

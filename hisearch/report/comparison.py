@@ -86,6 +86,14 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class ModelFigures:
+    """Metrics on both sides of the requests for one of several models."""
+
+    model: str
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
 class TimeRow:
     """Part of the mean time of a request on both sides, seconds."""
 
@@ -138,7 +146,8 @@ class Comparison:
     """All of it.
 
     kind: what was compared. workload: in words. same_workload: both sides saw the same requests. seeds: that both were
-    simulated with. question: how the runs' studies differ. changes: how the deployments differ. notes: what to know.
+    simulated with. question: how the runs' studies differ. changes: how the deployments differ. models: figures by
+    model, where a side serves several. notes: what to know.
     """
 
     kind: Literal["deployments", "runs"]
@@ -155,6 +164,7 @@ class Comparison:
     drivers: tuple[Driver, ...]
     fronts: Fronts | None
     notes: tuple[str, ...]
+    models: tuple[ModelFigures, ...] = ()
 
     def figure(self, name: str) -> Figure | None:
         """A figure by its name; None where it was not compared."""
@@ -165,10 +175,15 @@ class Comparison:
         data = asdict(self)
         for key, side in (("a", self.a), ("b", self.b)):
             data[key]["slo"] = [check_to_dict(check) for check in side.slo]
-        data["figures"] = [
-            asdict(figure) | {"difference": figure.difference, "relative": figure.relative} for figure in self.figures
+        data["figures"] = [_plain(figure) for figure in self.figures]
+        data["models"] = [
+            {"model": one.model, "figures": [_plain(figure) for figure in one.figures]} for one in self.models
         ]
         return data | {"confidence": CONFIDENCE}
+
+
+def _plain(figure: Figure) -> dict[str, Any]:
+    return asdict(figure) | {"difference": figure.difference, "relative": figure.relative}
 
 
 def compare_figures(a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]]) -> tuple[Figure, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from hisearch.report.comparison import CONFIDENCE, PART_MEANINGS, Comparison, Driver, Figure, Side
 from hisearch.report.quantities import UNDEFINED, percent, significant, usd
@@ -57,7 +58,7 @@ def seconds(value_s: float) -> str:
     return f"{significant(value_s * 1e3)} ms" if abs(value_s) < 1.0 else f"{significant(value_s)} s"
 
 
-def figure_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
+def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str, str]]:
     """Name, A, B, difference, its interval, and which is better."""
     return [
         (
@@ -68,7 +69,7 @@ def figure_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str, s
             _interval(figure),
             {"A": "A", "B": "B", "same": "same", "neither": "", "unsure": "not sure"}[figure.better],
         )
-        for figure in comparison.figures
+        for figure in figures
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hisearch.report.quantities import UNDEFINED, percent, quantity
-from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
+from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck, name_of
 
 
 class TermLine(NamedTuple):
@@ -63,7 +63,8 @@ def _rejection(check: RejectionCheck) -> TermLine:
 def _line(check: Check, value: str, bound: str) -> TermLine:
     shown = quantity(check.label)
     margin = UNDEFINED if check.margin is None else _margin(check.margin)
-    return TermLine(check.label, shown.label, shown.meaning, value, bound, margin, check.holds, check.note)
+    term = f"{shown.label} of {check.model}" if check.model else shown.label
+    return TermLine(name_of(check), term, shown.meaning, value, bound, margin, check.holds, check.note)
 
 
 def _margin(margin: float) -> str:

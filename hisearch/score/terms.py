@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 #: Why requests are rejected: keys of ``RejectionCheck.reasons``. TOO_LARGE is either of the first two.
 OVER_WINDOW = "over_window"
@@ -32,13 +32,14 @@ class TermCheck:
 
     value_s: the percentile; infinite where requests that count never ended; None where it is undefined, because no
     request has what it measures (TPOT without a second output token). An undefined term holds: nobody waited.
-    note: what to know of the value, or "".
+    note: what to know of the value, or "". model: whose requests are meant, where a deployment serves several.
     """
 
     label: str
     value_s: float | None
     bound_s: float
     note: str = ""
+    model: str = ""
 
     @property
     def margin(self) -> float | None:
@@ -60,12 +61,14 @@ class TermCheck:
 class RejectionCheck:
     """The rejected share of the requests that arrived beside what the SLO allows.
 
-    bound: largest share allowed, 0 to 1. arrived: requests. reasons: how many of them were rejected, by why.
+    bound: largest share allowed, 0 to 1. arrived: requests. reasons: how many of them were rejected, by why. model: as
+    of a ``TermCheck``.
     """
 
     bound: float
     arrived: int
     reasons: Mapping[str, int] = field(default_factory=dict)
+    model: str = ""
 
     @property
     def label(self) -> str:
@@ -123,6 +126,7 @@ class LimitCheck:
     value: float
     bound: float
     at_least: bool = False
+    model: ClassVar[str] = ""
 
     @property
     def margin(self) -> float | None:
@@ -168,7 +172,17 @@ def worst_margin(checks: Iterable[Check]) -> float:
 
 def notes(checks: Iterable[Check]) -> tuple[str, ...]:
     """What to know of the checks' values, a sentence each without its full stop."""
-    return tuple(f"{check.label}: {check.note}" for check in checks if check.note)
+    return tuple(f"{name_of(check)}: {check.note}" for check in checks if check.note)
+
+
+def name_of(check: Check) -> str:
+    """Its label, with the model that it is about where there are several."""
+    return f"{check.label} of {check.model}" if check.model else check.label
+
+
+def of_model(check: Check, model: str) -> Check:
+    """The same check, said to be of ``model``'s requests; a limit is of the deployment."""
+    return check if isinstance(check, LimitCheck) else replace(check, model=model)
 
 
 def check_from_json(data: Mapping[str, Any]) -> Check:
@@ -192,4 +206,6 @@ def check_to_dict(check: Check) -> dict[str, Any]:
     else:
         own |= {"value": check.value, "bound": check.bound, "requests": check.requests}
         own |= {"arrived": check.arrived, "reasons": dict(check.reasons)}
+    if check.model:
+        own["model"] = check.model
     return own | {"margin": check.margin, "holds": check.holds, "note": check.note}

@@ -277,10 +277,17 @@ def describe(deployment: DeploymentSpec) -> str:
     pools = [_pool_in_words(pool, named=several) for pool in deployment.pools]
     routed = several or deployment.pool.replicas > 1
     if several or not deployment.pool.tiers:
-        return " · ".join([" | ".join(pools), *([deployment.router.policy] * routed)])
+        return " · ".join([" | ".join(pools), *([_routers_in_words(deployment)] * routed)])
     # The one pool's tiers come behind the router, which they have little to do with.
     plain = _pool_in_words(deployment.pool.model_copy(update={"tiers": []}), named=False)
     return " · ".join([plain, *([deployment.router.policy] * routed), tiers_in_words(deployment.pool)])
+
+
+def _routers_in_words(deployment: DeploymentSpec) -> str:
+    """The policy in front; of models that have routers of their own, each one's."""
+    if not deployment.routers:
+        return deployment.router.policy
+    return ", ".join(f"{deployment.router_of(ref).policy} for {ref}" for ref in deployment.model_refs)
 
 
 def _pool_in_words(pool: PoolSpec, *, named: bool) -> str:

@@ -25,8 +25,9 @@ from hisearch.search.problem import Problem
 from hisearch.search.recommend import nearest_miss, recommend, widest
 from hisearch.search.tier_choices import TierChoice
 from hisearch.search.trial import Trial
-from hisearch.specs.deployment import DeploymentSpec, PoolSpec, check_pools
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.parallelism import Parallelism, degrees_of
+from hisearch.specs.pool_checks import check_pools
 
 #: What follows the three stages, as trials name it.
 STAGE = 4

@@ -327,7 +327,7 @@ class Simulation:
         return self._slices.get(repr(fraction), lambda: self._cut(fraction))
 
     def _cut(self, fraction: float) -> CompiledTrace:
-        from hisearch.traces.compiler import head
+        from hisearch.traces.selection import head
 
         return head(self._world.trace, max(round(len(self._world.trace) * fraction), 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,7 +66,12 @@ class ServedModel:
 
     def goes_by(self, name: str) -> bool:
         """Whether requests that name ``name`` mean it."""
-        return name == self.name or name in self.aliases
+        return name in self.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names by which requests may ask for it."""
+        return (self.name, *self.aliases)
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,8 @@ class FleetPlan:
     """Pools behind routers.
 
     pools: at least one; those of decode workers need one of prefill workers, and the other way round. router: in front
-    of workers that take arriving requests. decode_router: in front of decode workers. admission: what is let in.
+    of workers that take arriving requests. decode_router: in front of decode workers. own_routers: both of models that
+    have routers of their own, by name. admission: what is let in.
     transfer: how prefill workers hand over. incidents: what befalls workers. retry_s, retries: a request whose worker
     has died, or that finds none, is tried again after so long, so many times.
     """
@@ -151,6 +158,16 @@ class FleetPlan:
     incidents: tuple[Incident, ...] = ()
     retry_s: float = 1.0
     retries: int = 3
+    own_routers: Mapping[str, tuple[RouterSpec, RouterSpec]] = field(default_factory=dict)
+
+    def routers_of(self, model: ServedModel) -> tuple[RouterSpec, RouterSpec]:
+        """In front of the workers of ``model`` that take arriving requests, and of its decode workers."""
+        return self.own_routers.get(model.name, (self.router, self.decode_router))
+
+    @property
+    def routers(self) -> tuple[tuple[RouterSpec, RouterSpec], ...]:
+        """The same of every model, in the order of ``models``."""
+        return tuple(self.routers_of(model) for model in self.models)
 
     @property
     def models(self) -> tuple[ServedModel, ...]:

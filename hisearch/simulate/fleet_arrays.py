@@ -69,8 +69,9 @@ def allocate(
     members = _members(plan)
     routes = _routes(plan, members, models, count)
     leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
-    believes = plan.router.policy == "cache_aware" or (plan.router.policy == "kv_aware" and plan.router.staleness_s > 0)
-    trims = plan.router.policy == "cache_aware" and plan.router.max_tree_tokens is not None
+    fronts = [front for front, _ in plan.routers]
+    believes = any(r.policy == "cache_aware" or (r.policy == "kv_aware" and r.staleness_s > 0) for r in fronts)
+    trims = any(r.policy == "cache_aware" and r.max_tree_tokens is not None for r in fronts)
     words = int(routes["words"].sum())
     nodes = len(trace.parent)
     hashes = np.flatnonzero(routes["policy"] == fl.CONSISTENT_HASH).tolist()
@@ -80,7 +81,7 @@ def allocate(
     gates = _gates(agents, count)
     waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
     head, after = _followers(waits)
-    window = 2 * count if plan.router.policy == "bucket" else 1
+    window = 2 * count if any(r.policy == "bucket" for r in fronts) else 1
     return fl.Fleet(
         config=_settings(plan, horizon_s, give_up),
         trace=trace_of(trace),
@@ -102,7 +103,7 @@ def allocate(
         winners=np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
         belief=np.zeros((nodes if believes else 1, words), np.uint64),
         used_s=np.zeros((nodes, _fronts(members)) if trims else (0, 0)),
-        affinity=_affinity(plan, trace) if hashes else np.empty(0, np.uint64),
+        affinity=_affinity(plan, trace, models) if hashes else np.empty(0, np.uint64),
         ring=ring,
         ring_member=ring_member,
         window=np.empty(window, np.int32),
@@ -245,7 +246,7 @@ def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> 
     for k, count in enumerate(counts.tolist()):
         model, side = divmod(k, fl.SIDES)
         first = int(np.flatnonzero(members["route"] == k)[0]) if count else 0
-        row = _route(plan.router if side == fl.FRONT else plan.decode_router, first, count)
+        row = _route(plan.routers[model][side], first, count)
         if side == fl.FRONT:
             row["word"], row["words"] = words, -(-count // 64)
             row["window_first"], row["window_places"] = places, 2 * sent[model]
@@ -325,12 +326,17 @@ def mixed(keys: np.ndarray) -> np.ndarray:
     return np.asarray(z ^ (z >> np.uint64(31)))
 
 
-def _affinity(plan: FleetPlan, trace: TraceArrays) -> np.ndarray:
-    """Where each request's key lies on the ring: its session's, or that of its prompt's first tokens.
+def _affinity(plan: FleetPlan, trace: TraceArrays, models: I4 | None) -> np.ndarray:
+    """Where each request's key lies on the ring of its model."""
+    keys = [_keys_of(front if front.policy == "consistent_hash" else back, trace) for front, back in plan.routers]
+    return keys[0] if models is None else np.choose(models, keys)
+
+
+def _keys_of(router: RouterSpec, trace: TraceArrays) -> np.ndarray:
+    """Each request's session, or its prompt's first tokens, as points of a ring.
 
     The key of a prefix is the node of the trace's tree in which it ends: prompts that share it share the node.
     """
-    router = plan.router if plan.router.policy == "consistent_hash" else plan.decode_router
     if router.hash_key == "session":
         return mixed(trace.session)
     node = trace.prompt_node.astype(np.int64)

@@ -55,6 +55,7 @@ def plan_fleet(
         incidents=tuple(_incidents(deployment)),
         retry_s=deployment.retry.after_s,
         retries=deployment.retry.retries,
+        own_routers={ref: (deployment.router_of(ref), deployment.decode_router_of(ref)) for ref in deployment.routers},
     )
 
 

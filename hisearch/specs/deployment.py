@@ -24,8 +24,9 @@ from hisearch.specs.experts import ExpertsSpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism, engine_problem
+from hisearch.specs.pool_checks import check_pools
 from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.specs.routing import PROMPT_POLICIES, AdmissionSpec, RouterSpec
+from hisearch.specs.routing import AdmissionSpec, ModelRoutersSpec, RouterSpec
 from hisearch.specs.tiers import MovementSpec, MoverName, TierSpec, check_tiers, mover_of
 
 EvictionName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
@@ -288,6 +289,9 @@ class DeploymentSpec(Strict):
         RouterSpec(), description="In front of unified or prefill workers; of no effect where there is one alone."
     )
     decode_router: RouterSpec = Field(RouterSpec(), description="In front of decode workers.")
+    routers: dict[str, ModelRoutersSpec] = Field(
+        default_factory=dict, description="Model, as model or a pool names it -> routers of its own."
+    )
     admission: AdmissionSpec = Field(AdmissionSpec(), description="Which arriving requests are let in.")
     transfer: TransferSpec = Field(TransferSpec(), description="From prefill to decode workers.")
     incidents: list[IncidentSpec] = Field(default_factory=list, description="What befalls workers.")
@@ -308,8 +312,9 @@ class DeploymentSpec(Strict):
         data: dict[str, Any] = dump(self)
         if self.definitions is None:
             data.pop("definitions", None)
-        if not self.served_names:
-            data.pop("served_names", None)
+        for name in ("served_names", "routers"):
+            if not getattr(self, name):
+                data.pop(name, None)
         for pool in data.get("pools", ()):
             if isinstance(pool, dict) and pool.get("model") is None:
                 pool.pop("model", None)
@@ -324,6 +329,16 @@ class DeploymentSpec(Strict):
         """What the model that ``pool`` serves is called in this document."""
         return self.model if pool.model is None else pool.model
 
+    def router_of(self, ref: str) -> RouterSpec:
+        """What stands in front of the workers of the model called ``ref``."""
+        own = self.routers.get(ref)
+        return self.router if own is None or own.router is None else own.router
+
+    def decode_router_of(self, ref: str) -> RouterSpec:
+        """What stands in front of its decode workers."""
+        own = self.routers.get(ref)
+        return self.decode_router if own is None or own.decode_router is None else own.decode_router
+
     @property
     def model_refs(self) -> tuple[str, ...]:
         """What the models that its pools serve are called, each once, in the order of the pools."""
@@ -333,78 +348,3 @@ class DeploymentSpec(Strict):
     def _check(self) -> DeploymentSpec:
         check_pools(self)
         return self
-
-
-def check_pools(deployment: DeploymentSpec) -> None:
-    """Refuse pools that cannot work together.
-
-    Raises:
-        KeyedError: with the key.
-    """
-    pools = deployment.pools
-    names = [pool.name for pool in pools]
-    for index, pool in enumerate(pools):
-        if pool.name in names[:index]:
-            raise KeyedError(("pools", index, "name"), f"another pool is named '{pool.name}' too")
-    _check_models(deployment)
-    for ref in deployment.model_refs:
-        _check_roles({pool.role for pool in pools if deployment.model_ref(pool) == ref})
-    if any(pool.role == "decode" for pool in pools):
-        _check_hand_over(deployment)
-    for index, incident in enumerate(deployment.incidents):
-        _check_incident(deployment, index, incident)
-
-
-def _check_models(deployment: DeploymentSpec) -> None:
-    """Refuse models that nobody serves, and names that lead to several."""
-    refs = deployment.model_refs
-    if deployment.model not in refs:
-        raise KeyedError(("model",), f"every pool names another model: {', '.join(refs)}; name one of them here")
-    taken = dict(zip(refs, refs, strict=True))
-    for ref, names in deployment.served_names.items():
-        if ref not in refs:
-            raise KeyedError(("served_names", ref), f"no pool serves it; served: {', '.join(refs)}")
-        for index, name in enumerate(names):
-            if taken.setdefault(name, ref) != ref:
-                raise KeyedError(("served_names", ref, index), f"{name} is a name of {taken[name]} already")
-
-
-def _check_roles(roles: set[RoleName]) -> None:
-    """Refuse roles of one model's pools that do not go together."""
-    if len(roles) > 1 and "unified" in roles:
-        raise KeyedError(("pools",), "unified pools do not go with prefill and decode ones of one model")
-    if len(roles) == 1 and roles != {"unified"}:
-        missing = "decode" if "prefill" in roles else "prefill"
-        raise KeyedError(("pools",), f"a pool of role {missing} is needed beside those of role {roles.pop()}")
-
-
-def _check_hand_over(deployment: DeploymentSpec) -> None:
-    pools = deployment.pools
-    if deployment.transfer.fabric is None:
-        raise KeyedError(("transfer", "fabric"), "needed: KV goes from prefill to decode workers over it")
-    if deployment.decode_router.policy in PROMPT_POLICIES:
-        raise KeyedError(
-            ("decode_router", "policy"), "looks at prompts, which decode workers do not compute; name another policy"
-        )
-    first: dict[str, PoolSpec] = {}
-    for index, pool in enumerate(pools):
-        like = first.setdefault(deployment.model_ref(pool), pool)
-        if pool.role != "unified" and pool.kv_dtype != like.kv_dtype:
-            raise KeyedError(
-                ("pools", index, "kv_dtype"),
-                f"{pool.kv_dtype}, but pool {like.name} has {like.kv_dtype}: KV is handed over as it is",
-            )
-
-
-def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSpec) -> None:
-    found = [pool for pool in deployment.pools if pool.name == incident.pool]
-    if not found:
-        known = ", ".join(pool.name for pool in deployment.pools)
-        raise KeyedError(("incidents", index, "pool"), f"no pool is named '{incident.pool}'; there are {known}")
-    pool = found[0]
-    if pool.tiers:
-        raise KeyedError(("incidents", index, "pool"), "incidents in pools with cache tiers are not simulated yet")
-    if pool.schedule or pool.autoscale is not None:
-        raise KeyedError(("incidents", index, "pool"), "its replicas change already; incidents are for fixed ones")
-    if incident.worker >= pool.replicas:
-        raise KeyedError(("incidents", index, "worker"), f"pool {pool.name} has workers 0 to {pool.replicas - 1}")

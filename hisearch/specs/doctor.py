@@ -15,6 +15,7 @@ from hisearch.specs.document import Document, kind_of
 from hisearch.specs.errors import Problem, SpecError
 from hisearch.specs.parallelism import Parallelism, degrees_of, slots_problem, split_problems
 from hisearch.specs.resolve import load_deployment, load_study
+from hisearch.specs.resolve_fleet import load_fleet_study
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
 from hisearch.specs.tier_notes import tier_notes
 from hisearch.specs.tiers import MOVERS, SIMULATED_MOVERS, TierSpec
@@ -55,12 +56,19 @@ def load_any(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogu
         if kind == "Study":
             study = load_study(path, overrides, catalogue)
             return Checkup(path, kind, study.name, *_judge_study(study))
+        if kind == "FleetStudy":
+            fleet = load_fleet_study(path, overrides, catalogue)
+            judged = [_judge_study(part) for part in fleet.parts.values()]
+            problems, warnings = (
+                tuple(dict.fromkeys(one for each in side for one in each)) for side in zip(*judged, strict=True)
+            )
+            return Checkup(path, kind, fleet.name, problems, warnings)
         if kind == "Deployment":
             deployment = load_deployment(path, overrides, catalogue)
             return Checkup(path, kind, deployment.name, *_judge_deployment(deployment))
         document = catalogue.get(kind, str(path))
-        warnings = _slo_warnings(document) if kind == "SLO" else []
-        return Checkup(path, kind, document.name, (), tuple(warnings))
+        noted = _slo_warnings(document) if kind == "SLO" else []
+        return Checkup(path, kind, document.name, (), tuple(noted))
     except SpecError as error:
         return Checkup(path, kind, path.stem, error.problems)
 

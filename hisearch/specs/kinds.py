@@ -10,6 +10,7 @@ from pydantic import Field, create_model
 from hisearch.specs.base import API_VERSION, Metadata, Strict
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.devices import DeviceSpec
+from hisearch.specs.fleet_study import FleetStudySpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
@@ -30,6 +31,7 @@ KINDS: dict[str, type[Strict]] = {
     "Fabric": FabricSpec,
     "LatencyProfile": LatencyProfileSpec,
     "Deployment": DeploymentSpec,
+    "FleetStudy": FleetStudySpec,
 }
 
 FOLDERS: dict[str, str] = {
@@ -45,6 +47,7 @@ FOLDERS: dict[str, str] = {
     "Fabric": "profiles/fabrics",
     "LatencyProfile": "profiles/latency",
     "Deployment": "studies/deployments",
+    "FleetStudy": "studies/fleets",
 }
 
 

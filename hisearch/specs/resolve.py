@@ -17,6 +17,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
+from hisearch.specs.slo import SloSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import SearchSpaceSpec, StudySpec
 from hisearch.specs.tier_checks import scope_of, tier_problems
@@ -139,7 +140,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     document: Document[StudySpec] = parse_document(source, "Study")
     spec, resolver = document.spec, _Resolver(catalogue)
     model = resolver.named_or_inline(document, "Model", "spec.model", spec.model)
-    slo = resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo)
+    slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
     profile = resolver.profile(space, space.spec.profile)
@@ -157,6 +158,16 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study
+
+
+def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[SloSpec]:
+    """What the study's model is promised by an SLO that may know several."""
+    if not slo.spec.models:
+        return slo
+    names = {model.name, model.spec.huggingface_id}
+    if unserved := slo.spec.unserved(names):
+        raise slo.error(("spec", "models", unserved[0]), f"the study deploys {model.name} alone")
+    return replace(slo, spec=slo.spec.of(names))
 
 
 def _pools_of_space(resolver: _Resolver, hardware: Hardware, space: Document[SearchSpaceSpec]) -> None:

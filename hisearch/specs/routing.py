@@ -103,6 +103,13 @@ class RouterSpec(Strict):
         return {name: value for name, value in found.items() if value is not None}
 
 
+class ModelRoutersSpec(Strict):
+    """Routers of one of several models, in place of the deployment's."""
+
+    router: RouterSpec | None = Field(None, description="As the deployment's router, which it replaces.")
+    decode_router: RouterSpec | None = Field(None, description="As the deployment's decode_router, which it replaces.")
+
+
 class AdmissionSpec(Strict):
     """Which arriving requests are let in; the others are shed at once, and count as rejected."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Container
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hisearch.specs.base import Positive, Strict
 
@@ -25,8 +26,8 @@ class SloTerm(Strict):
         return f"{self.metric.removesuffix('_s')}_p{self.percentile:g}"
 
 
-class SloSpec(Strict):
-    """Terms that must all hold. A request is *good* when each of its own latencies is within every term's bound."""
+class ModelSloSpec(Strict):
+    """What requests for one model are promised."""
 
     terms: list[SloTerm] = Field(min_length=1, description="At most one for each metric and percentile.")
     max_rejected_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -34,8 +35,35 @@ class SloSpec(Strict):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> SloSpec:
+    def _check(self) -> ModelSloSpec:
         labels = [term.label for term in self.terms]
         if len(set(labels)) < len(labels):
             raise ValueError(f"a term is given twice: {', '.join(labels)}")
         return self
+
+
+class SloSpec(ModelSloSpec):
+    """Terms that must all hold. A request is *good* when each of its own latencies is within every term's bound."""
+
+    models: dict[str, ModelSloSpec] = Field(
+        default_factory=dict,
+        description="Of deployments of several models: promises to those that have one of their own, by any of their "
+        "names. terms and max_rejected_fraction are to each of the others, by itself.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_no_models(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        if not self.models:
+            data.pop("models", None)
+        return data
+
+    def of(self, names: Container[str]) -> SloSpec:
+        """What requests for a model that goes by ``names`` are promised."""
+        own = next((promise for name, promise in self.models.items() if name in names), self)
+        # Without a check, which the promise has passed: one without terms stands for no promise at all.
+        return SloSpec.model_construct(terms=own.terms, max_rejected_fraction=own.max_rejected_fraction, models={})
+
+    def unserved(self, served: Container[str]) -> list[str]:
+        """Models that it names and that are none of ``served``."""
+        return [name for name in self.models if name not in served]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hisearch.specs.deployment import DEFINITIONS, DefinitionsSpec, DeploymentSpec
@@ -18,6 +20,7 @@ def stand_alone(
     model: Document[ModelSpec],
     profile: Document[LatencyProfileSpec],
     hardware: Hardware,
+    pool_models: Mapping[str, Document[ModelSpec]] = MappingProxyType({}),
 ) -> DeploymentSpec:
     """The same deployment with every document of the user's own among its definitions, and the rest by name.
 
@@ -26,8 +29,11 @@ def stand_alone(
         model: what ``deployment.model`` leads to.
         profile: what ``deployment.profile`` leads to.
         hardware: accelerators, hosts and media by the references that lead to them.
+        pool_models: of pools that name one, by its own name, under which it is kept.
     """
     own = _Own(hardware)
+    for served in pool_models.values():
+        own.name(served, served.spec)
     pools = []
     for pool in deployment.pools:
         tiers = [tier.model_copy(update={"medium": own.medium(tier.medium)}) for tier in pool.tiers]

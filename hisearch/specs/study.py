@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hisearch.specs.agent_memory import (
     AGENT_ENGINES,
@@ -343,6 +344,17 @@ class WorkloadRef(Strict):
     load: Positive = Field(1.0, description="Factor on the arrival rate; think times stay as they are.")
     limit: Count | None = Field(None, description="Keep the first requests only.")
     skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
+    models: list[str] = Field(
+        default_factory=list,
+        description="Of a trace that names models keep only what asks for one of these names; empty: all of it.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_no_models(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        if not self.models:
+            data.pop("models", None)
+        return data
 
 
 class BudgetSpec(Strict):
@@ -397,6 +409,23 @@ class LimitSpec(Strict):
     def bound(self) -> float:
         """The one that is given."""
         return self.at_most if self.at_most is not None else self.at_least or 0.0
+
+
+def check_limits(limits: Mapping[Objective, LimitSpec]) -> None:
+    """Refuse limits on what is none, or on the wrong side.
+
+    Raises:
+        KeyedError: with the key, from ``limits`` on.
+    """
+    for name, limit in limits.items():
+        if name in OF_AGENTS:
+            raise KeyedError(("limits", name), "is an objective, no limit: ask for a larger society instead")
+        if name == CAPACITY:
+            message = "is an objective, no limit: to ask for 1.3 times the load write workload: {load: 1.3}"
+            raise KeyedError(("limits", name), message)
+        wanted, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
+        if given is None:
+            raise KeyedError(("limits", name), f"needs {wanted}")
 
 
 #: Rules by which a deployment is recommended; see ``RecommendSpec``.
@@ -500,15 +529,7 @@ class StudySpec(Strict):
     def _check(self) -> StudySpec:
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError("an objective is given twice")
-        for name, limit in self.limits.items():
-            if name in OF_AGENTS:
-                raise KeyedError(("limits", name), "is an objective, no limit: ask for a larger society instead")
-            if name == CAPACITY:
-                message = "is an objective, no limit: to ask for 1.3 times the load write workload: {load: 1.3}"
-                raise KeyedError(("limits", name), message)
-            wanted, given = ("at_least", limit.at_least) if name in MAXIMISED else ("at_most", limit.at_most)
-            if given is None:
-                raise KeyedError(("limits", name), f"needs {wanted}")
+        check_limits(self.limits)
         if self.confidence.at_least is not None and not self.confidence.draws:
             raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
         return self

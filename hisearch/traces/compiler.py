@@ -130,32 +130,6 @@ def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: Re
     return digest.hexdigest()
 
 
-def head(trace: CompiledTrace, count: int) -> CompiledTrace:
-    """The first ``count`` requests, with the tree that they need; the trace itself where it has no more.
-
-    Raises:
-        ValueError: ``count`` is less than 1.
-    """
-    from hisearch.traces import _tree
-
-    if count < 1:
-        raise ValueError(f"a trace needs at least 1 request, not {count}")
-    if count >= len(trace):
-        return trace
-    arrays = trace.arrays
-    tree = _tree.finish_tree(
-        arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node[:count], arrays.output_node[:count]
-    )
-    kept = {column: getattr(arrays, column)[:count] for column in TraceArrays._fields[:9]}
-    short = TraceArrays(
-        **kept, prompt_node=tree[3], output_node=tree[4], parent=tree[0], start_tokens=tree[1], end_tokens=tree[2]
-    )
-    ids = trace.request_ids[:count]
-    agents = None if trace.agents is None else reordered(trace.agents, np.arange(count))
-    models = chosen(trace.models, np.arange(count))
-    return freeze(trace.name, short, ids, trace.skipped_rows, trace.warnings, trace.block_tokens, agents, models)
-
-
 def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
     """The trace at ``factor`` times its arrival rate: open-loop arrivals divided by it, think times as they were.
 

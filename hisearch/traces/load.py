@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hisearch.specs.document import Document
+from hisearch.specs.study import WorkloadRef
 from hisearch.specs.workload import TraceFileSpec, WorkloadSpec
 from hisearch.traces.cache import cache_key, load_cached, store_cached
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.compiler import compile_trace, head
+from hisearch.traces.compiler import compile_trace
 from hisearch.traces.errors import TraceError
 from hisearch.traces.generate import generate_trace
 from hisearch.traces.generators import edge_list, generate_agents
 from hisearch.traces.importers import read_trace
+from hisearch.traces.selection import head, requests_for
 from hisearch.traces.trace import Trace
 
 
@@ -68,6 +71,22 @@ def load_trace_file(path: str | Path, *, name: str | None = None, seed: int = 0,
     """
     spec = WorkloadSpec(file=TraceFileSpec(path=str(path), **options))
     return load_workload(spec, Path.cwd(), seed=seed, name=name or trace_name(Path(path)))
+
+
+def load_reference(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, seed: int) -> CompiledTrace:
+    """What a study is asked about: what its reference leads to, cut to what the reference keeps of it.
+
+    Raises:
+        TraceError: see ``load_workload``.
+        ValueError: it keeps requests for some models alone, which cannot be told apart, see ``selection.requests_for``.
+    """
+    limit, skip_bad = ref.limit, ref.skip_bad
+    if isinstance(workload, Path):
+        trace = load_trace_file(workload, seed=seed, limit=limit, skip_bad=skip_bad)
+    else:
+        folder, name = workload.path.parent, workload.name
+        trace = load_workload(workload.spec, folder, seed=seed, limit=limit, skip_bad=skip_bad, name=name)
+    return requests_for(trace, ref.models) if ref.models else trace
 
 
 def trace_name(path: Path) -> str:

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.compiler import freeze
 from hisearch.traces.models import RequestModels, models_of
 from hisearch.traces.trace import Trace, make_trace
 
@@ -66,6 +68,64 @@ def merged(traces: Sequence[Trace]) -> Trace:
         block_tokens=math.gcd(*(trace.block_tokens for trace in traces)),
         models=models_of(asked) if asked else None,
     )
+
+
+def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> CompiledTrace:
+    """Compiled traces as one, each one's requests asking for the model of its name, at the times at which they come.
+
+    The order of the requests of one trace stays as it is; of all it is that of the times at which they can come at the
+    earliest, as ``compiler.compile_trace`` orders them.
+
+    Raises:
+        ValueError: one is of agents.
+    """
+    from hisearch.traces import _tree
+
+    if any(trace.agents is not None for trace in traces):
+        raise ValueError("traces of agents cannot be put side by side")
+    parts = [trace.arrays for trace in traces]
+    counts = [len(trace) for trace in traces]
+    before = np.cumsum([0, *counts])
+    keys = [
+        np.maximum.accumulate(_tree.arrival_keys(a.arrival_s, a.previous.astype(np.int64), a.think_s)) for a in parts
+    ]
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    columns = {name: np.concatenate([getattr(a, name) for a in parts])[order] for name in TraceArrays._fields[:9]}
+    waits = [
+        np.where(a.previous >= 0, rank[np.maximum(a.previous, 0) + at], -1)
+        for a, at in zip(parts, before, strict=False)
+    ]
+    columns["previous"] = np.concatenate(waits)[order]
+    for name in ("session", "tenant"):
+        columns[name] = np.concatenate(_apart([getattr(a, name) for a in parts]))[order]
+    ids = [f"{k}/{name}" for k, trace in enumerate(traces, 1) for name in trace.request_ids]
+    return freeze(
+        " and ".join(dict.fromkeys(trace.name for trace in traces)),
+        TraceArrays(**columns, **_forest(parts, order)),
+        [ids[r] for r in order.tolist()],
+        sum(trace.skipped_rows for trace in traces),
+        tuple(dict.fromkeys(note for trace in traces for note in trace.warnings)),
+        math.gcd(*(trace.block_tokens for trace in traces)),
+        models=models_of([names[k] for k in np.repeat(np.arange(len(traces)), counts)[order].tolist()]),
+    )
+
+
+def _forest(parts: Sequence[TraceArrays], order: np.ndarray) -> dict[str, np.ndarray]:
+    """The trees of all parts under one root, and where prompts and outputs end in it, requests in ``order``."""
+    moved = np.cumsum([0, *(len(a.parent) - 1 for a in parts)])
+    found = {
+        name: np.concatenate(
+            [np.where(getattr(a, name) > 0, getattr(a, name) + at, 0) for a, at in zip(parts, moved, strict=False)]
+        )[order]
+        for name in ("prompt_node", "output_node")
+    }
+    below = [np.where(a.parent[1:] > 0, a.parent[1:] + at, 0) for a, at in zip(parts, moved, strict=False)]
+    found["parent"] = np.concatenate([parts[0].parent[:1], *below])
+    for name in ("start_tokens", "end_tokens"):
+        found[name] = np.concatenate([getattr(parts[0], name)[:1], *(getattr(a, name)[1:] for a in parts)])
+    return found
 
 
 def _apart(numbers: Sequence[np.ndarray]) -> list[np.ndarray]:

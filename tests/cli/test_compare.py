@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("here")
 #: Keys of ``--json``, as docs/report.md lists them.
 KEYS = {
     "kind", "a", "b", "workload", "same_workload", "seeds", "confidence", "question", "changes", "figures", "times",
-    "parts", "drivers", "fronts", "notes",
+    "parts", "drivers", "fronts", "notes", "models",
 }  # fmt: skip
 
 

@@ -115,6 +115,30 @@ def test_models_that_share_nothing_are_served_as_by_two_deployments(
 @examples(20)
 @given(
     seed=st.integers(0, 10**6),
+    policies=st.tuples(st.sampled_from(PLACELESS), st.sampled_from(PLACELESS)),
+    key=st.sampled_from(["session", "prefix"]),
+)
+def test_a_model_may_have_a_router_of_its_own(seed: int, policies: tuple[str, str], key: str) -> None:
+    """The slow reference: each model's requests alone, behind its own router alone."""
+    parts = (random_trace(seed, SHAPE), random_trace(seed + 1, SHAPE))
+    trace, _ = together(parts, ("large", "small"))
+    settings = [
+        {"max_tree_tokens": 500, "eviction_interval_s": 0.5} if seed % 2 else {"staleness_s": 0.3},
+        {"cache_threshold": 0.1, "hash_key": key},
+    ]
+    routers = [RouterSpec.model_validate({"policy": p} | s) for p, s in zip(policies, settings, strict=True)]
+    pools = (pool(LARGE, "sglang", 3, "first"), pool(SMALL, "vllm", 4, "second"))
+    fleet = FleetPlan(pools, routers[0], own_routers={"small": (routers[1], RouterSpec())})
+    result = simulate_fleet(fleet, trace, seed=seed)
+    for number, router in enumerate(routers):
+        expected = simulate_fleet(FleetPlan(pools[number : number + 1], router), compiled(parts[number]), seed=seed)
+        for name, values in columns_of(of_model(result, number).requests):
+            np.testing.assert_array_equal(values, getattr(expected.requests, name), err_msg=name)
+
+
+@examples(20)
+@given(
+    seed=st.integers(0, 10**6),
     policy=st.sampled_from(POLICIES),
     reserve_first=st.booleans(),
     engine=st.sampled_from(["vllm", "sglang"]),

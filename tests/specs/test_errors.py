@@ -103,7 +103,8 @@ def test_only_the_branch_that_was_meant_is_complained_about(project: Path) -> No
     message = _study(project, "slo: interactive-chat", "slo: {term: []}")
     assert message.splitlines() == [
         "studies/mine.yaml:9: spec.slo.terms: required, and missing",
-        "studies/mine.yaml:9: spec.slo.term: unknown key; did you mean 'terms'? known: terms, max_rejected_fraction",
+        "studies/mine.yaml:9: spec.slo.term: unknown key; did you mean 'terms'? known: terms, "
+        "max_rejected_fraction, models",
     ]
 
 

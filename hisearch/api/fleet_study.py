@@ -1,0 +1,260 @@
+"""Studies of several models behind one router from Python: ``hisearch.load_fleet_study(path).run()``.
+
+Each model is searched by a study of its own, in a folder of its own; their fronts are then combined
+(``hisearch.search.fleet_front``), and the recommended whole is simulated once on the traffic of all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.api.run_folder import JOURNAL, default_run_dir, replace_with, write_text, write_tree
+from hisearch.search.fleet_front import Combination, cheapest, combine
+from hisearch.specs.resolve_fleet import ResolvedFleetStudy
+from hisearch.specs.resolve_fleet import load_fleet_study as resolve_fleet_study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hisearch.api.fleet_whole import Whole
+    from hisearch.api.study import Study, StudyResult
+    from hisearch.search.interrupts import Interrupts
+    from hisearch.search.progress import Progress
+    from hisearch.simulate.engine import Variant
+
+#: Folder of a run that has a run folder for each model.
+MODELS = "models"
+RESULT = "fleet.json"
+
+
+def load_fleet_study(path: str | Path, overrides: Iterable[str] = ()) -> FleetStudy:
+    """Load a study of several models and all it names.
+
+    Args:
+        path: a catalogue name or a path.
+        overrides: ``key.path=value`` settings, as of ``--set``.
+
+    Raises:
+        SpecError: with file, line and key.
+    """
+    return FleetStudy(resolve_fleet_study(path, tuple(overrides)))
+
+
+class FleetStudy:
+    """A question about several models that can be run."""
+
+    def __init__(self, resolved: ResolvedFleetStudy) -> None:
+        """Wrap a resolved study."""
+        self.resolved = resolved
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.resolved.name
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        """The study of each model alone."""
+        from hisearch.api.study import Study
+
+        return {name: Study(part) for name, part in self.resolved.parts.items()}
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The engines that the searches may simulate, each once."""
+        return list(dict.fromkeys(variant for study in self.studies.values() for variant in study.variants))
+
+    def run(
+        self,
+        workers: int | None = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+        *,
+        backend: str = "threads",
+        scheduler: str | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> FleetResult:
+        """Search model by model, combine, and write the run folder; arguments and errors as of ``Study.run``.
+
+        What was not begun when the run was interrupted is not begun any more.
+        """
+        folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "study.yaml", self.resolved.to_yaml())
+        for study in self.studies.values():
+            study.trace  # noqa: B018  (what cannot be read is refused before the first search)
+        results: dict[str, StudyResult] = {}
+        for name, study in self.studies.items():
+            own = folder / MODELS / name
+            results[name] = study.run(
+                workers,
+                own,
+                resume and (own / JOURNAL).is_file(),
+                progress,
+                backend=backend,
+                scheduler=scheduler,
+                interrupts=interrupts,
+            )
+            if results[name].stopped == "interrupted":
+                break
+        result = FleetResult(self.resolved, results, folder)
+        result.write()
+        return result
+
+
+@dataclass(frozen=True)
+class FleetResult:
+    """What a study of several models came to. results: of each model's own study, those that were begun."""
+
+    resolved: ResolvedFleetStudy
+    results: dict[str, StudyResult]
+    run_dir: Path
+
+    @property
+    def stopped(self) -> str:
+        """What ended a model's search before it had simulated all that it wanted to, "" where nothing did."""
+        return next((result.stopped for result in self.results.values() if result.stopped), "")
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Models of which nothing that was simulated meets the SLO, and those that were not searched."""
+        return tuple(
+            name
+            for name in self.resolved.parts
+            if name not in self.results or self.results[name].recommendation is None
+        )
+
+    @property
+    def unsure(self) -> bool:
+        """True where a probability was asked for that nothing has which was looked at, of some model."""
+        return any(result.unsure for result in self.results.values())
+
+    @cached_property
+    def tokens(self) -> tuple[float, ...]:
+        """Tokens, prompts and outputs, that each model is asked for."""
+        traces = [result.simulation.world.trace.arrays for result in self.results.values()]
+        return tuple(float(arrays.input_tokens.sum() + arrays.output_tokens.sum()) for arrays in traces)
+
+    @cached_property
+    def combinations(self) -> tuple[Combination, ...]:
+        """The front of the whole before its limits are looked at; empty where a model has nothing that serves."""
+        if self.missed:
+            return ()
+        return combine([result.front for result in self.results.values()], self.resolved.study.axes, self.tokens)
+
+    @cached_property
+    def front(self) -> tuple[Combination, ...]:
+        """The front of the whole, of deployments that keep to the limits."""
+        limits = self.resolved.study.limits_by_name
+        return tuple(one for one in self.combinations if one.within(limits))
+
+    @cached_property
+    def recommendation(self) -> Combination | None:
+        """The deployment to buy: what each model's study recommends, or the cheapest that all limits together allow.
+
+        None where a model has none, or no combination keeps to the limits.
+        """
+        if self.missed:
+            return None
+        limits = self.resolved.study.limits_by_name
+        own = [result.recommendation.trial for result in self.results.values() if result.recommendation is not None]
+        (each,) = combine([[trial] for trial in own], self.resolved.study.axes, self.tokens)
+        return each if each.within(limits) else cheapest(self.combinations, limits)
+
+    @cached_property
+    def whole(self) -> Whole | None:
+        """The recommended deployment, simulated on the traffic of all models; None without one."""
+        from hisearch.api.fleet_whole import simulate_whole
+
+        return None if self.recommendation is None else simulate_whole(self, self.recommendation)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The front: a row per deployment, its figures, each model's deployment in words and its trial's number."""
+        import pandas as pd
+
+        from hisearch.search.deployments import describe
+
+        rows = []
+        for one in self.front:
+            row: dict[str, Any] = dict(one.figures)
+            for name, trial in zip(self.results, one.trials, strict=True):
+                row |= {f"{name}.trial": trial.number, f"{name}.deployment": describe(trial.deployment)}
+                row |= {f"{name}.{axis}": trial.objective(axis) for axis in self.resolved.study.axes}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; see docs/cli.md, "Several models"."""
+        from hisearch.search.deployments import describe
+
+        models = [
+            {
+                "model": name,
+                "feasible": result.recommendation is not None,
+                "run_dir": str(result.run_dir.relative_to(self.run_dir)),
+                "simulations": sum(trial.simulations for trial in result.trials),
+                "front": len(result.front),
+                "stopped": result.stopped,
+            }
+            for name, result in self.results.items()
+        ]
+        best, whole = self.recommendation, self.whole
+        chosen = None
+        if best is not None and whole is not None:
+            chosen = {
+                "figures": dict(best.figures),
+                "models": [
+                    {"model": name, "trial": trial.number, "deployment": describe(trial.deployment)}
+                    for name, trial in zip(self.results, best.trials, strict=True)
+                ],
+                "simulated": whole.to_dict(),
+            }
+        return {
+            "study": self.resolved.name,
+            "run_dir": str(self.run_dir),
+            "models": models,
+            "missed": list(self.missed),
+            "recommendation": chosen,
+            "front": [dict(one.figures) for one in self.front],
+        }
+
+    def write(self) -> None:
+        """Write the run folder's own documents: ``fleet.json``, ``front.csv``, ``recommended/``."""
+        write_text(self.run_dir / RESULT, json.dumps(_plain(self.to_dict()), indent=2) + "\n")
+        frame = self.to_pandas()
+        replace_with(self.run_dir / "front.csv", lambda path: frame.to_csv(path, index=False))
+        if self.whole is not None:
+            write_tree(self.run_dir / "recommended", self._export)
+
+    def _export(self, folder: Path) -> None:
+        """The whole as a deployment, and each model's part as launch scripts."""
+        from hisearch.export.flags import ExportError
+
+        assert self.recommendation is not None
+        assert self.whole is not None
+        write_text(folder / "deployment.yaml", self.whole.text)
+        for (name, result), trial in zip(self.results.items(), self.recommendation.trials, strict=True):
+            try:
+                result.export_trial(trial, folder / name)
+            except ExportError as error:
+                write_text(folder / f"{name}.txt", f"This part was not exported: {error}\n")
+
+
+def _plain(data: Any) -> Any:
+    """Plain values as JSON knows them: numbers that are not finite as null."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return _finite(data) if isinstance(data, float) else data
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

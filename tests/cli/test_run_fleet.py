@@ -1,0 +1,154 @@
+"""``hisearch run`` of several models: each searched by itself, the whole simulated once."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from hisearch.api.deployment import simulate_deployment
+from tests.cli.conftest import Hisearch
+
+STUDY = """\
+apiVersion: hisearch/v1
+kind: FleetStudy
+metadata: {name: both}
+spec:
+  models:
+    large: {model: qwen3-32b, asked_as: [big]}
+    llama-3.1-8b: {}
+  workload: {trace: both.jsonl}
+  slo:
+    terms: [{metric: ttft_s, percentile: 99, at_most_s: 4.0}]
+    models:
+      meta-llama/Llama-3.1-8B-Instruct: {terms: [{metric: e2e_s, percentile: 95, at_most_s: 30.0}]}
+  space:
+    execution:
+      accelerators: [h100-sxm, h200]
+      engines: [vllm]
+      tensor_parallel: [1, 2]
+      chunk_tokens: [2048]
+      max_running_requests: [128]
+      max_replicas: 4
+    routing: {policies: [round_robin, least_outstanding_tokens]}
+    cache: {tiers: []}
+  objectives: [ttft_p99, usd_per_hour]
+  budget: {simulations: 24, seconds: 300}
+  confidence: {draws: 0, what_if: 0}
+"""
+PROMISE = {"terms": [{"metric": "ttft_s", "percentile": 99, "at_most_s": 1.0}]}
+QWEN = {"model": "qwen3-32b"}
+QUIET = ("-q", "--json")
+
+
+@pytest.fixture
+def both(hisearch: Hisearch, here: Path) -> Path:
+    """A study of two models, and a trace of both."""
+    for file, model, seed in (("a.jsonl", "big", 1), ("b.jsonl", "meta-llama/Llama-3.1-8B-Instruct", 2)):
+        made = hisearch("trace", "generate", "visits.yaml", "-o", file, "--model", model, "--seed", seed)
+        assert made.code == 0, made.err
+    assert hisearch("trace", "merge", "a.jsonl", "b.jsonl", "-o", "both.jsonl").code == 0
+    path = here / "both.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+def test_the_whole_is_what_each_models_study_says(hisearch: Hisearch, both: Path) -> None:
+    ran = hisearch("run", both, "--out", "out", *QUIET)
+    assert ran.code == 0, ran.err
+    found = ran.json
+    chosen = found["recommendation"]
+    assert [one["model"] for one in found["models"]] == ["large", "llama-3.1-8b"]
+    assert found["missed"] == []
+    prices = []
+    for one, share in zip(chosen["models"], chosen["simulated"]["models"], strict=True):
+        folder = Path("out/models") / one["model"]
+        trials = pd.read_parquet(folder / "trials.parquet").set_index("number")
+        alone = trials.loc[one["trial"]]
+        assert (folder / "report.html").exists()
+        for name in ("ttft_mean_s", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate", "attainment", "usd_per_hour"):
+            assert share["metrics"][name] == pytest.approx(alone[name], rel=1e-12), name
+        prices.append(share["usd_per_hour"])
+    assert chosen["simulated"]["feasible"]
+    assert chosen["figures"]["usd_per_hour"] == pytest.approx(sum(prices))
+    terms = [[term["label"] for term in share["slo"]["terms"]] for share in chosen["simulated"]["models"]]
+    assert terms == [["ttft_p99", "rejected_fraction"], ["e2e_p95", "rejected_fraction"]]
+    assert json.loads(Path("out/fleet.json").read_text()) == found
+    front = pd.read_csv("out/front.csv")
+    assert len(front) == len(found["front"])
+    assert front["usd_per_hour"].min() == pytest.approx(chosen["figures"]["usd_per_hour"])
+
+
+def test_the_recommended_deployment_stands_alone(hisearch: Hisearch, both: Path) -> None:
+    found = hisearch("run", both, "--out", "out", *QUIET).json
+    again = simulate_deployment(Path("out/recommended/deployment.yaml"), "both.jsonl")
+    expected = found["recommendation"]["simulated"]["models"]
+    assert [share.model for share in again.models] == [share["model"] for share in expected]
+    for share, wanted in zip(again.models, expected, strict=True):
+        assert share.score.metrics["e2e_mean_s"] == pytest.approx(wanted["metrics"]["e2e_mean_s"], rel=1e-12)
+    assert list(Path("out/recommended/large").glob("**/run.sh"))
+
+
+def test_a_models_part_simulates_again_on_its_share_of_the_trace(hisearch: Hisearch, both: Path) -> None:
+    """As the export's README says."""
+    found = hisearch("run", both, "--out", "out", *QUIET).json
+    names = [word for name in ("large", "big") for word in ("--model", name)]
+    again = hisearch("simulate", "out/recommended/large/deployment.yaml", "--trace", "both.jsonl", *names, *QUIET)
+    assert again.code == 0, again.err
+    expected = found["recommendation"]["simulated"]["models"][0]["metrics"]
+    assert again.json["metrics"]["e2e_mean_s"] == pytest.approx(expected["e2e_mean_s"], rel=1e-12)
+    assert "--model large --model big" in (Path("out/recommended/large") / "README.md").read_text()
+
+
+def test_a_run_goes_on_where_it_was(hisearch: Hisearch, both: Path) -> None:
+    first = hisearch("run", both, "--out", "out", *QUIET).json
+    again = hisearch("run", "--resume", "out", *QUIET)
+    assert again.code == 0, again.err
+    assert again.json == first
+
+
+def test_a_limit_on_the_whole_couples_the_models(hisearch: Hisearch, both: Path) -> None:
+    """Two accelerators cannot be had for less than two accelerators."""
+    ran = hisearch("run", both, "--out", "out", "--set", "spec.limits={accelerators: {at_most: 1}}", *QUIET)
+    assert ran.code == 99
+    assert ran.json["missed"] == []
+    assert ran.json["front"] == []
+    assert ran.json["recommendation"] is None
+    ran = hisearch("run", both, "--out", "out2", "--set", "spec.limits={accelerators: {at_most: 4}}", *QUIET)
+    assert ran.code == 0
+    assert all(point["accelerators"] <= 4 for point in ran.json["front"])
+    assert ran.json["recommendation"]["figures"]["accelerators"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        ({"objectives": ["ttft_p99", "goodput"]}, "spec.objectives", "needs usd_per_hour"),
+        ({"slo": {**PROMISE, "models": {"gpt": PROMISE}}}, "spec.slo.models.gpt", "none of the study's"),
+        ({"models": {"a": QWEN, "b": QWEN}, "slo": PROMISE}, "spec.models.b", "tell them apart"),
+        ({"models": {"large": {"model": "nothing"}, "llama-3.1-8b": {}}}, "spec.models.large.model", "nothing"),
+        ({"space": "nowhere"}, "spec.space", "nowhere"),
+        ({"limits": {"mean_w": {"at_most": 5.0}, "joules_per_token": {"at_most": 5.0}, "goodput": {"at_least": 1.0}}},
+         "spec.limits", "at most 4"),
+        ({"workload": None}, "spec.models.large.workload", "needed where the study has no workload"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_searched_is_refused_by_key(
+    hisearch: Hisearch, both: Path, change: dict[str, object], key: str, message: str
+) -> None:
+    data = yaml.safe_load(STUDY)
+    data["spec"] = {name: value for name, value in (data["spec"] | change).items() if value is not None}
+    both.write_text(yaml.safe_dump(data, sort_keys=False))
+    ran = hisearch("run", both, "--out", "out")
+    assert ran.code == 1
+    assert "both.yaml:" in ran.err
+    assert f" {key}: " in ran.err
+    assert message in ran.err
+    assert not Path("out").exists()
+
+
+def test_options_of_one_model_are_refused(hisearch: Hisearch, both: Path) -> None:
+    ran = hisearch("run", both, "--recommend", "cheapest")
+    assert ran.code == 2
+    assert "--recommend" in ran.err
