@@ -38,6 +38,14 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    columns, figures = words.FIGURE_COLUMNS, words.figure_rows(comparison)
+    if all(figure.low is None for figure in comparison.figures):
+        # Of one seed there are no intervals: a column of dashes would push what is better off a phone's screen.
+        kept = [at for at, title in enumerate(columns) if title != words.INTERVAL]
+        columns, figures = (
+            tuple(columns[at] for at in kept),
+            [tuple(row[at] for at in kept) for row in figures],
+        )
     return environment.get_template("comparison.html.j2").render(
         data=comparison,
         home=home,
@@ -46,8 +54,8 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         fronts=words.fronts_in_words(comparison),
         question_rows=[(change.key, change.a, change.b) for change in comparison.question],
         change_rows=[(change.key, change.a, change.b) for change in comparison.changes],
-        figure_columns=words.FIGURE_COLUMNS,
-        figures=words.figure_rows(comparison),
+        figure_columns=columns,
+        figures=figures,
         times=words.time_rows(comparison),
         bars=bars(comparison),
         total=words.part_rows(comparison)[-1:],

@@ -46,23 +46,20 @@ FACTORS = ("host", "prefill", "decode")
 class Placed(NamedTuple):
     """Where a simulation of the same requests has put them, shape (all requests that were sent,).
 
-    worker: index of the worker that decodes it. hit_tokens: of the prompt, found in caches. moved_s: seconds from its
-    first token until its KV has come to that worker; 0 where nothing is handed over.
+    worker: index of the worker. hit_tokens: of the prompt, found in its caches.
     """
 
     worker: np.ndarray
     hit_tokens: I8
-    moved_s: F8
 
 
 @dataclass(frozen=True)
 class _Worker:
     """What one worker's requests are made from; seconds by FACTORS on the last axis.
 
-    pool: its name. rows: shape (N,), places in the measurement. first_s: shape (N,), of its first token, or of its
-    coming from the worker that made it; last_s: of its last one. gaps: shape (N,), tokens
-    less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that decode then; 0 where
-    none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them that compute a prompt.
+    pool: its name. rows: shape (N,), places in the measurement. first_s, last_s: shape (N,), of its tokens. gaps:
+    shape (N,), tokens less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that
+    decode then; 0 where none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them that compute a prompt.
     """
 
     pool: str
@@ -167,8 +164,7 @@ class Neighbours:
 
     def _worker(self, mine: np.ndarray, placed: Placed, prices: _Prices) -> _Worker:
         """Batches of the requests at the places ``mine``, which one worker of a pool served."""
-        own, last_s = self._requests.keep(mine), self._last_s[mine]
-        first_s = np.minimum(self._first_s[mine] + placed.moved_s[own.rows], last_s)
+        own, first_s, last_s = self._requests.keep(mine), self._first_s[mine], self._last_s[mine]
         times_s = np.unique(np.concatenate((first_s, last_s)))
         whole = (placed.hit_tokens[own.rows] + _HIT_GRAIN // 2) // _HIT_GRAIN * _HIT_GRAIN
         hits = np.minimum(whole, own.input_tokens - 1)
@@ -187,7 +183,7 @@ class _Prices:
     """What prompts and decodes cost on a pool's workers; prompts of like hits are priced once."""
 
     def __init__(self, pool: PoolPlan) -> None:
-        self.pool, self._role, self._engine = pool.name, pool.role, pool.plan.engine
+        self.pool, self._engine = pool.name, pool.plan.engine
         self.costs = _Parts(pool.plan.costs.seconds)
         self._prompts: dict[tuple[int, int, tuple[int, int]], F8] = {}
 
@@ -202,17 +198,12 @@ class _Prices:
 
     def steps_with_decodes(self, prompt_tokens: I8) -> F8:
         """How many steps with decodes in them compute each prompt."""
-        if self._apart or self._role == "decode":
+        if self._apart:
             return np.zeros(len(prompt_tokens))
         return np.asarray(np.ceil(prompt_tokens / self._chunk_tokens))
 
     def prompt(self, cached: int, tokens: int, company: tuple[int, int]) -> F8:
-        """``w`` of one prompt by FACTORS, beside a company of decodes, or alone where prompts are apart.
-
-        0 on workers that only decode.
-        """
-        if self._role == "decode":
-            return np.zeros(len(FACTORS))
+        """``w`` of one prompt by FACTORS, beside a company of decodes, or alone where prompts are apart."""
         key = (cached, tokens, (0, 0) if self._apart else company)
         if key not in self._prompts:
             decoding, read = key[2]

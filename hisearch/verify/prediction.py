@@ -181,10 +181,7 @@ class Predictor:
     def _placed(self, result: Result, arrival_s: F8) -> Placed:
         """Where requests were served, in the tool's order."""
         table, back = result.requests, np.argsort(np.argsort(arrival_s, kind="stable"))
-        hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
-        handed_s = table.first_token_s if table.handed_s is None else table.handed_s
-        moved_s = np.where(table.prefill_worker != table.worker, handed_s - table.first_token_s, 0.0)
-        return Placed(table.worker[back], hits[back], np.nan_to_num(moved_s)[back])
+        return Placed(table.worker[back], (table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens)[back])
 
     def _requests(self, result: Result, arrival_s: F8) -> PerRequest:
         """Requests of one simulation in the tool's order; the trace has them by arrival."""
@@ -228,11 +225,15 @@ def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:
 
 
 def _neighbours(measurement: Measurement, plan: FleetPlan) -> Neighbours | None:
-    """None where the tool does not say when requests were sent, or workers have several schedulers or adapters."""
+    """None where the tool does not say when requests were sent, or workers have several schedulers or adapters.
+
+    Nor where prompts and outputs are made apart: when a request reaches the worker that decodes it is not measured, and
+    TTFT and TPOT are of different workers there, so that neither hides what is off in the other.
+    """
     requests = measurement.requests
     told = requests is not None and requests.start_s is not None
     plain = all(pool.plan.lane_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
-    if requests is None or not told or not plain:
+    if requests is None or not told or not plain or plan.hands_over:
         return None
     return Neighbours(requests, plan)
 

@@ -55,7 +55,7 @@ def test_the_true_factors_count_as_many_steps_as_tokens(result: StudyResult, fac
         np.arange(len(times)), times, table.ttft_s, table.e2e_s, table.input_tokens, table.output_tokens
     )
     hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
-    placed = Placed(table.worker, hits, np.zeros(len(hits)))
+    placed = Placed(table.worker, hits)
     counted = Neighbours(requests, result.simulation.fleet(result.recommendation.trial.deployment))
     rows, apart = counted.differences(placed, lambda _: factors)
     assert set(rows.tolist()) == set(np.flatnonzero(table.output_tokens - 1 >= FEWEST_GAPS).tolist())
