@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -38,14 +39,13 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    columns, figures = words.FIGURE_COLUMNS, words.figure_rows(comparison)
+    columns: Sequence[str] = words.FIGURE_COLUMNS
+    figures: list[tuple[str, ...]] = [*words.figure_rows(comparison)]
     if all(figure.low is None for figure in comparison.figures):
         # Of one seed there are no intervals: a column of dashes would push what is better off a phone's screen.
         kept = [at for at, title in enumerate(columns) if title != words.INTERVAL]
-        columns, figures = (
-            tuple(columns[at] for at in kept),
-            [tuple(row[at] for at in kept) for row in figures],
-        )
+        columns = [columns[at] for at in kept]
+        figures = [tuple(row[at] for at in kept) for row in figures]
     return environment.get_template("comparison.html.j2").render(
         data=comparison,
         home=home,

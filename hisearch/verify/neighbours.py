@@ -59,7 +59,8 @@ class _Worker:
 
     pool: its name. rows: shape (N,), places in the measurement. first_s, last_s: shape (N,), of its tokens. gaps:
     shape (N,), tokens less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that
-    decode then; 0 where none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them that compute a prompt.
+    decode then; 0 where none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them
+    that compute a prompt.
     """
 
     pool: str
