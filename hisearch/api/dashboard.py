@@ -13,7 +13,6 @@ optuna-dashboard works on a copy in memory, and everything but looking is refuse
 
 from __future__ import annotations
 
-import html
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from hisearch.api.run_state import RunState, run_state
 from hisearch.api.run_studies import RunStudies
-from hisearch.report.dashboard_page import METRICS, render_index
+from hisearch.report.dashboard_page import METRICS, render_index, render_refusal
 
 #: First parts of addresses that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
@@ -145,8 +144,7 @@ def _optuna_app(studies: RunStudies) -> _App:
 def _answer(start_response: _StartResponse, status: str, content: str | bytes) -> list[bytes]:
     """A page, or the text of a refusal as one."""
     if isinstance(content, str):
-        page = content if status.startswith("200") else f"<!DOCTYPE html><p>{html.escape(content)} <a href='/'>Runs</a>"
-        content = page.encode()
+        content = (content if status.startswith("200") else render_refusal(content)).encode()
     headers = [
         ("Content-Type", "text/html; charset=utf-8"),
         ("Content-Length", str(len(content))),

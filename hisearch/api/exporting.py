@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.export.benchmark import Benchmark
-from hisearch.export.deployment import document_text, export_deployment
+from hisearch.export.beside import Beside, document_text
+from hisearch.export.deployment import export_deployment
 from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
 from hisearch.export.flags import Launch
 from hisearch.export.several import export_several
@@ -49,19 +50,15 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
     deployment = stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware)
     # Names of what a deployment brings along are its own: pools keep them.
     launches = [launch._replace(pool=pool) for launch, pool in zip(launches, deployment.pools, strict=True)]
-    beside: dict[str, Any] = {
-        "standing": standing(result, trial),
-        "replay": replay,
-        "inputs": inputs,
-        "benchmark": Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
-        if not trial.error
-        else None,
-    }
+    benchmark = None
+    if not trial.error:
+        benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
+    beside = Beside(standing(result, trial), replay, inputs, benchmark)
     if len(launches) > 1:
-        return export_several(deployment, launches, folder, accelerators_per_host=slots, **beside)
+        return export_several(deployment, launches, folder, accelerators_per_host=slots, beside=beside)
     first = launches[0]
     if first.pool.parallelism.ranks > slots[0]:
-        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], **beside)
+        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], beside=beside)
     return export_deployment(
         deployment,
         first.model,
@@ -69,7 +66,7 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
         first.kv_capacity_tokens,
         folder,
         accelerators_per_host=slots[0],
-        **beside,
+        beside=beside,
     )
 
 

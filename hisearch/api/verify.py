@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hisearch.api.recalibrated import Recalibrated, recalibrated, write_profiles
 from hisearch.verify.diagnosis import Case, Diagnosis, diagnose, refit
 from hisearch.verify.measured import read_measurements
-from hisearch.verify.prediction import Correction, Predictor
+from hisearch.verify.prediction import POOL, Correction, Predictor
 
 if TYPE_CHECKING:
     from hisearch.api.study import StudyResult
     from hisearch.search.trial import Trial
-    from hisearch.simulate.plan import WorkerPlan
-    from hisearch.simulate.result import Result
-    from hisearch.specs.document import Document
-    from hisearch.specs.profile import LatencyProfileSpec
-    from hisearch.traces.compiled import CompiledTrace
+    from hisearch.simulate.fleet import FleetPlan
 
 #: Fewest requests of which one half can be held against the other.
 _FEWEST = 40
-#: A recalibrated profile does not claim to be better than this.
-_LEAST_ERROR = 0.01
 
 
 @dataclass(frozen=True)
@@ -67,8 +62,8 @@ class Verification:
     """What came of it.
 
     trial: whose deployment was measured. stated_error: of its latency profile. agrees: the measurements are within it.
-    cross_check: None where there is too little to hold back. profile_name, profile: recalibrated; None where nothing
-    that a profile holds is corrected.
+    cross_check: None where there is too little to hold back. profiles: recalibrated, one for each that prices pools;
+    empty where nothing that a profile holds is corrected. profile_name: of the one that stands for them all.
     """
 
     run_dir: Path
@@ -79,31 +74,38 @@ class Verification:
     stated_error: float
     agrees: bool
     profile_name: str
-    profile: LatencyProfileSpec | None
+    profiles: tuple[Recalibrated, ...]
 
     @property
     def findings(self) -> list[str]:
         """What is off, as sentences, the weightiest first."""
-        return [_FINDINGS[name](self.diagnosis.correction) for name in self.diagnosis.terms]
+        return [_finding(name, self.diagnosis.correction) for name in self.diagnosis.terms]
 
-    def profile_text(self) -> str:
-        """The recalibrated profile as a YAML document.
+    def write_profile(self, path: Path) -> list[Path]:
+        """Write the recalibrated profile; beside it, where it chooses among several, those.
+
+        Returns:
+            The files, ``path`` the first.
 
         Raises:
             ValueError: nothing that a profile holds is corrected.
+            FileExistsError: a file is there already; none is overwritten.
         """
-        from hisearch.calibrate.writing import profile_yaml
-
-        if self.profile is None:
-            raise ValueError("there is no profile to write: nothing that a latency profile holds is off")
-        return profile_yaml(self.profile_name, "Corrected by a measurement of the deployment.", self.profile)
+        return write_profiles(self.profile_name, self.profiles, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; see docs/cli.md."""
         found = asdict(self)
-        del found["profile"]
+        del found["profiles"]
         found["diagnosis"]["rivals"] = [one.name for one in self.diagnosis.rivals]
-        return found | {"findings": self.findings, "recalibrated": self.profile is not None}
+        return found | {"findings": self.findings, "recalibrated": bool(self.profiles)}
+
+
+def _finding(name: str, correction: Correction) -> str:
+    if name.startswith(POOL):
+        pool = name.removeprefix(POOL)
+        return _factor(f"Steps of pool {pool} take", correction.value(name))
+    return _FINDINGS[name](correction)
 
 
 def _factor(what: str, factor: float) -> str:
@@ -121,6 +123,9 @@ _FINDINGS = {
     "hits_lost": lambda c: (
         f"{c.hits_lost:.0%} of the prompts find nothing in the prefix cache though they should: caching is off, the "
         "cache was flushed, the router scatters sessions, or the prompts sent do not share what the workload shares"
+    ),
+    "hand_over": lambda c: (
+        f"KV takes {c.hand_over:.3g} times what the fabric's sheet says from prefill to decode workers"
     ),
 }
 
@@ -141,28 +146,26 @@ def verify_run(
     """
     from hisearch.api.exporting import benchmark_of
     from hisearch.api.stored_run import load_run
+    from hisearch.simulate.engine import simulate_fleet
     from hisearch.traces.replay import USUAL_REQUESTS
 
     runs = [found for path in measured for found in read_measurements(Path(path))]
     result = load_run(run) if isinstance(run, str | Path) else run
     chosen = _chosen(result, trial)
-    if len(chosen.deployment.pools) > 1:
-        raise ValueError(
-            f"{result.run_dir}: trial {chosen.number} has {len(chosen.deployment.pools)} pools; terms are told apart "
-            "in deployments of one pool only"
-        )
     replay = benchmark_of(result, chosen, USUAL_REQUESTS)
-    plan = replace(result.simulation.plan(chosen.deployment.pool), ignore_eos=True)
-    simulate = _simulator(result, chosen)
-    predictors = [Predictor(one, replay, plan, simulate, result.resolved.study.seed) for one in runs]
+    fleet = _asked_for_all(result.simulation.fleet(chosen.deployment))
+    seed = result.resolved.study.seed
+    predictors = [Predictor(one, replay, fleet, partial(simulate_fleet, seed=seed), seed) for one in runs]
     cases = [
         Case(one, predict, one.requests.rows if one.requests is not None else None)
         for one, predict in zip(runs, predictors, strict=True)
     ]
     found = diagnose(cases)
     check = _cross_check(cases, found.terms)
-    profile = _recalibrated(result, chosen, found, check, [one.source for one in runs])
-    stated = plan.costs.relative_error
+    error = check.error_after if check is not None else found.error_after
+    checked = check.how if check is not None else "nothing was held back"
+    profiles = recalibrated(result, chosen, found, (error, checked), [one.source for one in runs])
+    stated = max(pool.plan.costs.relative_error for pool in fleet.pools)
     return Verification(
         result.run_dir,
         chosen.number,
@@ -172,7 +175,7 @@ def verify_run(
         stated,
         found.error_before <= stated,
         f"{result.resolved.profile.name}-measured",
-        profile,
+        profiles,
     )
 
 
@@ -186,16 +189,9 @@ def _chosen(result: StudyResult, number: int | None) -> Trial:
     return result.recommendation.trial
 
 
-def _simulator(result: StudyResult, trial: Trial) -> Any:
-    from hisearch.simulate.engine import simulate
-
-    def run(plan: WorkerPlan, trace: CompiledTrace) -> Result:
-        deployment = trial.deployment
-        return simulate(
-            plan, trace, replicas=deployment.pool.replicas, router=deployment.router, seed=result.resolved.study.seed
-        )
-
-    return run
+def _asked_for_all(fleet: FleetPlan) -> FleetPlan:
+    """Benchmarks ask for every token: no answer ends before it."""
+    return replace(fleet, pools=tuple(replace(p, plan=replace(p.plan, ignore_eos=True)) for p in fleet.pools))
 
 
 def _compared(case: Case, correction: Correction) -> Compared:
@@ -234,63 +230,3 @@ def _cross_check(cases: Sequence[Case], terms: Sequence[str]) -> CrossCheck | No
 def _held_back(fitted: Sequence[Case], held: Case, terms: Sequence[str]) -> tuple[float, float]:
     """Errors of ``held`` before and after a correction that ``fitted`` ask for."""
     return held.error(Correction()), held.error(refit(fitted, terms))
-
-
-def _recalibrated(
-    result: StudyResult, trial: Trial, found: Diagnosis, check: CrossCheck | None, sources: Sequence[str]
-) -> LatencyProfileSpec | None:
-    """The profile of the deployment's accelerator and engine, corrected; None where it stays as it is."""
-    from hisearch.specs.base import Provenance
-
-    correction, pool = found.correction, trial.deployment.pool
-    if not set(found.terms) - {"hits_lost"}:
-        return None
-    document = _concrete_profile(result, trial)
-    base, engine = document.spec, pool.engine.name
-    old = base.corrections
-    factors = correction.factors if old is None else correction.factors.model_copy(update={
-        name: getattr(correction.factors, name) * getattr(old, name) for name in ("host", "prefill", "decode")
-    })  # fmt: skip
-    overhead = base.engines[engine]
-    engines = base.engines | {
-        engine: overhead.model_copy(update={"request_s": overhead.request_s + correction.front_end_s})
-    }
-    operators = base.operators
-    if operators is not None:
-        operators = str((document.path.parent / operators).resolve())
-    checked = check.how if check is not None else "nothing was held back"
-    error = check.error_after if check is not None else found.error_after
-    files = ", ".join(Path(source).name for source in sources)
-    notes = (
-        f"Corrected terms: {', '.join(found.terms)}. Root mean square difference of TTFT, TPOT and E2E (means and "
-        f"percentiles) {found.error_before:.3f} before, {found.error_after:.3f} after; {checked}: {error:.3f}. "
-        f"Measured on {pool.accelerator}, {engine}, tensor parallel {pool.tensor_parallel}. "
-        f"Before: {base.provenance.source}"
-    )
-    source = f"hisearch verify of {files}, on profile {document.name}"
-    return base.model_copy(
-        update={
-            "corrections": factors,
-            "engines": engines,
-            "operators": operators,
-            "evidence": "fitted",
-            "relative_error": max(round(error, 4), _LEAST_ERROR),
-            "provenance": Provenance(source=source, as_of=datetime.datetime.now(datetime.UTC).date(), notes=notes),
-        }
-    )
-
-
-def _concrete_profile(result: StudyResult, trial: Trial) -> Document[LatencyProfileSpec]:
-    """The profile that prices the deployment; of one that chooses by accelerator and engine, the chosen one."""
-    from hisearch.latency.estimators.auto import AutoEstimator
-    from hisearch.specs.catalogue import Catalogue
-
-    document, pool = result.resolved.profile, trial.deployment.pool
-    if document.spec.estimator != "auto":
-        return document
-    accelerator = result.resolved.accelerators[pool.accelerator].spec
-    name = AutoEstimator(document.name, document.spec).chosen(accelerator, pool.engine.name)
-    if name is not None:
-        return Catalogue().get("LatencyProfile", name)
-    roofline = document.spec.model_copy(update={"estimator": "roofline", "choices": []})
-    return replace(document, spec=roofline)

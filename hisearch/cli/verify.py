@@ -48,11 +48,9 @@ def verify(
     if not quiet:
         output.note_compilation()
     found = verify_run(run_dir, measured, trial=trial)
-    if profile is not None and found.profile is not None:
-        with profile.open("x", encoding="utf-8") as file:
-            file.write(found.profile_text())
+    written = found.write_profile(profile) if profile is not None and found.profiles else []
     if as_json:
-        output.print_json(found.to_dict() | {"profile_path": profile if found.profile is not None else None})
+        output.print_json(found.to_dict() | {"profile_path": written[0] if written else None})
     else:
         _show(found, profile)
     if not found.agrees:
@@ -99,13 +97,14 @@ def _show(found: Verification, profile: Path | None) -> None:
         ],
         numbers=(1, 2, 3),
     )
-    if found.profile is None:
+    if not found.profiles:
         output.say("No recalibrated profile: nothing that a latency profile holds is off.")
     elif profile is not None:
         output.say(f"Recalibrated profile: {profile}")
     else:
         output.say(
-            "Write the recalibrated profile with --profile OUT.yaml; use it with --set spec.space.profile=OUT.yaml."
+            "Write the recalibrated profile with --profile OUT.yaml; name it as profile of a search space, or simulate "
+            "with --set spec.profile=OUT.yaml."
         )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hisearch.export.agents import notes as notes_on_agents
-from hisearch.export.benchmark import Benchmark
+from hisearch.export.beside import Beside
 from hisearch.export.cache_tiers import (
     hicache_gb_per_rank,
     is_moved_by,
@@ -17,7 +16,7 @@ from hisearch.export.cache_tiers import (
 from hisearch.export.cache_tiers import (
     notes as notes_on_tiers,
 )
-from hisearch.export.files import DEPLOYMENT, README, TRTLLM_OPTIONS, write_export
+from hisearch.export.files import TRTLLM_OPTIONS
 from hisearch.export.flags import (
     ENGINE_VERSIONS,
     ROUTER_VERSION,
@@ -36,14 +35,10 @@ from hisearch.export.targets import Export, name_of, target_files
 from hisearch.export.trtllm_options import options_text
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.deployments import devices_in_words, tiers_in_words
-from hisearch.specs.base import API_VERSION, ENGINE_TITLES, EngineName
+from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.yaml_nodes import dump_yaml
-
-#: What the README says where nobody knows what the deployment was simulated on.
-EXAMPLE_REPLAY = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
 
 _COMMANDS: dict[EngineName, str] = {
     "sglang": "python -m sglang.launch_server --model-path",
@@ -60,10 +55,7 @@ def export_deployment(
     out: Path,
     *,
     accelerators_per_host: int = 8,
-    standing: Standing | None = None,
-    replay: str = EXAMPLE_REPLAY,
-    inputs: dict[str, str] | None = None,
-    benchmark: Benchmark | None = None,
+    beside: Beside = Beside(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and manifests for ``deployment`` into the folder ``out`` (made where absent).
 
@@ -79,10 +71,7 @@ def export_deployment(
         kv_capacity_tokens: KV tokens of one replica, as simulated.
         out: the folder that receives the files; nothing is written outside it.
         accelerators_per_host: accelerator slots of one host; replicas are packed host by host.
-        standing: what the deployment is to its study; None where there is none.
-        replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
-        inputs: further documents that the command reads, by name.
-        benchmark: requests to send to the real deployment; without them there are no scripts that do.
+        beside: what else belongs there.
 
     Returns:
         The files written, README first.
@@ -91,15 +80,14 @@ def export_deployment(
         ExportError: the engine's command line cannot express the deployment, a replica exceeds a host, or ``out``
             holds other files where these belong.
     """
-    standing = standing or Standing("deployment", "Deployment", ())
     launch = Launch(deployment.pool, model, accelerator, kv_capacity_tokens)
     engine = launch.pool.engine.name
-    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, standing, simulated=True)}
+    files = {f"{engine}/run.sh": _script(deployment, launch, accelerators_per_host, beside.standing, simulated=True)}
     if engine == "trtllm":
         files[TRTLLM_OPTIONS] = options_text(launch)
     placements = place(launch.pool, accelerators_per_host)
     export = Export(deployment, launch, placements, name_of(deployment), summary(launch.pool))
-    files |= target_files(export, benchmark)
+    files |= target_files(export, beside.benchmark)
     other, notes = other_engine(launch.pool.engine)
     other_pool, tier_notes = on_other_engine(launch.pool, other)
     if other_pool.agents is not None:
@@ -108,26 +96,15 @@ def export_deployment(
     other_launch, notes = launch._replace(pool=other_pool), (*notes, *tier_notes)
     try:
         files[f"alternatives/{other.name}/run.sh"] = _script(
-            deployment, other_launch, accelerators_per_host, standing, simulated=False
+            deployment, other_launch, accelerators_per_host, beside.standing, simulated=False
         )
     except ExportError as error:
         notes = (f"No script was written: {error}.",)
     needed = needs_checkpoint(other_launch)
     if needed is not None and needed != needs_checkpoint(launch):
         notes = (*notes, f"It needs a checkpoint with {needed.dtype} weights: {needed.reason}.")
-    inputs = inputs or {}
-    readme = _readme(
-        deployment,
-        launch,
-        accelerators_per_host,
-        other.name,
-        notes,
-        standing=standing,
-        replay=replay,
-        inputs=inputs,
-        benchmark=benchmark,
-    )
-    return write_export(out, {README: readme, DEPLOYMENT: deployment_text(deployment, standing)} | inputs | files)
+    readme = _readme(deployment, launch, accelerators_per_host, other.name, notes, beside)
+    return beside.write(out, deployment, readme, files)
 
 
 def _script(
@@ -169,39 +146,20 @@ def summary(pool: PoolSpec) -> str:
     return text if pool.devices is None else f"{text}, simulated with {devices_in_words(pool.devices)} each"
 
 
-def deployment_text(deployment: DeploymentSpec, standing: Standing) -> str:
-    """``deployment.yaml``."""
-    description = f"{standing.title}. Exported by hisearch; every setting is written out."
-    return document_text("Deployment", standing.name, description, deployment.model_dump(mode="json"))
-
-
-def document_text(kind: str, name: str, description: str, spec: dict[str, Any]) -> str:
-    """YAML text of a document."""
-    metadata = {"name": name, "description": description} if description else {"name": name}
-    return dump_yaml({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
-
-
 def _readme(
     deployment: DeploymentSpec,
     launch: Launch,
     accelerators_per_host: int,
     other: EngineName,
     notes: tuple[str, ...],
-    *,
-    standing: Standing,
-    replay: str,
-    inputs: dict[str, str],
-    benchmark: Benchmark | None,
+    beside: Beside,
 ) -> str:
     placements = place(launch.pool, accelerators_per_host)
     engine = launch.pool.engine.name
     return render(
         "README.md.j2",
         deployment=deployment,
-        standing=standing,
-        replay=replay,
-        inputs=tuple(inputs),
-        benchmark=benchmark,
+        **beside.facts(),
         pool=launch.pool,
         model=launch.model,
         summary=summary(launch.pool),

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 from hisearch.export import dynamo, fronts, llm_d, several_charts
 from hisearch.export.agents import notes as notes_on_agents
-from hisearch.export.benchmark import Benchmark
+from hisearch.export.beside import Beside
 from hisearch.export.cache_tiers import notes as notes_on_tiers
 from hisearch.export.cache_tiers import of_replica, variables
 from hisearch.export.containers import COMMANDS, IMAGES, container
-from hisearch.export.deployment import EXAMPLE_REPLAY, deployment_text, summary
-from hisearch.export.files import DEPLOYMENT, README, write_export
+from hisearch.export.deployment import summary
 from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, needs_checkpoint
 from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.rendering import render
@@ -65,10 +64,7 @@ def export_several(
     out: Path,
     *,
     accelerators_per_host: Sequence[int],
-    standing: Standing | None = None,
-    replay: str = EXAMPLE_REPLAY,
-    inputs: dict[str, str] | None = None,
-    benchmark: Benchmark | None = None,
+    beside: Beside = Beside(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and manifests of ``deployment`` into the folder ``out``, as ``export_deployment`` does.
 
@@ -77,10 +73,7 @@ def export_several(
         launches: of each pool.
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of a host of each pool.
-        standing: what the deployment is to its study; None where there is none.
-        replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
-        inputs: further documents that the command reads, by name.
-        benchmark: requests to send to the real deployment.
+        beside: what else belongs there.
 
     Returns:
         The files written, README first.
@@ -90,28 +83,23 @@ def export_several(
             files where these belong.
     """
     check_expressible(deployment)
-    standing = standing or Standing("deployment", "Deployment", ())
     servers = place_servers(launches, accelerators_per_host)
     title = f"{SHAPES[shape_of(deployment)]}: {'; '.join(f'{p.name}: {summary(p)}' for p in deployment.pools)}"
     several = _Several(deployment, servers, name_of(deployment), title)
-    files = _scripts(several, standing) | _containers(several)
+    files = _scripts(several, beside.standing) | _containers(several)
     left_out = _charts(several, files)
-    if benchmark is not None:
-        files |= benchmark_files(launches[0], benchmark)
-    inputs = inputs or {}
+    if beside.benchmark is not None:
+        files |= benchmark_files(launches[0], beside.benchmark)
     readme = render(
         "several.md.j2",
         **_facts(several),
-        standing=standing,
-        replay=replay,
-        inputs=tuple(inputs),
-        benchmark=benchmark,
+        **beside.facts(),
         left_out=left_out,
         folders=[name for name in ("compose", "kubernetes", "llm-d", "dynamo") if f"{name}/README.md" in files],
         slots=list(dict.fromkeys(accelerators_per_host)),
         notes=[*fronts.notes(deployment), *_notes(launches)],
     )
-    return write_export(out, {README: readme, DEPLOYMENT: deployment_text(deployment, standing)} | inputs | files)
+    return beside.write(out, deployment, readme, files)
 
 
 def _facts(several: _Several) -> dict[str, Any]:

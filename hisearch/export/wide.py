@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hisearch.export.agents import notes as notes_on_agents
-from hisearch.export.benchmark import Benchmark
+from hisearch.export.beside import Beside
 from hisearch.export.cache_tiers import notes as notes_on_tiers
 from hisearch.export.cache_tiers import of_replica, variables
 from hisearch.export.containers import COMMANDS, ROUTER_IMAGE, Container, container, resource_name
-from hisearch.export.deployment import EXAMPLE_REPLAY, deployment_text, summary
-from hisearch.export.files import DEPLOYMENT, README, write_export
+from hisearch.export.deployment import summary
 from hisearch.export.flags import (
     ENGINE_VERSIONS,
     ExportError,
@@ -36,7 +35,6 @@ from hisearch.export.kubernetes import (
 )
 from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.rendering import render
-from hisearch.export.standing import Standing
 from hisearch.export.targets import benchmark_files, name_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -135,10 +133,7 @@ def export_wide(
     out: Path,
     *,
     accelerators_per_host: int,
-    standing: Standing | None = None,
-    replay: str = EXAMPLE_REPLAY,
-    inputs: dict[str, str] | None = None,
-    benchmark: Benchmark | None = None,
+    beside: Beside = Beside(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and a LeaderWorkerSet into the folder ``out``, as ``export_deployment`` does.
 
@@ -147,10 +142,7 @@ def export_wide(
         launch: of its pool.
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of one host.
-        standing: what the deployment is to its study; None where there is none.
-        replay: the command that simulates ``deployment.yaml`` again, run in ``out``.
-        inputs: further documents that the command reads, by name.
-        benchmark: requests to send to the real deployment.
+        beside: what else belongs there.
 
     Returns:
         The files written, README first.
@@ -161,12 +153,10 @@ def export_wide(
     """
     pool = launch.pool
     check_expressible(pool)
-    standing = standing or Standing("deployment", "Deployment", ())
     shares, nodes = place_shares(pool, accelerators_per_host), nodes_of(pool, accelerators_per_host)
     engine, name = pool.engine.name, name_of(deployment)
     common: dict[str, Any] = {
         "deployment": deployment,
-        "standing": standing,
         "summary": summary(pool),
         "engine": engine,
         "engine_title": ENGINE_TITLES[engine],
@@ -181,6 +171,7 @@ def export_wide(
     script = render(
         "wide.sh.j2",
         **common,
+        standing=beside.standing,
         model=launch.model.huggingface_id,
         command=COMMANDS[engine],
         flags=engine_flags(launch),
@@ -197,30 +188,34 @@ def export_wide(
     one = container(launch, SERVICE_PORTS[engine], nodes=nodes)
     required = [*(["MODEL"] if one.model is None else []), *(s.name for s in one.settings if s.value is None)]
     cluster = render(
-        "wide_kubernetes.md.j2", **common, name=name, one=one, required=required, resource=ACCELERATOR_RESOURCE,
-        router_image=ROUTER_IMAGE, accelerator=pool.accelerator,
-    )  # fmt: skip
+        "wide_kubernetes.md.j2",
+        **common,
+        standing=beside.standing,
+        name=name,
+        one=one,
+        required=required,
+        resource=ACCELERATOR_RESOURCE,
+        router_image=ROUTER_IMAGE,
+        accelerator=pool.accelerator,
+    )
     readme = render(
         "wide.md.j2",
         **common,
         model=launch.model,
-        replay=replay,
-        inputs=tuple(inputs or {}),
-        benchmark=benchmark,
+        **beside.facts(),
         accelerators_per_host=accelerators_per_host,
         kv_capacity_tokens=launch.kv_capacity_tokens,
         notes=[*notes_on_tiers(pool), *notes_on_agents(pool)],
     )
     manifests = wide_manifests(deployment, launch, name, one, nodes)
     files = {
-        README: readme,
-        DEPLOYMENT: deployment_text(deployment, standing),
-        **(inputs or {}),
         f"{engine}/run.sh": script,
         "kubernetes/README.md": cluster,
         FILE: "---\n".join(dump_yaml(manifest) for manifest in manifests),
     }
-    return write_export(out, files | (benchmark_files(launch, benchmark) if benchmark is not None else {}))
+    if beside.benchmark is not None:
+        files |= benchmark_files(launch, beside.benchmark)
+    return beside.write(out, deployment, readme, files)
 
 
 def wide_manifests(

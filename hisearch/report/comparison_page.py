@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.report import comparison_words as words
-from hisearch.report.comparison import Comparison
+from hisearch.report.comparison import Comparison, Figure
 from hisearch.report.terms import term_lines
 
 
@@ -38,6 +39,13 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    # Of one seed there are no intervals: a column of dashes would push what is better off a phone's screen.
+    no_intervals = all(figure.low is None for figure in comparison.figures)
+    kept = [at for at, title in enumerate(words.FIGURE_COLUMNS) if not (no_intervals and title == words.INTERVAL)]
+
+    def table(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
+        return [tuple(row[at] for at in kept) for row in words.figure_rows(figures)]
+
     return environment.get_template("comparison.html.j2").render(
         data=comparison,
         home=home,
@@ -46,9 +54,9 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         fronts=words.fronts_in_words(comparison),
         question_rows=[(change.key, change.a, change.b) for change in comparison.question],
         change_rows=[(change.key, change.a, change.b) for change in comparison.changes],
-        figure_columns=words.FIGURE_COLUMNS,
-        figures=words.figure_rows(comparison.figures),
-        models=[(one.model, words.figure_rows(one.figures)) for one in comparison.models],
+        figure_columns=[words.FIGURE_COLUMNS[at] for at in kept],
+        figures=table(comparison.figures),
+        models=[(one.model, table(one.figures)) for one in comparison.models],
         times=words.time_rows(comparison),
         bars=bars(comparison),
         total=words.part_rows(comparison)[-1:],

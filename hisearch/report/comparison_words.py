@@ -73,7 +73,8 @@ def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str
     ]
 
 
-FIGURE_COLUMNS = ("", "A", "B", "B − A", f"{CONFIDENCE:.0%} interval", "better")
+INTERVAL = f"{CONFIDENCE:.0%} interval"
+FIGURE_COLUMNS = ("", "A", "B", "B − A", INTERVAL, "better")
 
 
 def _difference(figure: Figure) -> str:

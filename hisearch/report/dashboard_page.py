@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Protocol
+from typing import Any, Protocol
 
 from hisearch.report.comparison_words import name_of, show
 
@@ -56,6 +56,27 @@ class RunRow(Protocol):
 
 def render_index(runs: Sequence[RunRow]) -> str:
     """The page's HTML; it loads itself anew while a run is going on."""
+    rows = [
+        (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
+        for metric in METRICS
+        if any(metric in run.metrics for run in runs)
+    ]
+    return _render(
+        "dashboard.html.j2",
+        runs=runs,
+        rows=rows,
+        endings=_ENDINGS,
+        pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
+        refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
+    )
+
+
+def render_refusal(message: str) -> str:
+    """A page that says why there is no other."""
+    return _render("refusal.html.j2", message=message)
+
+
+def _render(template: str, **facts: Any) -> str:
     import jinja2
 
     environment = jinja2.Environment(
@@ -65,16 +86,5 @@ def render_index(runs: Sequence[RunRow]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    rows = [
-        (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
-        for metric in METRICS
-        if any(metric in run.metrics for run in runs)
-    ]
-    return environment.get_template("dashboard.html.j2").render(
-        runs=runs,
-        rows=rows,
-        endings=_ENDINGS,
-        pairs=[(a, b) for a in range(len(runs)) for b in range(a + 1, len(runs)) if runs[a].ended and runs[b].ended],
-        refresh_s=0 if all(run.ended for run in runs) else REFRESH_S,
-        css=(files("hisearch.report") / "templates" / "report.css").read_text(encoding="utf-8"),
-    )
+    css = (files("hisearch.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(css=css, **facts)

@@ -19,7 +19,7 @@ import numpy as np
 
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
-from hisearch.verify.prediction import Correction, Predictor
+from hisearch.verify.prediction import POOL, Correction, Predictor
 
 #: Figures whose differences count; ITL's percentiles do not, as tools see bundles of tokens.
 FITTED = tuple(
@@ -84,13 +84,29 @@ TERMS = (
     Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
 )
 
+#: Where prompts and outputs are made apart.
+HAND_OVER = Term("hand_over", "hand-over of KV", -_OCTAVES, _OCTAVES, lambda x: 2.0**x)
+_OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
+
 Variables = dict[str, float]
+
+
+def pool_term(name: str) -> Term:
+    """Step times of one of several unequal pools."""
+    return Term(f"{POOL}{name}", f"step times of pool {name}", -_OCTAVES, _OCTAVES, lambda x: 2.0**x)
+
+
+def terms_of(predict: Predictor) -> tuple[Term, ...]:
+    """What may be off in a deployment."""
+    hand_over = (HAND_OVER,) if predict.hands_over else ()
+    return (*TERMS, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
 
 
 def correction_of(variables: Variables) -> Correction:
     """The correction at a point of the search."""
-    by_name = {term.name: term for term in TERMS}
-    return replace(Correction(), **{name: by_name[name].value(x) for name, x in variables.items()})
+    own = {name: _OF_ALL[name].value(x) for name, x in variables.items() if name in _OF_ALL}
+    pools = tuple((name.removeprefix(POOL), 2.0**x) for name, x in variables.items() if name.startswith(POOL))
+    return replace(Correction(), **own, pools=pools)
 
 
 def differences(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
@@ -201,7 +217,7 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
     chosen: dict[str, float] = {}
     alone = list[Alone]()
     while len(chosen) < MOST_TERMS and not (chosen and search.is_explained(chosen)):
-        candidates = [(search.with_term(chosen, term), term) for term in TERMS if term.name not in chosen]
+        candidates = [(search.with_term(chosen, term), term) for term in search.terms if term.name not in chosen]
         if not chosen:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
@@ -225,13 +241,13 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
 def refit(cases: Sequence[Case], terms: Sequence[str]) -> Correction:
     """The best correction of these terms alone, for other cases than those that they were found on."""
     search, found = _Search(cases), dict[str, float]()
-    for term in (term for name in terms for term in TERMS if term.name == name):
+    for term in (term for name in terms for term in search.terms if term.name == name):
         found = search.with_term(found, term)
     return correction_of(search.polish(found) if len(found) > 1 else found)
 
 
 def _alone(search: _Search, point: Variables, term: Term) -> Alone:
-    value = getattr(correction_of(point), term.name)
+    value = correction_of(point).value(term.name)
     return Alone(term.name, term.meaning, value, search.error(point), search.distance(point))
 
 
@@ -240,6 +256,7 @@ class _Search:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._cases = cases
+        self.terms = terms_of(cases[0].predict)
 
     def error(self, variables: Variables) -> float:
         """Root mean square over all cases."""
@@ -304,7 +321,7 @@ class _Search:
         from scipy.stats import qmc
 
         names = list(variables)
-        bounds = {term.name: (term.low, term.high) for term in TERMS}
+        bounds = {term.name: (term.low, term.high) for term in self.terms}
         low, high = np.array([bounds[name] for name in names]).T
         best = dict(variables)
         smooth = self.steps_error(best) is not None

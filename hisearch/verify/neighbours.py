@@ -14,7 +14,7 @@ Notation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +29,7 @@ from hisearch.traces.compiled import F8, I8
 from hisearch.verify.measured import PerRequest
 
 if TYPE_CHECKING:
-    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.fleet import FleetPlan, PoolPlan
 
 #: Fewest gaps between tokens of a request that is counted: of fewer the ends, known to a step, weigh too much.
 FEWEST_GAPS = 8
@@ -57,11 +57,13 @@ class Placed(NamedTuple):
 class _Worker:
     """What one worker's requests are made from; seconds by FACTORS on the last axis.
 
-    rows: shape (N,), places in the measurement. first_s, last_s: shape (N,), of its tokens. gaps: shape (N,), tokens
-    less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that decode then; 0 where
-    none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them that compute a prompt.
+    pool: its name. rows: shape (N,), places in the measurement. first_s, last_s: shape (N,), of its tokens. gaps:
+    shape (N,), tokens less one. times_s: shape (K + 1,), rising. step_parts: shape (K, 3), of a step of those that
+    decode then; 0 where none does. prompt_parts: shape (N, 3), ``w``. chunks: shape (N,), steps with decodes in them
+    that compute a prompt.
     """
 
+    pool: str
     rows: I8
     first_s: F8
     last_s: F8
@@ -98,12 +100,12 @@ class _Worker:
 class Neighbours:
     """Counts the steps between the first and the last token of every measured request."""
 
-    def __init__(self, requests: PerRequest, plan: WorkerPlan) -> None:
+    def __init__(self, requests: PerRequest, plan: FleetPlan) -> None:
         """Make ready to count.
 
         Args:
             requests: measured, with the times at which they were sent.
-            plan: a worker of the deployment, uncorrected.
+            plan: the deployment, uncorrected.
 
         Raises:
             ValueError: the measurement does not say when its requests were sent.
@@ -112,31 +114,32 @@ class Neighbours:
             raise ValueError("when requests were sent is not known")
         self._requests = requests
         self._first_s, self._last_s = requests.start_s + requests.ttft_s, requests.start_s + requests.e2e_s
-        self._plan, self._engine = plan, plan.engine
-        self._costs = _Parts(plan.costs.seconds)
-        self._prompts: dict[tuple[int, int, tuple[int, int]], F8] = {}
+        self._plan = plan
+        self._ends = np.cumsum([pool.slots for pool in plan.pools])
+        self._pools = [_Prices(pool) for pool in plan.pools]
         self._latest: tuple[Placed, list[_Worker]] | None = None
 
     def of(self, requests: PerRequest) -> Neighbours:
         """The same for other requests, whose prompts need not be priced again."""
         found = Neighbours(requests, self._plan)
-        found._costs, found._prompts = self._costs, self._prompts
+        found._pools = self._pools
         return found
 
-    def differences(self, placed: Placed, factors: CorrectionSpec) -> tuple[I8, F8]:
+    def differences(self, placed: Placed, factors_of: Callable[[str], CorrectionSpec]) -> tuple[I8, F8]:
         """What is counted differs from what was measured.
 
         Args:
             placed: of a simulation of the same requests.
-            factors: on the model's step times.
+            factors_of: name of a pool -> factors on the model's step times of its workers.
 
         Returns:
             Places in the measurement of the requests that are counted, and log(tokens made / steps counted) of each,
             above 0 where the model's steps are too long; both of one shape.
         """
-        by_name = np.array([getattr(factors, name) for name in FACTORS])
         rows, found = [np.zeros(0, np.int64)], [np.zeros(0)]
         for one in self._workers(placed):
+            factors = factors_of(one.pool)
+            by_name = np.array([getattr(factors, name) for name in FACTORS])
             several = one.gaps >= FEWEST_GAPS
             rows.append(one.rows[several])
             found.append(np.log(one.gaps[several] / np.maximum(one.steps(by_name)[several], _LEAST_STEPS)))
@@ -147,11 +150,21 @@ class Neighbours:
         if self._latest is None or self._latest[0] is not placed:
             worker = placed.worker[self._requests.rows]
             numbers = np.unique(worker[worker >= 0]).tolist()
-            self._latest = placed, [self._worker(np.flatnonzero(worker == number), placed) for number in numbers]
+            self._latest = (
+                placed,
+                [
+                    self._worker(np.flatnonzero(worker == number), placed, self._pools[self._pool_of(number)])
+                    for number in numbers
+                ],
+            )
         return self._latest[1]
 
-    def _worker(self, mine: np.ndarray, placed: Placed) -> _Worker:
-        """Batches of the requests at the places ``mine``, which one worker served."""
+    def _pool_of(self, worker: int) -> int:
+        """Workers are numbered pool by pool."""
+        return int(np.searchsorted(self._ends, worker, side="right"))
+
+    def _worker(self, mine: np.ndarray, placed: Placed, prices: _Prices) -> _Worker:
+        """Batches of the requests at the places ``mine``, which one worker of a pool served."""
         own, first_s, last_s = self._requests.keep(mine), self._first_s[mine], self._last_s[mine]
         times_s = np.unique(np.concatenate((first_s, last_s)))
         whole = (placed.hit_tokens[own.rows] + _HIT_GRAIN // 2) // _HIT_GRAIN * _HIT_GRAIN
@@ -160,10 +173,20 @@ class Neighbours:
         before = np.searchsorted(times_s, first_s) - 1
         beside = [_company(int(sequences[at]), int(context[at])) if at >= 0 else _company(0, 0) for at in before]
         given = zip(hits.tolist(), own.input_tokens.tolist(), beside, strict=True)
-        prompts = [self._prompt(*one) for one in given]
-        chunks = np.zeros(len(mine)) if self._apart else np.ceil((own.input_tokens - hits) / self._chunk_tokens)
-        steps = self._costs.decodes(sequences, context, longest)
-        return _Worker(own.rows, first_s, last_s, own.output_tokens - 1, times_s, steps, np.array(prompts), chunks)
+        prompts = np.array([prices.prompt(*one) for one in given])
+        chunks = prices.steps_with_decodes(own.input_tokens - hits)
+        steps = prices.costs.decodes(sequences, context, longest)
+        gaps = own.output_tokens - 1
+        return _Worker(prices.pool, own.rows, first_s, last_s, gaps, times_s, steps, prompts, chunks)
+
+
+class _Prices:
+    """What prompts and decodes cost on a pool's workers; prompts of like hits are priced once."""
+
+    def __init__(self, pool: PoolPlan) -> None:
+        self.pool, self._engine = pool.name, pool.plan.engine
+        self.costs = _Parts(pool.plan.costs.seconds)
+        self._prompts: dict[tuple[int, int, tuple[int, int]], F8] = {}
 
     @property
     def _apart(self) -> bool:
@@ -174,16 +197,22 @@ class Neighbours:
     def _chunk_tokens(self) -> int:
         return self._engine.chunk_tokens if self._engine.chunked_prefill else int(np.iinfo(np.int64).max)
 
-    def _prompt(self, cached: int, tokens: int, company: tuple[int, int]) -> F8:
+    def steps_with_decodes(self, prompt_tokens: I8) -> F8:
+        """How many steps with decodes in them compute each prompt."""
+        if self._apart:
+            return np.zeros(len(prompt_tokens))
+        return np.asarray(np.ceil(prompt_tokens / self._chunk_tokens))
+
+    def prompt(self, cached: int, tokens: int, company: tuple[int, int]) -> F8:
         """``w`` of one prompt by FACTORS, beside a company of decodes, or alone where prompts are apart."""
         key = (cached, tokens, (0, 0) if self._apart else company)
         if key not in self._prompts:
             decoding, read = key[2]
             beside = [read] * decoding
-            without = self._costs.of((), beside) if beside else np.zeros(len(FACTORS))
+            without = self.costs.of((), beside) if beside else np.zeros(len(FACTORS))
             total = np.zeros(len(FACTORS))
             for start in range(cached, tokens, self._chunk_tokens):
-                total += self._costs.of(((min(self._chunk_tokens, tokens - start), start),), beside) - without
+                total += self.costs.of(((min(self._chunk_tokens, tokens - start), start),), beside) - without
             self._prompts[key] = total
         return self._prompts[key]
 

@@ -22,7 +22,7 @@ from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError,
 from hisearch.verify.neighbours import Neighbours, Placed
 
 if TYPE_CHECKING:
-    from hisearch.simulate.plan import WorkerPlan
+    from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
     from hisearch.simulate.result import Result
 
 #: How far the tool's count of prompt tokens may be from the replay's: a share, and a chat template's tokens.
@@ -30,6 +30,8 @@ TOKENS_TOLERANCE = 0.1
 TEMPLATE_TOKENS = 64
 #: Poisson arrivals whose times the tool did not write are drawn so often.
 DRAWS = 5
+#: What names of terms that are a pool's speed begin with.
+POOL = "pool:"
 _COLUMNS = ("rows", "ttft_s", "e2e_s", "input_tokens", "output_tokens")
 
 
@@ -39,7 +41,8 @@ class Correction:
 
     host, prefill, decode: factors, see ``latency.corrections``. front_end_s: seconds that a request spends before the
     scheduler sees it and its tokens on their way back, on top of what is simulated. hits_lost: share of the requests
-    whose prompts find nothing in the cache.
+    whose prompts find nothing in the cache. hand_over: a factor on the time that KV takes from prefill to decode
+    workers. pools: (name, factor) on all step times of a pool, beside the factors on those of all pools.
     """
 
     host: float = 1.0
@@ -47,11 +50,19 @@ class Correction:
     decode: float = 1.0
     front_end_s: float = 0.0
     hits_lost: float = 0.0
+    hand_over: float = 1.0
+    pools: tuple[tuple[str, float], ...] = ()
 
-    @property
-    def factors(self) -> CorrectionSpec:
-        """Those that a latency profile holds."""
-        return CorrectionSpec(host=self.host, prefill=self.prefill, decode=self.decode)
+    def factors_of(self, pool: str) -> CorrectionSpec:
+        """On step times of a pool's workers; those that a latency profile holds."""
+        speed = dict(self.pools).get(pool, 1.0)
+        return CorrectionSpec(host=speed * self.host, prefill=speed * self.prefill, decode=speed * self.decode)
+
+    def value(self, term: str) -> float:
+        """Of a term by its name; a pool's is ``pool:NAME``."""
+        if term.startswith(POOL):
+            return dict(self.pools).get(term.removeprefix(POOL), 1.0)
+        return float(getattr(self, term))
 
 
 @dataclass(frozen=True)
@@ -74,8 +85,8 @@ class Predictor:
         self,
         measurement: Measurement,
         replay: Replay,
-        plan: WorkerPlan,
-        run: Callable[[WorkerPlan, CompiledTrace], Result],
+        plan: FleetPlan,
+        run: Callable[[FleetPlan, CompiledTrace], Result],
         seed: int = 0,
     ) -> None:
         """Make ready to predict.
@@ -83,14 +94,17 @@ class Predictor:
         Args:
             measurement: what was measured.
             replay: what the benchmark was to send.
-            plan: a worker of the deployment, uncorrected.
-            run: simulates the deployment with such workers on a trace.
+            plan: the deployment, uncorrected.
+            run: simulates it on a trace.
             seed: of Poisson arrivals, and of which requests lose their hits.
 
         Raises:
             MeasurementError: the measurement is of other requests, or of a client whose times are not known.
         """
         self._plan, self._run = plan, run
+        self.hands_over = plan.hands_over
+        unified = [pool.name for pool in plan.pools if pool.role == "unified"]
+        self.unequal_pools = tuple(unified) if len(unified) > 1 else ()
         self._replay = _of_measurement(measurement, replay)
         self._arrivals_s = _arrivals(measurement, self._replay, seed)
         chance = stream("verify", seed)
@@ -121,7 +135,7 @@ class Predictor:
         if self._neighbours is None:
             return None
         placed = self(simulated or correction).placed
-        return None if placed is None else self._neighbours.differences(placed, correction.factors)
+        return None if placed is None else self._neighbours.differences(placed, correction.factors_of)
 
     def luck(self, correction: Correction) -> float:
         """Mean difference of step times, without sign, that comes of not knowing which prompts have lost their hits.
@@ -136,7 +150,7 @@ class Predictor:
             other = self._predict(correction, 1)
             counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
             errors = [
-                float(np.abs(counted.differences(one, correction.factors)[1]).mean())
+                float(np.abs(counted.differences(one, correction.factors_of)[1]).mean())
                 for one in (placed, other.placed) if one is not None
             ]  # fmt: skip
             self._luck[correction] = max(errors[0] - errors[-1], 0.0)
@@ -144,7 +158,7 @@ class Predictor:
 
     def _predict(self, correction: Correction, choice: int = 0) -> Prediction:
         """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""
-        plan = replace(self._plan, costs=corrected(self._plan.costs, correction.factors))
+        plan = corrected_fleet(self._plan, correction)
         traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
         results = [self._run(plan, trace) for trace in traces]
         parts = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
@@ -196,11 +210,30 @@ class Predictor:
         return self._traces[alone, choice]
 
 
-def _neighbours(measurement: Measurement, plan: WorkerPlan) -> Neighbours | None:
-    """None where the tool does not say when requests were sent, or workers have several schedulers or adapters."""
+def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:
+    """The deployment with step times and hand-overs as the correction has them."""
+
+    def pool_of(pool: PoolPlan) -> PoolPlan:
+        costs = corrected(pool.plan.costs, correction.factors_of(pool.name))
+        return replace(pool, plan=replace(pool.plan, costs=costs))
+
+    def transfer_of(transfer: TransferPlan) -> TransferPlan:
+        factor = correction.hand_over
+        return replace(transfer, base_s=transfer.base_s * factor, bytes_per_s=transfer.bytes_per_s / factor)
+
+    return replace(plan, pools=tuple(pool_of(pool) for pool in plan.pools), transfer=transfer_of(plan.transfer))
+
+
+def _neighbours(measurement: Measurement, plan: FleetPlan) -> Neighbours | None:
+    """None where the tool does not say when requests were sent, or workers have several schedulers or adapters.
+
+    Nor where prompts and outputs are made apart: when a request reaches the worker that decodes it is not measured, and
+    TTFT and TPOT are of different workers there, so that neither hides what is off in the other.
+    """
     requests = measurement.requests
     told = requests is not None and requests.start_s is not None
-    if requests is None or not told or plan.lane_kind != "alone" or plan.agents is not None:
+    plain = all(pool.plan.lane_kind == "alone" and pool.plan.agents is None for pool in plan.pools)
+    if requests is None or not told or not plain or plan.hands_over:
         return None
     return Neighbours(requests, plan)
 

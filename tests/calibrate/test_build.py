@@ -96,15 +96,20 @@ def collectives_frame() -> pd.DataFrame:
     return pd.DataFrame({"collective": "all_reduce", "ranks": 2, "payload_bytes": sizes, "latency_s": seconds})
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tables")
+def write_own_tables(path: Path) -> Path:
+    """Made-up tables of operators in hisearch's own form, in the folder ``path``."""
+    path.mkdir(exist_ok=True)
     gemm_frame().to_csv(path / "gemm.csv", index=False)
     for name, frame in attention_frames().items():
         frame.to_parquet(path / f"{name}.parquet")
     collectives_frame().to_csv(path / "collectives.csv", index=False)
     linear_frame().to_csv(path / "linear_attention.csv", index=False)
     return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_own_tables(tmp_path_factory.mktemp("tables"))
 
 
 @pytest.fixture(scope="module")

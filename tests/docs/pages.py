@@ -66,12 +66,23 @@ def links(page: Path) -> list[Snippet]:
 
 def commands(page: Path) -> list[tuple[Snippet, list[str]]]:
     """``hisearch`` command lines of shell blocks, as arguments without the program's name."""
+    return [(place, words[1:]) for place, words in _lines(page) if words[0] == "hisearch"]
+
+
+def programs(page: Path) -> list[tuple[Snippet, str]]:
+    """What command lines of shell blocks begin with; where lines begin with a prompt, others are what was printed."""
+    return [(place, words[0]) for place, words in _lines(page)]
+
+
+def _lines(page: Path) -> list[tuple[Snippet, list[str]]]:
+    """Commands of shell blocks, word by word; their line is the block's."""
     return [
-        (Snippet(page, block.line, line), words[1:])
+        (Snippet(page, block.line, line, block.remark), words)
         for block in blocks(page, *_SHELL)
         for line in block.text.replace("\\\n", "  ").splitlines()
+        if line.startswith("$ ") or "\n$ " not in f"\n{block.text}"
         for words in _simple_commands(line.removeprefix("$ "))
-        if words[:1] == ["hisearch"]
+        if words
     ]
 
 

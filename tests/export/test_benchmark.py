@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hisearch.export.benchmark import Benchmark
+from hisearch.export.beside import Beside
 from hisearch.export.deployment import export_deployment
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.replay import replay_of
@@ -39,7 +40,7 @@ def folder(
     benchmark = Benchmark(replay_of(trace, arrival), "workload five")
     deployment = build_deployment(engine={"name": request.param})
     out = tmp_path / "it's out"
-    export_deployment(deployment, build_model(), build_accelerator(), 400_000, out, benchmark=benchmark)
+    export_deployment(deployment, build_model(), build_accelerator(), 400_000, out, beside=Beside(benchmark=benchmark))
     return out / "benchmark"
 
 

@@ -44,14 +44,17 @@ def write_case(folder: Path, requests: list[dict[str, Any]], meta: dict[str, Any
     return folder
 
 
-@pytest.fixture
-def constants(tmp_path: Path) -> str:
+def write_constants(path: Path) -> Path:
     """A profile without any constant: steps take what the tables say."""
-    path = tmp_path / "bare.yaml"
-    spec = profile(tmp_path / "nowhere").model_dump(mode="json", exclude_none=True)
+    spec = profile(path.parent / "nowhere").model_dump(mode="json", exclude_none=True)
     document = {"apiVersion": "hisearch/v1", "kind": "LatencyProfile", "metadata": {"name": "bare"}, "spec": spec}
     path.write_text(json.dumps(document))
-    return str(path)
+    return path
+
+
+@pytest.fixture
+def constants(tmp_path: Path) -> str:
+    return str(write_constants(tmp_path / "bare.yaml"))
 
 
 def test_requests_alone_take_the_closed_form(tmp_path: Path, constants: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from hisearch.api.exporting import benchmark_of
 from hisearch.api.study import StudyResult
 from hisearch.latency.corrections import corrected
-from hisearch.simulate.engine import simulate
+from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.result import RequestTable
 from hisearch.specs.profile import CorrectionSpec
 from hisearch.traces.replay import Replay
@@ -59,10 +59,13 @@ def measure(
     front_end_s: float = 0.0,
     hits_lost: float = 0.0,
     arrival_s: np.ndarray | None = None,
+    by_pool: Mapping[str, CorrectionSpec] | None = None,
+    hand_over: float = 1.0,
 ) -> tuple[Replay, np.ndarray, RequestTable]:
     """What a deployment whose terms are other than the model's does with the run's benchmark, in the order sent.
 
     hits_lost: by giving the first requests in order, not those that ``verify`` chooses, blocks of their own.
+    by_pool: factors of single pools, instead of ``factors``. hand_over: on the time that KV takes between workers.
     """
     assert result.recommendation is not None
     trial = result.recommendation.trial
@@ -75,16 +78,21 @@ def measure(
         )
         replay = replace(replay, block_ids=blocks)
     times = replay.arrival_s if arrival_s is None else arrival_s
-    plan = result.simulation.plan(trial.deployment.pool)
-    plan = replace(plan, costs=corrected(plan.costs, factors), ignore_eos=True)
-    deployment = trial.deployment
-    found = simulate(
-        plan,
-        replay.compile("measured", times),
-        replicas=deployment.pool.replicas,
-        router=deployment.router,
-        seed=result.resolved.study.seed,
+    fleet = result.simulation.fleet(trial.deployment)
+    pools = [replace(pool, plan=replace(pool.plan, ignore_eos=True)) for pool in fleet.pools]
+    pools = [
+        replace(
+            pool, plan=replace(pool.plan, costs=corrected(pool.plan.costs, (by_pool or {}).get(pool.name, factors)))
+        )
+        for pool in pools
+    ]
+    transfer = replace(
+        fleet.transfer,
+        base_s=hand_over * fleet.transfer.base_s,
+        bytes_per_s=fleet.transfer.bytes_per_s / hand_over,
     )
+    fleet = replace(fleet, pools=tuple(pools), transfer=transfer)
+    found = simulate_fleet(fleet, replay.compile("measured", times), seed=result.resolved.study.seed)
     back = np.argsort(np.argsort(times, kind="stable"))
     table = found.requests
     columns = {name: values[back] for name, values in table.columns().items()}

@@ -54,20 +54,21 @@ def test_the_true_factors_count_as_many_steps_as_tokens(result: StudyResult, fac
     requests = PerRequest(
         np.arange(len(times)), times, table.ttft_s, table.e2e_s, table.input_tokens, table.output_tokens
     )
-    placed = Placed(table.worker, table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens)
-    counted = Neighbours(requests, result.simulation.plan(result.recommendation.trial.deployment.pool))
-    rows, apart = counted.differences(placed, factors)
+    hits = table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens
+    placed = Placed(table.worker, hits)
+    counted = Neighbours(requests, result.simulation.fleet(result.recommendation.trial.deployment))
+    rows, apart = counted.differences(placed, lambda _: factors)
     assert set(rows.tolist()) == set(np.flatnonzero(table.output_tokens - 1 >= FEWEST_GAPS).tolist())
     right = np.abs(apart).mean()
     assert right < 0.03
     if factors != CorrectionSpec():
-        _, unchanged = counted.differences(placed, CorrectionSpec())
+        _, unchanged = counted.differences(placed, lambda _: CorrectionSpec())
         assert np.abs(unchanged).mean() > 2 * right
 
 
 def test_times_are_needed(result: StudyResult) -> None:
     assert result.recommendation is not None
-    plan = result.simulation.plan(result.recommendation.trial.deployment.pool)
+    plan = result.simulation.fleet(result.recommendation.trial.deployment)
     ones = np.ones(3)
     with pytest.raises(ValueError, match="when requests were sent is not known"):
         Neighbours(PerRequest(np.arange(3), None, ones, ones, np.arange(3), np.arange(3)), plan)

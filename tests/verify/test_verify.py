@@ -45,12 +45,12 @@ def test_the_model_s_own_figures_need_no_correction(result: StudyResult, tmp_pat
     assert found.diagnosis.terms == ()
     assert found.diagnosis.error_before < 1e-6
     assert found.agrees
-    assert found.profile is None
+    assert found.profiles == ()
     (one,) = found.measurements
     assert {row.figure for row in one.rows} >= {"ttft_p99_s", "tpot_mean_s", "e2e_p50_s", "output_tokens_per_s"}
     assert all(abs(row.error) < 1e-6 for row in one.rows)
     with pytest.raises(ValueError, match="there is no profile to write"):
-        found.profile_text()
+        found.write_profile(tmp_path / "p.yaml")
 
 
 def test_slow_decode_is_found_and_cross_checked(slow_decode: tuple[Path, Verification]) -> None:
@@ -144,7 +144,7 @@ def test_the_recalibrated_profile_predicts_what_was_measured(
     result: StudyResult, slow_decode: tuple[Path, Verification], tmp_path: Path
 ) -> None:
     _, found = slow_decode
-    (tmp_path / "p.yaml").write_text(found.profile_text())
+    assert found.write_profile(tmp_path / "p.yaml") == [tmp_path / "p.yaml"]
     document = Catalogue().get("LatencyProfile", str(tmp_path / "p.yaml"))
     profile = document.spec
     assert isinstance(profile, LatencyProfileSpec)

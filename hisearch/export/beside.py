@@ -1,0 +1,64 @@
+"""What goes into an export's folder beside what starts the engines, whatever their number and width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hisearch.export.benchmark import Benchmark
+from hisearch.export.files import DEPLOYMENT, README, write_export
+from hisearch.export.standing import Standing
+from hisearch.specs.base import API_VERSION
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.yaml_nodes import dump_yaml
+
+#: Of a deployment that comes from no study.
+OF_NO_STUDY = Standing("deployment", "Deployment", ())
+
+
+@dataclass(frozen=True)
+class Beside:
+    """standing: what the deployment is to its study, if to any.
+
+    replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it
+    reads, by name. benchmark: requests to send to the real deployment; without them there are no scripts that do.
+    """
+
+    standing: Standing = OF_NO_STUDY
+    replay: str = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    benchmark: Benchmark | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What READMEs say of it."""
+        return {
+            "standing": self.standing,
+            "replay": self.replay,
+            "inputs": tuple(self.inputs),
+            "benchmark": self.benchmark,
+        }
+
+    def write(self, out: Path, deployment: DeploymentSpec, readme: str, files: Mapping[str, str]) -> list[Path]:
+        """Write everything into the folder ``out``.
+
+        Returns:
+            The files written, README first.
+
+        Raises:
+            ExportError: ``out`` holds other files where these belong.
+        """
+        own = {README: readme, DEPLOYMENT: self._deployment_text(deployment)}
+        return write_export(out, {**own, **self.inputs, **files})
+
+    def _deployment_text(self, deployment: DeploymentSpec) -> str:
+        """``deployment.yaml``."""
+        description = f"{self.standing.title}. Exported by hisearch; every setting is written out."
+        return document_text("Deployment", self.standing.name, description, deployment.model_dump(mode="json"))
+
+
+def document_text(kind: str, name: str, description: str, spec: dict[str, Any]) -> str:
+    """YAML text of a document."""
+    metadata = {"name": name, "description": description} if description else {"name": name}
+    return dump_yaml({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})

@@ -1,0 +1,175 @@
+"""Small files under the names that the pages' commands use: what a reader is taken to have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hisearch.api.deployment import plan_deployment
+from hisearch.api.stored_run import load_run
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.profile import CorrectionSpec
+from hisearch.specs.resolve import load_deployment
+from hisearch.specs.workload import GeneratorSpec
+from hisearch.traces.canonical import write_trace
+from hisearch.traces.generate import generate_trace
+from hisearch.traces.merging import asking_for
+from hisearch.traces.ordering import in_arrival_order
+from hisearch.traces.trace import Trace
+from tests.calibrate import step_logs
+from tests.calibrate.test_build import write_own_tables
+from tests.docs.pages import PAGES, ROOT, blocks
+from tests.latency.operator_folder import write_tables
+from tests.validate import recordings, test_batch, test_e2e, test_silicon
+from tests.verify.documents import measure, write_guidellm
+
+#: Options that name what a command writes.
+OUTPUTS = {"-o", "--output", "--out", "--keep", "--profile", "--html", "--rows", "--requests", "--series"}
+#: What a search of the reader's own study may simulate.
+SIMULATIONS = 8
+#: Requests of a reader's own trace.
+_REQUESTS = 80
+#: Where a page keeps YAML that it has shown, by the name of the file: a word that the document alone has.
+_SHOWN = {"my-study.yaml": "my-chat", "my-gpus.yaml": "my-gpus"}
+
+
+def provide(arguments: Sequence[str], runs: Callable[[Path], None]) -> None:
+    """Make, in the working directory, what a command reads and nothing has made yet.
+
+    Args:
+        arguments: the command's.
+        runs: makes a run folder.
+    """
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        if before in OUTPUTS and not (before == "--profile" and arguments[0] == "validate"):
+            continue
+        name = word.rpartition("=")[2]
+        path = Path(name)
+        if path.exists() or any(Path().glob(name) if not path.is_absolute() else ()):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith("runs/"):
+            runs(path)
+        elif name in _SHOWN:
+            path.write_text(_shown(_SHOWN[name]).replace("simulations: 400", f"simulations: {SIMULATIONS}"))
+            provide([word for word in path.read_text().replace(",", " ").split() if word in _MAKERS], runs)
+        elif before == "--measured":
+            _, _, table = measure(load_run(arguments[1]), factors=CorrectionSpec(decode=1.5))
+            write_guidellm(path, table)
+        elif name in _MAKERS:
+            _MAKERS[name](path)
+
+
+def _shown(name: str) -> str:
+    """The YAML document of that name on a page."""
+    found = {block.text for page in PAGES for block in blocks(page, "yaml") if f"name: {name}" in block.text}
+    (text,) = found
+    return text
+
+
+def _generated() -> Trace:
+    spec = Catalogue().get("Workload", "chat-multiturn").spec.generator
+    assert spec is not None
+    return generate_trace(GeneratorSpec.model_validate(spec.model_dump() | {"requests": _REQUESTS, "duration_s": None}))
+
+
+def _trace(path: Path) -> None:
+    write_trace(in_arrival_order(_generated()), path)
+
+
+def _mooncake(path: Path) -> None:
+    rows = [
+        {"timestamp": 500 * at, "input_length": 1200, "output_length": 20, "hash_ids": [0, at, at + 1]}
+        for at in range(1, 40)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _azure(path: Path) -> None:
+    rows = [f"2023-11-16 18:{at // 60:02}:{at % 60:02}.000,{400 + at},{20 + at}" for at in range(120)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+
+
+def _own(path: Path) -> None:
+    (table,) = blocks(ROOT / "docs" / "traces.md", "csv")
+    path.write_text(table.text)
+
+
+def _of_a_model(path: Path) -> None:
+    """A trace whose requests name their model, to be merged with another's."""
+    write_trace(in_arrival_order(asking_for(_generated(), "llama-3.1-8b")), path)
+
+
+def _deployment(path: Path) -> None:
+    shutil.copy(ROOT / "studies/deployments/qwen3-32b-h100-tp2.yaml", path)
+
+
+def _exportable_pools(path: Path) -> None:
+    """What ships, with routers that every engine's own router has."""
+    space = (ROOT / "spaces" / "pools.yaml").read_text()
+    space = space.replace("      fabrics:", "      decode_policies: [power_of_two]\n      fabrics:")
+    path.write_text(space.replace("    mixed: {}", "    mixed: {policies: [power_of_two]}"))
+
+
+def _recordings(path: Path) -> None:
+    for number, name in enumerate(("vllm", "sglang")):
+        recordings.make(recordings.CASES[name], path.parent).write(path.parent / f"{number}.json.gz")
+
+
+def _recording(path: Path) -> None:
+    recordings.make(recordings.VLLM, path.parent).write(path)
+
+
+def _constants(path: Path) -> None:
+    test_e2e.write_constants(path)
+
+
+def _served(path: Path) -> None:
+    test_e2e.write_case(path, [test_e2e.request(at, 3.0 * at) for at in range(4)])
+
+
+def _served_several(path: Path) -> None:
+    for number in (1, 2):
+        _served(path.parent / f"run-{number}")
+
+
+def _batches(path: Path) -> None:
+    path.parent.rmdir()
+    test_batch.add_held_out(write_tables(path.parent.parent), 1.0)
+
+
+def _silicon(path: Path) -> None:
+    test_silicon.write(path, {}, {"id": "b", "concurrency": "4"}, {"id": "c", "tp": "8.0", "concurrency": "4"})
+
+
+def _step_log(path: Path) -> None:
+    plan = plan_deployment(load_deployment("qwen3-32b-h100-tp2", (), Catalogue())).pools[0].plan
+    steps = step_logs.drawn_steps(240)
+    step_logs.write_jsonl(path, steps, step_logs.timed(plan.costs.seconds, steps))
+
+
+_MAKERS: dict[str, Callable[[Path], None]] = {
+    "my-trace.jsonl.gz": _trace,
+    "t.jsonl.gz": _trace,
+    "chat.jsonl.gz": _trace,
+    "small.jsonl": _of_a_model,
+    "conversation_trace.jsonl.gz": _mooncake,
+    "AzureLLMInferenceTrace_conv.csv": _azure,
+    "own.csv": _own,
+    "a.yaml": _deployment,
+    "b.yaml": _deployment,
+    "mine.yaml": _deployment,
+    "pair.yaml": _deployment,
+    "exportable-pools.yaml": _exportable_pools,
+    "recordings/*.json.gz": _recordings,
+    "my-recording.json": _recording,
+    "my-constants.yaml": _constants,
+    "my-run": _served,
+    "measured-runs/*": _served_several,
+    "my-tables/tp1/attention.csv": _batches,
+    "measured.csv": _silicon,
+    "log.jsonl": _step_log,
+    "measurements/": write_own_tables,
+}

@@ -1,0 +1,114 @@
+"""Every command that README and pages show runs, page by page, in an empty folder.
+
+Blocks marked ``sh`` run as they stand (``test_runnable``). The others name files of the reader's own, which are made
+here (``given``), and searches among them get a small budget. What cannot run here is named below with the test that
+runs it, or the reason why none does.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Hisearch, hisearch
+from tests.docs.given import SIMULATIONS, provide
+from tests.docs.pages import PAGES, ROOT, Snippet, blocks, commands, programs
+
+__all__ = ["hisearch"]
+
+#: What keeps a verb short, where the page's own words do not.
+SHORT = {
+    "run": ("--set", f"spec.budget.simulations={SIMULATIONS}", "--set", "spec.workload.limit=300", "-q"),
+    "simulate": ("--limit", "200", "-q"),
+    "compare": ("--limit", "200", "-q"),
+    "verify": ("-q",),
+}
+#: Likewise of a study: searches of a few simulations end on routers that sglang-router's command line lacks.
+SHORT_STUDY = {"one-pool-or-apart": ("--set", "spec.space=exportable-pools.yaml")}
+#: A recommendation, a measurement within the stated error; and one beyond it, nothing that meets the SLO.
+EXPECTED = {0, 98, 99}
+#: Words of a command that is not run here -> why.
+ELSEWHERE = {
+    "dashboard": "serves until it is interrupted: tests/cli/test_dashboard.py",
+    "--scheduler": "needs a cluster: tests/cli/test_distributed.py starts one",
+    "--storage": "needs a database: tests/cli/test_postgresql.py starts one",
+    "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
+}
+#: Other programs -> why their lines are not run.
+OTHERS = {
+    "pip": "installs from a package index",
+    "git": "clones from an address that pages do not know",
+    "cd": "belongs to the clone",
+    "make": "sets up an environment: targets are checked below",
+    "dask": "serves until it is interrupted: tests/cli/test_distributed.py",
+    "optuna-dashboard": "serves until it is interrupted: tests/cli/test_dashboard.py",
+    "deploy/benchmark/guidellm.sh": "needs a deployment: tests/export/test_export_scripts.py",
+}
+
+
+def shown(page: Path) -> list[tuple[Snippet, list[str]]]:
+    """Commands of a page but for those of blocks that run as they stand."""
+    as_they_stand = {block.line for block in blocks(page, "sh") if not block.remark}
+    return [(place, arguments) for place, arguments in commands(page) if place.line not in as_they_stand]
+
+
+@pytest.fixture(scope="module")
+def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of README's study, made short."""
+    from hisearch.api.study import load_study
+
+    folder = tmp_path_factory.mktemp("given")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        provide(["run", "my-study.yaml", "--trace", "my-trace.jsonl.gz"], lambda _: None)
+        result = load_study("my-study.yaml", [f"spec.budget.simulations={SIMULATIONS}"]).run(
+            run_dir=folder / "run", workers=2
+        )
+    assert result.recommendation is not None
+    return result.run_dir
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)], ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(
+    page: Path, hisearch: Hisearch, a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("studies", "slos"):
+        Path(name).symlink_to(ROOT / name)
+    for place, arguments in shown(page):
+        if any(word in ELSEWHERE for word in arguments):
+            continue
+        short = _short(arguments)
+        provide([*arguments, *short], lambda folder: shutil.copytree(a_run, folder))
+        words = [found for word in arguments for found in _expanded(word)]
+        ran = hisearch(*words, *short)
+        assert ran.code in EXPECTED, f"{place}: hisearch {' '.join(arguments)}: {ran.err}"
+
+
+def _expanded(word: str) -> list[str]:
+    """As a shell would."""
+    return sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
+
+
+def _short(arguments: list[str]) -> tuple[str, ...]:
+    if "--resume" in arguments or (arguments[0] == "compare" and "--trace" not in arguments):
+        return ("-q",)
+    lighter = ("--set", "spec.workload.load=0.2")
+    named = any(word.startswith("spec.workload.load=") for word in arguments)
+    own = [word for name in arguments for word in SHORT_STUDY.get(name, ())]
+    return (*SHORT.get(arguments[0], ()), *own, *(lighter if arguments[0] == "run" and not named else ()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_other_program_is_known(page: Path) -> None:
+    unknown = [f"{place}: {name}" for place, name in programs(page) if name not in {"hisearch", *OTHERS}]
+    assert unknown == []
+
+
+def test_what_is_left_out_is_there() -> None:
+    """No exception outlives what it was made for."""
+    words = {word for page in PAGES for _, arguments in commands(page) for word in arguments}
+    assert set(ELSEWHERE) <= words
+    assert set(OTHERS) <= {name for page in PAGES for _, name in programs(page)}
