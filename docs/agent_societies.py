@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.latency.memory import DoesNotFit
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
+from hisearch.simulate.agent_memory import AgentsRefused
 from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.agent_workload import AgentWorkloadSpec
 from hisearch.specs.catalogue import Catalogue
@@ -137,6 +139,22 @@ def slots_of(agents: int) -> int:
     return max(min(round(SHARE * agents), MOST_RESIDENT), 2)
 
 
+def slots_with_room(agents: int, model: str, ranks: int) -> int:
+    """Likewise, or fewer where more would leave them too little KV; 0: there is no room for two.
+
+    Raises:
+        InvalidParallelism: the model cannot be split so.
+    """
+    for slots in range(slots_of(agents), 1, -1):
+        try:
+            plan = worker("lru", slots, model=model, ranks=ranks)
+        except (AgentsRefused, DoesNotFit):
+            continue
+        if plan.kv_capacity_tokens >= slots * TOKENS_PER_AGENT:
+            return slots
+    return 0
+
+
 def run(
     kind: str,
     policy: str,
@@ -146,10 +164,11 @@ def run(
     changes: Changes = (),
     tokens_per_agent: int = TOKENS_PER_AGENT,
     log: bool = False,
+    slots: int = 0,
     **settings: Any,
 ) -> Result:
-    """A society on a worker."""
-    slots = slots_of(agents)
+    """A society on a worker, with the published slots where none are given."""
+    slots = slots or slots_of(agents)
     plan = worker(policy, slots, **settings)
     room = min(plan.kv_capacity_tokens, max(slots * tokens_per_agent, 16_384))
     trace = society(kind, agents, active_rate, changes=changes)
@@ -165,3 +184,25 @@ def frames_of(trace: CompiledTrace) -> int:
     """Frames that a society's calls fill."""
     assert trace.agents is not None
     return int(trace.agents.gate.max()) + 1
+
+
+#: How long a frame may take, seconds: a society that lives ten seconds of its world at once, in real time.
+PACE_S = 10.0
+#: Sizes that are tried, each some 12 % above the one before it.
+SIZES = tuple(round(50 * 1.125**k) for k in range(44))
+
+
+def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:
+    """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
+    trace = society("independent", agents, frames=12)
+    plan = worker(policy, slots, dram_gib=dram_gib, rank=rank)
+    return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
+
+
+def most_agents(policy: str, **memory: Any) -> int:
+    """The largest size that keeps pace; 0: none does."""
+    low, high = -1, len(SIZES)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _keeps_pace(policy, SIZES[middle], **memory) else (low, middle)
+    return SIZES[low] if low >= 0 else 0

@@ -27,15 +27,18 @@ from agent_societies import (
     frames_of,
     frozen,
     lengths,
+    most_agents,
     run,
     slots_of,
+    slots_with_room,
     society,
     ttft_s,
     worker,
 )
 
 from hisearch.kernels import layout as la
-from hisearch.simulate import Result, simulate
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.catalogue import Catalogue
 
@@ -157,20 +160,24 @@ def sparsity() -> str:
 
 
 def machines() -> str:
-    """Speed-up over lru by model and accelerators."""
+    """Speed-up over lru by model and accelerators; with fewer slots where memory has no room for a quarter's."""
     rows = []
     for model in ("qwen2.5-7b", "qwen2.5-32b"):
         cells = [model]
         for ranks in (1, 2, 4, 8):
             try:
-                times = [
-                    run("independent", policy, 250, model=model, ranks=ranks).makespan_s
-                    for policy in ("lru", "distance")
-                ]
-            except ValueError as error:
-                cells.append("does not divide" if "divide" in str(error) else "does not fit")
+                slots = slots_with_room(250, model, ranks)
+            except InvalidParallelism:
+                cells.append("does not divide")
                 continue
-            cells.append(f"{_ratio(*times)} ({times[1]:.0f} s)")
+            if slots == 0:
+                cells.append("does not fit")
+                continue
+            times = [
+                run("independent", policy, 250, model=model, ranks=ranks, slots=slots).makespan_s
+                for policy in ("lru", "distance")
+            ]
+            cells.append(f"{_ratio(*times)} ({times[1]:.0f} s, {slots} slots)")
         rows.append(cells)
     return _table(["model", "1 x H100", "2", "4", "8"], rows)
 
@@ -313,28 +320,6 @@ def by_rank() -> str:
     return _table(["rank", "adapter", "load", *KINDS], rows)
 
 
-#: How long a frame may take, seconds: a society that lives ten seconds of its world at once, in real time.
-PACE_S = 10.0
-#: Sizes that are tried, each some 12 % above the one before it.
-SIZES = tuple(round(50 * 1.125**k) for k in range(44))
-
-
-def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:
-    """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
-    trace = society("independent", agents, frames=12)
-    plan = worker(policy, slots, dram_gib=dram_gib, rank=rank)
-    return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
-
-
-def _most_agents(policy: str, **memory: Any) -> int:
-    """The largest size that keeps pace; 0: none does."""
-    low, high = -1, len(SIZES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _keeps_pace(policy, SIZES[middle], **memory) else (low, middle)
-    return SIZES[low] if low >= 0 else 0
-
-
 def per_gpu() -> str:
     """Agents that one H100 serves in real time, and what an hour of one costs."""
     catalogue = Catalogue()
@@ -344,7 +329,7 @@ def per_gpu() -> str:
     for what, rank, slots in (("no adapters", 0, 0), ("rank 16", 16, 125), ("rank 64", 64, 125)):
         for dram_gib in (0.0, 96.0):
             for policy in ("lru", "queued", "distance"):
-                most = _most_agents(policy, slots=slots, dram_gib=dram_gib, rank=rank)
+                most = most_agents(policy, slots=slots, dram_gib=dram_gib, rank=rank)
                 usd = gpu_usd + dram_gib * dram_usd
                 rows.append(
                     [what, f"{dram_gib:.0f} GiB", policy, f"{most:,}", f"{usd / most * 1e3:.2f}" if most else "-"]
