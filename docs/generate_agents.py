@@ -11,127 +11,39 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from agent_societies import (
+    AGENTS,
+    DRAM_GIB,
+    GROW,
+    GROWING,
+    KINDS,
+    POLICIES,
+    PUBLISHED,
+    RETRIEVED,
+    frames_of,
+    frozen,
+    lengths,
+    most_agents,
+    run,
+    slots_of,
+    slots_with_room,
+    society,
+    ttft_s,
+    worker,
+)
 
-from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
-from hisearch.specs.agent_memory import AgentMemorySpec
-from hisearch.specs.agent_workload import AgentWorkloadSpec
+from hisearch.kernels import layout as la
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.simulate import Result
+from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.tiers import TierSpec
-from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.generators import generate_agents
 
 PAGE = Path(__file__).resolve().parent / "agents.md"
-
-KINDS = ("independent", "interaction", "diffusion")
-POLICIES = ("lru", "queued", "duration", "steps", "distance")
-#: Published peaks of the speed-up over SGLang, by kind.
-PUBLISHED = {"independent": 1.73, "interaction": 1.31, "diffusion": 1.74}
-AGENTS = (25, 50, 100, 250, 500, 1000)
-#: At most a quarter of the agents is resident, and no more than these.
-MOST_RESIDENT, SHARE = 125, 0.25
-#: Bytes per second of the link to host memory.
-LINK = 64e9
-FRAMES = 24
 Rows = list[list[str]]
-
-
-@cache
-def society(kind: str, agents: int, active_rate: float = 0.2, frames: int = FRAMES, **changes: Any) -> CompiledTrace:
-    """Calls of so many frames; what is not published is assumed, see docs/agents.md."""
-    spec: dict[str, Any] = {
-        "kind": kind, "agents": agents, "calls": max(round(frames * active_rate * agents), 2 * agents),
-        "active_rate": active_rate, "world_prompt_tokens": 128, "system_prompt_tokens": 512,
-        "history_cap_tokens": 1024, "summary_tokens": 256,
-        "new_input": {"distribution": "lognormal", "mean_log": 4.6, "sigma_log": 0.5, "max_tokens": 512},
-        "output": {"distribution": "lognormal", "mean_log": 3.7, "sigma_log": 0.5, "max_tokens": 256},
-        "world": {"size_m": 12.0 * agents**0.5 + 20.0}, "graph": {"model": "small_world", "degree": 4},
-        "seeds": max(agents // 25, 1) if kind == "diffusion" else 1,
-    }  # fmt: skip
-    return compile_trace(generate_agents(AgentWorkloadSpec.model_validate(spec | changes)), kind)
-
-
-@cache
-def worker(
-    policy: str,
-    slots: int,
-    *,
-    model: str = "qwen2.5-7b",
-    ranks: int = 1,
-    rank: int = 64,
-    dram_gib: float = 0.0,
-    link: float = LINK,
-    **settings: Any,
-) -> WorkerPlan:
-    """A worker whose device memory has room for the adapters of so many agents; rank 0: they have none."""
-    catalogue = Catalogue()
-    accelerator = catalogue.get("Accelerator", "h100-sxm").spec
-    to_host = accelerator.host_link.model_copy(update={"bandwidth_bytes_per_s": link})
-    accelerator = accelerator.model_copy(update={"host_link": to_host})
-    objects: dict[str, Any] = {"adapters": {"rank": rank}, "slots": slots} if rank else {}
-    agents = AgentMemorySpec.model_validate({"policy": policy, **objects, **settings})
-    pool = PoolSpec(
-        accelerator="h100-sxm",
-        engine=EngineSpec(name="sglang"),
-        tensor_parallel=ranks,
-        tiers=[TierSpec(medium="ddr5", gib=dram_gib)] if dram_gib else [],
-        agents=agents,
-    )
-    assert accelerator.host is not None
-    return plan_worker(
-        pool,
-        model=catalogue.get("Model", model).spec,
-        accelerator=accelerator,
-        host=catalogue.get("Host", accelerator.host).spec,
-        media={"ddr5": catalogue.get("Medium", "ddr5").spec},
-        profile=catalogue.get("LatencyProfile", "sglang-h100-sxm").spec,
-        profile_name="sglang-h100-sxm",
-    )
-
-
-def slots_of(agents: int) -> int:
-    """Agents that may be resident."""
-    return max(min(round(SHARE * agents), MOST_RESIDENT), 2)
-
-
-#: KV tokens that device memory has for each resident agent: its prompt at its longest, and an answer.
-TOKENS_PER_AGENT = 2048
-
-
-def run(
-    kind: str,
-    policy: str,
-    agents: int,
-    *,
-    active_rate: float = 0.2,
-    society_: dict[str, Any] | None = None,
-    **settings: Any,
-) -> Result:
-    """A society on a worker."""
-    slots = slots_of(agents)
-    plan = worker(policy, slots, **settings)
-    room = min(plan.kv_capacity_tokens, max(slots * TOKENS_PER_AGENT, 16_384))
-    trace = society(kind, agents, active_rate, **(society_ or {}))
-    return simulate(replace(plan, kv_capacity_tokens=room), trace)
-
-
-def ttft_s(result: Result) -> float:
-    """Mean time to the first token."""
-    table = result.requests
-    return float(np.mean(table.first_token_s - table.arrival_s))
-
-
-def frames_of(trace: CompiledTrace) -> int:
-    """Frames that a society's calls fill."""
-    assert trace.agents is not None
-    return int(trace.agents.gate.max()) + 1
 
 
 def _ratio(base: float, other: float) -> str:
@@ -143,15 +55,11 @@ def _table(head: Sequence[str], rows: Rows) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-#: Host memory for KV, GiB, which holds all that 1,000 agents have.
-DRAM_GIB = 128.0
-
-
 def speed_up() -> str:
     """End to end, over SGLang's reactive LRU, by kind and number of agents.
 
-    What is published has everything of an agent's in host memory, from where it is fetched: that is ``distance`` with
-    DRAM for KV. SGLang's own KV is in device memory alone.
+    What is published runs with HiCache, so that host memory has everything of an agent's: that is ``distance`` with
+    DRAM for KV. Its baseline's KV is in device memory alone.
     """
     rows = []
     for kind in KINDS:
@@ -190,17 +98,35 @@ def first_tokens() -> str:
     return _table(head, rows)
 
 
+def slower_copies() -> str:
+    """By how much mean TTFT is below HiCache's, where copies attain the published link's bandwidth, and half of it."""
+    rows = []
+    for kind in KINDS:
+        for link in (64, 32):
+            cells = [kind, f"{link}"]
+            for agents in AGENTS[2:]:
+                base, found = (
+                    ttft_s(run(kind, policy, agents, dram_gib=DRAM_GIB, link=link * 1e9))
+                    for policy in ("lru", "distance")
+                )
+                cells.append(f"{100 * (1 - found / base):.0f} %")
+            rows.append(cells)
+    return _table(["workload", "copies (GB/s)", *(f"{agents} agents" for agents in AGENTS[2:])], rows)
+
+
 #: Links to host memory, GB/s: PCIe 5.0 as published, 4.0, and 4.0 shared by two.
 LINKS = (64, 25, 12)
 
 
 def kv_ahead() -> str:
-    """What KV brought ahead of calls adds to ``distance``: 500 agents, by the link's bandwidth."""
+    """What KV brought ahead of calls adds to ``distance``: 500 agents with prompts that grow, by link."""
     rows = []
     for kind in KINDS:
         for link in LINKS:
             for ahead in (False, True):
-                result = run(kind, "distance", 500, dram_gib=DRAM_GIB, link=link * 1e9, ahead_kv=ahead)
+                result = run(
+                    kind, "distance", 500, changes=GROW[kind], dram_gib=DRAM_GIB, link=link * 1e9, ahead_kv=ahead
+                )
                 (use,) = result.objects
                 in_hbm, on_host = (tokens / result.prompt_tokens for tokens in result.tier_hit_tokens[:2])
                 used = f"{100 * use.kv_tokens_used / use.kv_tokens_ahead:.0f} %" if use.kv_tokens_ahead else ""
@@ -234,59 +160,145 @@ def sparsity() -> str:
 
 
 def machines() -> str:
-    """Speed-up over lru by model and accelerators."""
+    """Speed-up over lru by model and accelerators; with fewer slots where memory has no room for a quarter's."""
     rows = []
     for model in ("qwen2.5-7b", "qwen2.5-32b"):
         cells = [model]
         for ranks in (1, 2, 4, 8):
             try:
-                times = [
-                    run("independent", policy, 250, model=model, ranks=ranks).makespan_s
-                    for policy in ("lru", "distance")
-                ]
-            except ValueError as error:
-                cells.append("does not divide" if "divide" in str(error) else "does not fit")
+                slots = slots_with_room(250, model, ranks)
+            except InvalidParallelism:
+                cells.append("does not divide")
                 continue
-            cells.append(f"{_ratio(*times)} ({times[1]:.0f} s)")
+            if slots == 0:
+                cells.append("does not fit")
+                continue
+            times = [
+                run("independent", policy, 250, model=model, ranks=ranks, slots=slots).makespan_s
+                for policy in ("lru", "distance")
+            ]
+            cells.append(f"{_ratio(*times)} ({times[1]:.0f} s, {slots} slots)")
         rows.append(cells)
     return _table(["model", "1 x H100", "2", "4", "8"], rows)
 
 
+def _steps_s(result: Result, kind: int) -> float:
+    """Device time of steps of a kind."""
+    assert result.log is not None
+    steps = result.log.steps[result.log.steps["kind"] == kind]
+    return float((steps["end_s"] - steps["start_s"]).sum())
+
+
 def breakdown() -> str:
-    """Where a run's time goes: 500 independent agents."""
+    """Where a run's time goes: 500 independent agents. What loads hold up are the steps that prefill."""
     rows = []
-    for policy in POLICIES:
-        result = run("independent", policy, 500)
+    for policy, dram_gib in (*((policy, 0.0) for policy in POLICIES), ("lru", DRAM_GIB), ("distance", DRAM_GIB)):
+        result = run("independent", policy, 500, dram_gib=dram_gib, log=True)
         use = result.objects[0]
-        busy = float(result.workers.busy_s[0])
+        prefill_s, decode_s = (_steps_s(result, kind) for kind in (la.PREFILL_STEP, la.DECODE_STEP))
         rows.append(
             [
-                policy, f"{result.makespan_s:.1f}", f"{busy - use.stall_s:.1f}", f"{use.stall_s:.1f}",
-                f"{result.makespan_s - busy:.1f}", f"{100 * use.found / use.calls:.0f} %", f"{use.loads}",
-                f"{use.loads_ahead}", f"{100 * use.used_ahead / max(use.loads_ahead, 1):.0f} %", f"{use.preempted}",
+                f"{policy}, KV in DRAM" if dram_gib else policy, f"{result.makespan_s:.1f}", f"{use.stall_s:.1f}",
+                f"{prefill_s - use.stall_s:.1f}", f"{decode_s:.1f}", f"{result.makespan_s - prefill_s - decode_s:.1f}",
+                f"{100 * use.found / use.calls:.0f} %", f"{use.loads}", f"{use.loads_ahead}",
+                f"{100 * use.used_ahead / max(use.loads_ahead, 1):.0f} %", f"{use.preempted}",
                 f"{100 * result.hit_rate:.0f} %",
             ]
         )  # fmt: skip
     head = [
-        "policy", "total (s)", "compute", "steps wait for loads", "device idle", "calls that find all", "loads",
-        "ahead", "of them used", "preempted", "prompt tokens hit",
+        "policy", "total (s)", "load", "prefill", "decode", "other", "calls that find all", "loads", "ahead",
+        "of them used", "preempted", "prompt tokens hit",
     ]  # fmt: skip
     return _table(head, rows)
+
+
+def _late(result: Result, kind: str, agents: int) -> np.ndarray:
+    """Which calls were scheduled when so many others of their frame had been as there are slots."""
+    trace = society(kind, agents)
+    assert trace.agents is not None
+    order = np.lexsort((result.requests.scheduled_s, trace.agents.gate))
+    gate = trace.agents.gate[order]
+    place = np.arange(len(gate)) - np.searchsorted(gate, gate)
+    late = np.empty(len(gate), dtype=bool)
+    late[order] = place >= slots_of(agents)
+    return late
+
+
+def waits() -> str:
+    """Mean TTFT at 1,000 agents of calls that a slot is there for when their frame begins, and of those behind them."""
+    rows = []
+    for kind in KINDS:
+        cells = [kind]
+        for behind in (False, True):
+            means = []
+            for policy in ("lru", "distance"):
+                result = run(kind, policy, 1000, dram_gib=DRAM_GIB)
+                means.append(float(result.requests.ttft_s[_late(result, kind, 1000) == behind].mean()))
+            cells += [f"{1e3 * mean:.0f}" for mean in means] + [f"{100 * (1 - means[1] / means[0]):.0f} %"]
+        rows.append(cells)
+    groups = (f"first {slots_of(1000)}", "behind them")
+    return _table(
+        ["workload", *(f"{group}: {what}" for group in groups for what in ("HiCache", "distance", "less"))], rows
+    )
+
+
+#: What is assumed, otherwise: changes of every society, of interaction's prompts alone, and of the worker.
+OTHERWISE: tuple[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]], ...] = (
+    ("as above", {}, {}, {}),
+    ("interaction with prompts that grow, as the others'", {}, GROWING | {"history": True}, {}),
+    ("all prompts as interaction's", RETRIEVED, {}, {}),
+    ("system prompts of 512 tokens and no histories", {"history": False, "history_cap_tokens": None}, {}, {}),
+    ("answers half as long (23)", {"output": lengths(3.01, 0.5, 256)}, {}, {}),
+    ("answers twice as long (92)", {"output": lengths(4.4, 0.5, 512)}, {}, {}),
+    ("1,000 KV tokens for each resident agent, as in the released example", {}, {}, {"tokens_per_agent": 1000}),
+    ("a link of half the bandwidth, as copies out of pageable memory", {}, {}, {"link": 32e9}),
+    ("two frames ahead, up to the whole pool", {}, {}, {"ahead_frames": 2.0, "ahead_budget": 1.0}),
+)
+
+
+def _makespan_s(kind: str, policy: str, agents: int, **settings: Any) -> float:
+    """Of a society; not a number where the engine would stop."""
+    try:
+        return run(kind, policy, agents, **settings).makespan_s
+    except EngineOutOfMemory:
+        return float("nan")
+
+
+def otherwise() -> str:
+    """Peaks of ``distance`` with KV in DRAM over SGLang, with one assumption changed at a time."""
+    rows = []
+    for what, society_, interaction, settings in OTHERWISE:
+        cells = [what]
+        for kind in KINDS:
+            changes = frozen(society_ | (interaction if kind == "interaction" else {}))
+            own = {name: value for name, value in settings.items() if not name.startswith("ahead")}
+            ratios = [
+                _makespan_s(kind, "lru", agents, changes=changes, **own)
+                / _makespan_s(kind, "distance", agents, changes=changes, dram_gib=DRAM_GIB, **settings)
+                for agents in AGENTS
+            ]
+            cells.append(f"{np.nanmax(ratios):.2f}")
+        rows.append(cells)
+    rows.append(["published", *(f"{PUBLISHED[kind]:.2f}" for kind in KINDS)])
+    return _table(["assumed", *KINDS], rows)
 
 
 NOISES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def errors() -> str:
-    """Speed-up over lru by the error of distances: standard deviation of their logarithm."""
+    """Speed-up over lru by the error of distances: standard deviation of their logarithm. Prompts grow."""
     rows = []
     for kind in KINDS:
+
+        def seconds(policy: str, kind: str = kind, **settings: Any) -> float:
+            return run(kind, policy, 500, changes=GROW[kind], **settings).makespan_s
+
         for trust in ("tested", "always"):
-            base = run(kind, "lru", 500).makespan_s
-            ratios = [_ratio(base, run(kind, "distance", 500, noise=noise, trust=trust).makespan_s) for noise in NOISES]
+            base = seconds("lru")
+            ratios = [_ratio(base, seconds("distance", noise=noise, trust=trust)) for noise in NOISES]
             rows.append([kind, trust, *ratios])
-        past = _ratio(base, run(kind, "distance", 500, distance="past").makespan_s)
-        oracle = _ratio(base, run(kind, "distance", 500, distance="oracle").makespan_s)
+        past, oracle = (_ratio(base, seconds("distance", distance=source)) for source in ("past", "oracle"))
         rows.append([kind, f"own past gaps: {past}; oracle: {oracle}", *[""] * len(NOISES)])
     return _table(["workload", "trust", *(f"{noise:g}" for noise in NOISES)], rows)
 
@@ -308,28 +320,6 @@ def by_rank() -> str:
     return _table(["rank", "adapter", "load", *KINDS], rows)
 
 
-#: How long a frame may take, seconds: a society that lives ten seconds of its world at once, in real time.
-PACE_S = 10.0
-#: Sizes that are tried, each some 12 % above the one before it.
-SIZES = tuple(round(50 * 1.125**k) for k in range(44))
-
-
-def _keeps_pace(policy: str, agents: int, *, slots: int, dram_gib: float, rank: int) -> bool:
-    """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
-    trace = society("independent", agents, frames=12)
-    plan = worker(policy, slots, dram_gib=dram_gib, rank=rank)
-    return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
-
-
-def _most_agents(policy: str, **memory: Any) -> int:
-    """The largest size that keeps pace; 0: none does."""
-    low, high = -1, len(SIZES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _keeps_pace(policy, SIZES[middle], **memory) else (low, middle)
-    return SIZES[low] if low >= 0 else 0
-
-
 def per_gpu() -> str:
     """Agents that one H100 serves in real time, and what an hour of one costs."""
     catalogue = Catalogue()
@@ -339,7 +329,7 @@ def per_gpu() -> str:
     for what, rank, slots in (("no adapters", 0, 0), ("rank 16", 16, 125), ("rank 64", 64, 125)):
         for dram_gib in (0.0, 96.0):
             for policy in ("lru", "queued", "distance"):
-                most = _most_agents(policy, slots=slots, dram_gib=dram_gib, rank=rank)
+                most = most_agents(policy, slots=slots, dram_gib=dram_gib, rank=rank)
                 usd = gpu_usd + dram_gib * dram_usd
                 rows.append(
                     [what, f"{dram_gib:.0f} GiB", policy, f"{most:,}", f"{usd / most * 1e3:.2f}" if most else "-"]
@@ -351,10 +341,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "speed-up": speed_up,
     "time-per-frame": time_per_frame,
     "first-tokens": first_tokens,
+    "slower-copies": slower_copies,
     "kv-ahead": kv_ahead,
     "sparsity": sparsity,
     "machines": machines,
     "breakdown": breakdown,
+    "waits": waits,
+    "otherwise": otherwise,
     "errors": errors,
     "ranks": by_rank,
     "per-gpu": per_gpu,

@@ -66,7 +66,9 @@ def _objects(uses: Sequence[ObjectUse]) -> str:
         sum(getattr(use, name) for use in uses) for name in ("calls", "found", "loads", "loads_ahead", "stall_s")
     )
     waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
-    return f"{percent(found / calls if calls else 0.0)} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}"
+    there = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
+    found_all = percent(found / calls if calls else 0.0)
+    return f"{found_all} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{there}"
 
 
 def _figures(simulated: SimulatedDeployment) -> dict[str, str]:

@@ -183,8 +183,8 @@ def dispatch(sim, w, now):
     """Begin the next load, if none is under way and any may begin."""
     if sim.agents.loaders[w].object >= 0:
         return
-    a = wishes.first_for_object(sim, w)
-    b = wishes.first_for_kv(sim, w)
+    a = wishes.first(sim, w, False)
+    b = wishes.first(sim, w, True)
     kv_first = b >= 0 and (a < 0 or sim.agents.agents[b].due < sim.agents.agents[a].due)
     if kv_first and _begin_kv(sim, w, b, now):
         return

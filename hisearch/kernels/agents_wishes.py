@@ -71,23 +71,12 @@ def step_out(sim, w, a):
 
 
 @kernel
-def first_for_object(sim, w):
-    """The first in worker ``w``'s line who has an object to load, or -1."""
-    while sim.agents.line_size[w] > 0:
-        a = sim.agents.line[w, 0]
-        if wants(sim, w, a):
-            return a
-        agents_line.step_out(sim, w, a)
-    return -1
-
-
-@kernel
-def first_for_kv(sim, w):
-    """The first in worker ``w``'s line who has KV to load, or -1."""
-    row = agents_line.kv_row(sim, w)
+def first(sim, w, kv):
+    """The first in worker ``w``'s line for objects, or for KV, who has any to load, or -1."""
+    row = agents_line.kv_row(sim, w) if kv else w
     while sim.agents.line_size[row] > 0:
         a = sim.agents.line[row, 0]
-        if wants_kv(sim, w, a):
+        if wants_kv(sim, w, a) if kv else wants(sim, w, a):
             return a
         agents_line.step_out(sim, row, a)
     return -1

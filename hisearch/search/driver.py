@@ -39,7 +39,7 @@ from hisearch.search.screening import combinations, screen
 from hisearch.search.tier_tries import try_tiers
 from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import CAPACITY
+from hisearch.specs.study import AT_OTHER_LOADS, CAPACITY
 from hisearch.specs.wording import counted
 
 #: Simulations that stage 2 may ask for per candidate: how many candidates a budget carries.
@@ -142,7 +142,8 @@ def search(
 
     recommendation = recommend(ledger.trials, problem.objectives)
     room = min(CAPACITY_SIMULATIONS, budget - ledger.simulations)
-    looked_for = CAPACITY in problem.objectives or not problem.demand.scales_with_load
+    # Where an objective asks for them every trial has its own; a larger society is no larger load.
+    looked_for = not AT_OTHER_LOADS.isdisjoint(problem.objectives) or not problem.demand.scales_with_load
     if recommendation is not None and room > 0 and not ledger.stopped and not looked_for:
         ledger.progress.started("capacity", room)
         _look_for_headroom(recommendation.trial, ledger)

@@ -230,11 +230,20 @@ def handle(
     )
 
 
-def object_uses(plan: AgentPlan | None, sim: la.Sim) -> tuple[ObjectUse, ...]:
-    """What objects did at each worker; empty where there are none."""
+def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
+    """Bytes of all objects, on one rank."""
+    counts = {"agent": len(sim.agents.agents), "all": 1}
+    others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
+    counts["adapter"] = len(sim.agents.things) - others
+    return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
+
+
+def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
+    """What objects did at each worker, of so many ranks; empty where there are none."""
     if plan is None or not (plan.kinds or plan.kv_share):
         return ()
     page = int(sim.config.page_tokens)
+    host_bytes = ranks * _bytes_per_rank(plan, sim)
     return tuple(
         ObjectUse(
             calls=int(worker.requests),
@@ -251,6 +260,7 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim) -> tuple[ObjectUse, ...]:
             kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
             kv_tokens_used=int(loader.kv_used_pages) * page,
             kv_load_s=float(loader.kv_load_s),
+            host_bytes=host_bytes,
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
     )

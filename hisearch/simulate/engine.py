@@ -342,7 +342,9 @@ def _result(
         hand_overs=_hand_overs(plan, fleet),
         fetches_ahead=any(pool.fetches_ahead for pool in pools),
         pools=pools,
-        objects=tuple(use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim)),
+        objects=tuple(
+            use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim, plans[p].ranks)
+        ),
         asked=asked,
     )
 

@@ -23,6 +23,8 @@ def check_pools(deployment: DeploymentSpec) -> None:
     for index, pool in enumerate(pools):
         if pool.name in names[:index]:
             raise KeyedError(("pools", index, "name"), f"another pool is named '{pool.name}' too")
+        if pool.agents is not None and len(pools) > 1:
+            raise KeyedError(("pools", index, "agents"), "agents' objects are simulated in deployments of one pool")
     _check_models(deployment)
     for ref in deployment.model_refs:
         _check_roles({pool.role for pool in pools if deployment.model_ref(pool) == ref})
@@ -89,6 +91,8 @@ def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSp
     pool = found[0]
     if pool.tiers:
         raise KeyedError(("incidents", index, "pool"), "incidents in pools with cache tiers are not simulated yet")
+    if pool.agents is not None:
+        raise KeyedError(("incidents", index, "pool"), "incidents in pools with agents' objects are not simulated yet")
     if pool.schedule or pool.autoscale is not None:
         raise KeyedError(("incidents", index, "pool"), "its replicas change already; incidents are for fixed ones")
     if incident.worker >= pool.replicas:

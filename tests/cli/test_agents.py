@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from hisearch.simulate.agent_memory import adapter_elements
+from hisearch.specs.agent_memory import AdaptersSpec
+from hisearch.specs.catalogue import Catalogue
 from tests.cli.conftest import Hisearch
 
 SOCIETY = """\
@@ -46,6 +49,9 @@ def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, here:
     assert use["calls"] == 200
     assert use["loads"] >= 30
     assert 0 < use["found"] < 200
+    adapter = adapter_elements(Catalogue().get("Model", "qwen2.5-7b").spec, AdaptersSpec(rank=16), 1)
+    assert use["host_bytes"] == 30 * adapter * 2
+    assert "2.26 GiB in host memory" in ran.out
     plain = hisearch("simulate", "one.yaml", "--trace", "society.yaml", "--set", "spec.pools.0.agents=null", "--json")
     assert plain.json["objects"] == []
 

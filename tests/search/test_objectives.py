@@ -305,6 +305,17 @@ def test_agents_per_accelerator_are_those_of_the_largest_society_that_meets_the_
     assert "Agents per accelerator" in page
 
 
+def test_societies_whose_load_could_be_scaled_are_asked_for_other_sizes_alone(tmp_path: Path) -> None:
+    path = society_study(tmp_path)
+    free = "agents: 40\n        pacing: free\n        action: {p50_s: 5.0, p90_s: 10.0}"
+    path.write_text(path.read_text().replace("agents: 40", free))
+    study = load_study(path)
+    assert study.problem(Simulation(study.world())).demand.scales_with_load
+    result = study.run(workers=1, run_dir=tmp_path / "run")
+    assert {trial.load for trial in result.trials} == {1.0}
+    assert all(trial.metrics["agents_per_accelerator"] > 0 for trial in result.trials)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -12,7 +12,7 @@ from hisearch.simulate import plan_worker
 from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
 from hisearch.specs.agent_memory import AdaptersSpec
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.study import CacheSpace, SearchSpaceSpec
 from hisearch.specs.tiers import TierSpec
 
@@ -88,6 +88,17 @@ def test_adapters_are_read_by_every_step():
 def test_what_does_not_go_together_is_refused(changes, words):
     with pytest.raises(ValidationError, match=words):
         pool(**changes)
+
+
+def test_deployments_in_which_objects_are_not_simulated_are_refused_by_key():
+    agents = {"name": "a", "accelerator": "h100-sxm", "engine": {"name": "sglang"}, "agents": {"policy": "distance"}}
+    plain = {"name": "b", "accelerator": "h100-sxm", "engine": {"name": "sglang"}}
+    DeploymentSpec.model_validate({"model": "qwen2.5-7b", "pools": [agents]})
+    with pytest.raises(ValidationError, match=r"pools\.1\.agents: .* deployments of one pool"):
+        DeploymentSpec.model_validate({"model": "qwen2.5-7b", "pools": [plain, agents]})
+    dies = {"pool": "a", "worker": 0, "at_s": 5.0}
+    with pytest.raises(ValidationError, match=r"incidents\.0\.pool: .* agents' objects are not simulated"):
+        DeploymentSpec.model_validate({"model": "qwen2.5-7b", "pools": [agents], "incidents": [dies]})
 
 
 def test_models_without_such_matrices_and_slots_without_room_are_refused():
