@@ -291,21 +291,21 @@ class TestPricing:
         assert drafting.ttft_s > plain.ttft_s
 
     def test_groups_wait_no_longer_than_until_each_has_a_prompt(self, tmp_path: Path) -> None:
-        """TensorRT-LLM holds prompts for 60 steps at most; with 8 groups and many in flight all have one sooner."""
+        """TensorRT-LLM holds prompts for 60 steps at most; with 4 groups and many in flight all have one sooner."""
         cells = {
             "backend": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
-            "input_tokens": "1024", "attention_dp": "8", "moe_ep": "8", "backend_version": "1.2.0rc6.post2",
+            "input_tokens": "1024", "attention_dp": "4", "moe_ep": "4", "backend_version": "1.2.0rc6.post2",
         }  # fmt: skip
 
         def held(output: str, slots: int, **more: str) -> float:
-            row = only_row(tmp_path, **cells | more, output_tokens=output, concurrency=str(8 * slots))
+            row = only_row(tmp_path, **cells | more, output_tokens=output, concurrency=str(4 * slots))
             return held_steps(conditions_of(row), row, slots)
 
-        rate = 8 * 32 / 1024
-        steps = 7 / rate
-        assert held("1024", 32) == pytest.approx(0.9 * steps * (1 + 7 / 2) / 8)
-        assert held("8192", 4) == pytest.approx(0.9 * 60 * (1 + 60 * 32 / 8192 / 2) / (1 + 60 * 32 / 8192))
-        assert held("1024", 32, attention_dp="1", moe_ep="1", tp="8", moe_tp="8") == 0.0
+        others = 4 + 4 / 2 + 4 / 3 + 1 - 1
+        steps = others / (4 * 64 / 1024)
+        assert held("1024", 64) == pytest.approx(0.9 * steps * (1 + others / 2) / (1 + others))
+        assert held("8192", 8) == pytest.approx(0.9 * 60 * (1 + 60 * 32 / 8192 / 2) / (1 + 60 * 32 / 8192))
+        assert held("1024", 64, attention_dp="1", moe_ep="1", tp="4", moe_tp="4") == 0.0
 
     def test_what_a_cold_engine_compiles_is_waited_for_by_a_burst_that_fills_a_step(self, tmp_path: Path) -> None:
         cells = {

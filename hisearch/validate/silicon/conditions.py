@@ -38,6 +38,9 @@ ACCEPTED = 0.6
 #: Seconds for which SGLang of the campaign's first months, whose scripts warmed nothing up, stood still when prompts
 #: first filled a step, by precision. No source states them: they are medians over those runs (``docs/accuracy.md``).
 COMPILE_S = {"fp4": 67.0, "fp8": 14.0}
+#: Steps for which TensorRT-LLM's attention groups wait for each other's prompts where nothing is set
+#: (``AttentionDpConfig.timeout_iters``).
+BALANCE_STEPS = 50
 #: Tokens that AIConfigurator's generator adds to a prompt's and the batch's for the budget of a step.
 SPARE_TOKENS = 1500
 
@@ -164,7 +167,8 @@ def _drafts_on_four(row: SiliconRow) -> bool:
 def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
 
-    Attention groups wait up to 60 steps until every one of them has a prompt (``attention_dp_config.timeout_iters``).
+    Attention groups wait until every one of them has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
+    those of gpt-oss, whose script leaves that to the engine, up to ``BALANCE_STEPS``.
     Of DeepSeek, ``DRAFTING`` is the image of the scripts that draft tokens (``dsr1_fp4_b200_trt_mtp.sh``,
     ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts.
     """
@@ -174,7 +178,8 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
         engine = _engine(row, chunk_tokens=16384, most_running=2048)
         return _burst(engine, "fp8", gather_steps=20 if short and row.parallelism.ranks < 8 else 0)
     if "gpt-oss" in row.model.lower():
-        return _burst(_engine(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85), "fp8")
+        engine = _engine(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85)
+        return _burst(engine, "fp8", gather_steps=BALANCE_STEPS if groups else 0)
     budget = (row.concurrency + row.input_tokens + 127) // 64 * 64
     gather = 40 if row.precision == "fp8" and short and row.concurrency >= 64 else 0
     drafts = 0

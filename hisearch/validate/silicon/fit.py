@@ -142,11 +142,16 @@ class _Fit:
                 break
 
     def _step(self, key: Group, theta: dict[Group, F8], start: F8) -> bool:
-        """As much of a Gauss-Newton step as lowers what is minimised; whether it was worth it."""
+        """As much of a Gauss-Newton step as lowers the errors; whether it was worth it.
+
+        Towards ``start``, or damped where it stands: constants that are far from ``start`` for a reason would not move
+        at all if every step had to take them back there.
+        """
         rows = self.groups[key]
         before = self._loss(key, self.residuals[key])
-        step = self.solve(key, theta[key], start, np.ones(len(rows), bool)) - theta[key]
-        tried = [theta[key] + share * step for share in SHARES]
+        used = np.ones(len(rows), bool)
+        steps = [self.solve(key, theta[key], drawn_to, used) - theta[key] for drawn_to in (start, theta[key])]
+        tried = [theta[key] + share * step for step in steps for share in SHARES]
         losses = [self._loss(key, _residuals(rows, self.pricer, vector)) for vector in tried]
         if min(losses) >= before:
             return False

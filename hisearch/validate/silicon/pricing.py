@@ -353,14 +353,18 @@ def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
 
     A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
     steps later, while others come at a rate of ``slots * groups / output_tokens`` a step, holds the first for g steps
-    and the others for g / 2; among attention groups it closes as soon as every one of them has a prompt. The first
-    request of every slot finds an idle engine, which holds nothing back. A step that makes several tokens is as many
-    steps of one.
+    and the others for g / 2; among attention groups it closes as soon as every one of them has a prompt. A prompt goes
+    to the group that has just ended a request, any of them, so that it takes ``groups * (1 + 1/2 + ... + 1/groups)``
+    prompts until all have one. The first request of every slot finds an idle engine, which holds nothing back. A step
+    that makes several tokens is as many steps of one.
     """
     polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
     groups = row.parallelism.attention_data
     rate = slots * groups / row.output_tokens
-    gather = min(float(conditions.gather_steps), (groups - 1) / rate) if groups > 1 else float(conditions.gather_steps)
+    gather = float(conditions.gather_steps)
+    if groups > 1:
+        prompts = groups * sum(1.0 / left for left in range(1, groups + 1))
+        gather = min(gather, (prompts - 1.0) / rate)
     others = gather * rate
     steps = polled + gather * (1.0 + others / 2.0) / (1.0 + others)
     return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
