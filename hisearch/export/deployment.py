@@ -27,6 +27,7 @@ from hisearch.export.flags import (
     needs_checkpoint,
     other_engine,
     router_flags,
+    vllm_blocks,
 )
 from hisearch.export.placement import SERVICE_PORTS, place
 from hisearch.export.rendering import render
@@ -171,6 +172,7 @@ def _readme(
         hosts=sorted({p.host for p in placements}),
         accelerators_per_host=accelerators_per_host,
         kv_capacity_tokens=launch.kv_capacity_tokens,
+        blocks=vllm_blocks(launch) if engine == "vllm" else None,
         checkpoint=needs_checkpoint(launch),
         loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),

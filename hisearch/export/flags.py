@@ -156,6 +156,17 @@ def _radix_eviction(launch: Launch) -> Value:
     return wanted if launch.pool.engine.prefix_caching else None
 
 
+def vllm_blocks(launch: Launch) -> str | None:
+    """Blocks that were simulated, the one that vLLM keeps to itself among them.
+
+    None of a model some of whose layers have no KV cache or a window: vLLM's blocks are not all layers' tokens then.
+    """
+    model = launch.model
+    if model.linear_attention is not None or model.sliding_window_tokens:
+        return None
+    return str(launch.kv_capacity_tokens // launch.pool.engine.page_size)
+
+
 def _by_priority(launch: Launch) -> bool:
     return launch.pool.engine.schedule == "priority"
 
@@ -214,6 +225,7 @@ VLLM: Table = (
     ("--kv-cache-dtype", _kv_dtype("vllm")),
     ("--gpu-memory-utilization", lambda c: f"{c.pool.engine.memory_fraction:g}"),
     ("--block-size", lambda c: str(c.pool.engine.page_size)),
+    ("--num-gpu-blocks-override", vllm_blocks),
     ("--max-model-len", lambda c: str(min(c.model.max_context_tokens, c.kv_capacity_tokens - c.pool.engine.page_size))),
     ("--max-num-batched-tokens", lambda c: str(c.pool.engine.chunk_tokens)),
     ("--max-num-seqs", lambda c: str(c.pool.engine.max_running_requests)),

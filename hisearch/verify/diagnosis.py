@@ -19,7 +19,7 @@ import numpy as np
 
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
-from hisearch.verify.prediction import POOL, Correction, Predictor
+from hisearch.verify.prediction import POOL, Correction, Predictor, apart
 
 #: Figures whose differences count; ITL's percentiles do not, as tools see bundles of tokens.
 FITTED = tuple(
@@ -151,21 +151,23 @@ class Case(NamedTuple):
         return root_mean_square(self.differences(correction).values())
 
     def steps_error(self, correction: Correction, simulated: Correction | None = None) -> float | None:
-        """Mean difference, without sign, of step times among neighbours; None where they are not known.
+        """How far step times among neighbours are from those of the simulation; None where they are not known.
 
-        Not its square: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
-        where absent) says, and are far off. A third of what luck alone makes of it does not count:
-        all of it would let luck explain everything.
+        Both are counted in the same way, and are off by the same where the model is right: see ``prediction.apart``.
+        Nothing is squared: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
+        where absent) says, and are far off. A third of what luck alone makes of it does not count: all of it would let
+        luck explain everything.
         """
-        found = self.predict.steps(correction, simulated)
-        if found is None:
+        found, own = self.predict.steps(correction, simulated), self.predict.own_steps(simulated or correction)
+        if found is None or own is None:
             return None
-        rows, apart = found
-        counted = apart if self.rows is None else apart[np.isin(rows, self.rows)]
-        if not len(counted):
+        measured, predicted = (
+            values if self.rows is None else values[np.isin(rows, self.rows)] for rows, values in (found, own)
+        )
+        if not len(measured) or not len(predicted):
             return None
         luck = _LUCK_SHARE * self.predict.luck(simulated or correction)
-        return max(float(np.abs(counted).mean()) - luck, 0.0)
+        return max(apart(measured, predicted) - luck, 0.0)
 
 
 @dataclass(frozen=True)

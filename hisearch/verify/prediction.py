@@ -113,6 +113,7 @@ class Predictor:
         self._known: dict[Correction, Prediction] = {}
         self._neighbours = _neighbours(measurement, plan)
         self._luck: dict[Correction, float] = {}
+        self._own_steps: dict[Correction, tuple[I8, F8]] = {}
         self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
     def __call__(self, correction: Correction) -> Prediction:
@@ -137,11 +138,26 @@ class Predictor:
         placed = self(simulated or correction).placed
         return None if placed is None else self._neighbours.differences(placed, correction.factors_of)
 
-    def luck(self, correction: Correction) -> float:
-        """Mean difference of step times, without sign, that comes of not knowing which prompts have lost their hits.
+    def own_steps(self, correction: Correction) -> tuple[I8, F8] | None:
+        """``steps`` of what the corrected model predicts, taken as the measurement: what counting itself is off by.
 
-        Of two simulations that differ in nothing else, one taken as the measurement: beyond what is left where its own
-        neighbours are known. 0 where none has lost any.
+        Prompts that share a step, and ends that are known to a step alone, make it more than nothing.
+        """
+        if self._neighbours is None:
+            return None
+        found = self(correction)
+        if found.placed is None:
+            return None
+        if correction not in self._own_steps:
+            counted = self._neighbours.of(replace(found.requests, start_s=self._arrivals_s[0]))
+            self._own_steps[correction] = counted.differences(found.placed, correction.factors_of)
+        return self._own_steps[correction]
+
+    def luck(self, correction: Correction) -> float:
+        """Difference of step times, see ``apart``, that comes of not knowing which prompts have lost their hits.
+
+        Of two simulations that differ in nothing else, one taken as the measurement: with the other's neighbours, held
+        against its own. 0 where none has lost any.
         """
         placed = self(correction).placed
         if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
@@ -149,11 +165,9 @@ class Predictor:
         if correction not in self._luck:
             other = self._predict(correction, 1)
             counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
-            errors = [
-                float(np.abs(counted.differences(one, correction.factors_of)[1]).mean())
-                for one in (placed, other.placed) if one is not None
-            ]  # fmt: skip
-            self._luck[correction] = max(errors[0] - errors[-1], 0.0)
+            assert other.placed is not None, "arrivals that are drawn once place every request"
+            theirs, own = (counted.differences(one, correction.factors_of)[1] for one in (placed, other.placed))
+            self._luck[correction] = apart(theirs, own)
         return self._luck[correction]
 
     def _predict(self, correction: Correction, choice: int = 0) -> Prediction:
@@ -208,6 +222,13 @@ class Predictor:
             replay = replace(self._replay, block_ids=tuple(blocks))
             self._traces[alone, choice] = tuple(replay.compile(self._name, arrival_s) for arrival_s in self._arrivals_s)
         return self._traces[alone, choice]
+
+
+def apart(measured: F8, predicted: F8) -> float:
+    """How far two sets of differences lie apart: their medians, and their mean distances from these."""
+    middles = [float(np.median(one)) for one in (measured, predicted)]
+    spreads = [float(np.abs(one - at).mean()) for one, at in zip((measured, predicted), middles, strict=True)]
+    return abs(middles[0] - middles[1]) + abs(spreads[0] - spreads[1])
 
 
 def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:

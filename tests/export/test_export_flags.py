@@ -154,7 +154,31 @@ def test_vllm_settings(launch: Any) -> None:
     assert ("--no-enable-prefix-caching",) in flags
     assert ("--enable-prefix-caching",) not in flags
     assert ("--block-size", "16") in flags
+    assert ("--num-gpu-blocks-override", "25000") in flags
     assert ("--max-num-batched-tokens", "8192") in flags
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sliding_window_tokens": 4096},
+        {
+            "linear_attention": {
+                "layers": 3,
+                "key_heads": 16,
+                "value_heads": 32,
+                "key_head_dim": 128,
+                "value_head_dim": 128,
+            }
+        },
+    ],
+)
+def test_blocks_that_are_not_tokens_of_every_layer_are_left_to_vllm(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, changes: dict[str, Any]
+) -> None:
+    pool = build_deployment(engine={"name": "vllm"}).pool
+    launch = Launch(pool, build_model(**changes), build_accelerator(), 400_000)
+    assert "--num-gpu-blocks-override" not in {flag for flag, *_ in engine_flags(launch)}
 
 
 def test_schedulers_are_exported(launch: Any) -> None:

@@ -81,6 +81,24 @@ def started(folder: Path, engine: str, *words: str) -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
+def limits(pool: Any, flags: dict[str, list[str]], folder: Path) -> None:
+    """Batches and KV memory are those that were simulated."""
+    engine = pool.engine
+    running, tokens = {
+        "sglang": ("--max-running-requests", "--chunked-prefill-size"),
+        "vllm": ("--max-num-seqs", "--max-num-batched-tokens"),
+        "trtllm": ("--max_batch_size", "--max_num_tokens"),
+    }[engine.name]
+    assert (flags[running], flags[tokens]) == ([str(engine.max_running_requests)], [str(engine.chunk_tokens)])
+    if engine.name == "sglang":
+        assert flags["--max-total-tokens"] == ["400000"]
+    elif engine.name == "vllm":
+        assert flags["--num-gpu-blocks-override"] == [str(400_000 // engine.page_size)]
+    else:
+        options = yaml.safe_load((folder / f"trtllm/{pool.role}.yaml").read_text())
+        assert options["kv_cache_config"]["max_tokens"] == 400_000
+
+
 def role_of(pool: Any, flags: dict[str, list[str]]) -> None:
     """Flags of a server's role, for its engine."""
     if pool.role == "unified" or pool.engine.name == "trtllm":
@@ -108,6 +126,7 @@ def test_scripts(case: DeploymentSpec, write: Any) -> None:
             words = started(folder, engine, "server", str(number))
             flags = parse(engine, words[_BEHIND[engine] :])
             role_of(pool, flags)
+            limits(pool, flags, folder)
             ports.setdefault(pool.role, {})[flags["--port"][0]] = flags.get("--disaggregation-bootstrap-port", [""])[0]
             number += 1
     assert sum(len(found) for found in ports.values()) == number  # no two alike
