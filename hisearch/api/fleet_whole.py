@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.by_model import ModelShare
 from hisearch.api.costs import pool_costs_of
 from hisearch.api.replay import Replay
-from hisearch.export.deployment import document_text
+from hisearch.export.beside import document_text
 from hisearch.score.evaluate import Score
 from hisearch.search.fleet_front import Combination
 from hisearch.simulate.fleet_plan import plan_fleet
