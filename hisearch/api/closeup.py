@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -133,30 +133,47 @@ def close_up(subject: Subject, *, scales_with_load: bool, workers: int, progress
         for share in TIER_SHARES
         if share != 1.0 and (plan := subject.resized(index, share)) is not None
     }
-    asked: list[tuple[str, Callable[[], Result]]] = [
-        ("the steps", lambda: subject.simulate(log=can_log(subject.world.trace)))
-    ]
+    asked: list[tuple[str, Callable[[], _Look]]] = [("the steps", lambda: _over_time(subject))]
     asked += [(f"load {load:g}", _at_load(subject, load)) for load in loads]
     asked += [(f"tier {i + 1} at {share:g} of its size", _planned(subject, p)) for (i, share), p in plans.items()]
     progress.started("closer look", len(asked))
-    found = _all(asked, workers, notes, progress)
+    looks = _all(asked, workers, notes, progress)
     progress.finished()
-    base, at_loads, at_sizes = found[0], found[1 : 1 + len(loads)], found[1 + len(loads) :]
-    if base is None:
+    if looks[0] is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
+    base, workers_over_time, tiers_over_time = looks[0]
+    found = [look.result if look is not None else None for look in looks]
+    at_loads, at_sizes = found[1 : 1 + len(loads)], found[1 + len(loads) :]
     if not can_log(subject.world.trace):
         notes.append("the workers over time: the trace has too many tokens to keep every step")
     return Closeup(
         subject.trial.number,
         tuple(_load_point(subject, load, result) for load, result in zip(loads, at_loads, strict=True) if result),
         tuple(_latency_curves(base)),
-        _timeline(base) if base.log is not None else None,
+        workers_over_time,
         tuple(_tier_curves(subject, base, dict(zip(plans, at_sizes, strict=True)))),
         _ideal(subject, base),
         tuple(notes),
         _tier_uses(subject, base),
-        _tier_timeline(subject, base) if base.log is not None and subject.replay.plan.tiers else None,
+        tiers_over_time,
     )
+
+
+class _Look(NamedTuple):
+    """A simulation, and what its log told of time where it kept one; the log itself, which may be large, is let go."""
+
+    result: Result
+    workers: WorkerTimeline | None = None
+    tiers: TierTimeline | None = None
+
+
+def _over_time(subject: Subject) -> _Look:
+    """The deployment as it is, over time where its steps can be kept."""
+    result = subject.simulate(log=can_log(subject.world.trace))
+    if result.log is None:
+        return _Look(result)
+    tiers = _tier_timeline(subject, result) if subject.replay.plan.tiers else None
+    return _Look(replace(result, log=None), _timeline(result), tiers)
 
 
 def _all(
@@ -180,12 +197,12 @@ def _all(
     return results
 
 
-def _at_load(subject: Subject, load: float) -> Callable[[], Result]:
-    return lambda: subject.simulate(load=load)
+def _at_load(subject: Subject, load: float) -> Callable[[], _Look]:
+    return lambda: _Look(subject.simulate(load=load))
 
 
-def _planned(subject: Subject, plan: WorkerPlan) -> Callable[[], Result]:
-    return lambda: subject.simulate(plan=plan)
+def _planned(subject: Subject, plan: WorkerPlan) -> Callable[[], _Look]:
+    return lambda: _Look(subject.simulate(plan=plan))
 
 
 def _loads(subject: Subject) -> list[float]:
