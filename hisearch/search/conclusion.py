@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from hisearch.hardware.price_book import PriceBook
@@ -43,7 +44,7 @@ from hisearch.search.step_sensitivity import (
     break_even,
     instead_of,
     scaled,
-    step_break_evens,
+    step_break_even,
 )
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.study import ConfidenceSpec, RecommendSpec, RuleName
@@ -192,9 +193,7 @@ class _Course:
             found, by_rule = _against(found, baseline), tuple(_against(one, baseline) for one in by_rule)
         # Where something else than price speaks for the recommendation, what is cheaper is no answer in its place.
         least = found.rule == "cheapest" and found.trial.number == first.trial.number
-        most = len(SCALED) * SIMULATIONS + 2 * RIVALS
-        steps = self._counted("step times", most, lambda: self._steps(found.trial)) or ()
-        faster = self._counted("step times", SIMULATIONS, lambda: self._faster(found.trial)) if least else None
+        steps, faster = self._step_times(found.trial, least)
         room = self._headroom(found.trial)
         then = self._counted("next purchase", RIVALS + 1, lambda: self._next(found.trial, room)) if room else None
         self._assessor.progress.finished()
@@ -381,9 +380,30 @@ class _Course:
         memory = self._question.memory_bytes[best.deployment.pools[0].accelerator]
         return find_baseline(self._problem, self._assessor, best, memory)
 
-    def _steps(self, best: Trial) -> tuple[StepChange, ...]:
+    def _step_times(self, best: Trial, least: bool) -> tuple[tuple[StepChange, ...], Faster | None]:
+        """How far off step times may be; ``least``: also how much faster they would have to be for a cheaper answer.
+
+        Side by side where ``what_if`` leaves room for both.
+        """
+        most = len(SCALED) * SIMULATIONS + 2 * RIVALS
+        both = least and self._left >= most + SIMULATIONS
+        asked: list[Callable[[], BreakEven | Faster | None]] = [
+            partial(step_break_even, self._assessor, best, what) for what in SCALED
+        ]
+        asked += [partial(self._faster, best)] * both
+
+        def look() -> tuple[tuple[StepChange, ...], Faster | None]:
+            found = self._assessor.each(lambda make: make(), asked)
+            changes = self._changes(best, [one for one in found if isinstance(one, BreakEven)])
+            return changes, next((one for one in found if isinstance(one, Faster)), None)
+
+        steps, faster = self._counted("step times", most + SIMULATIONS * both, look) or ((), None)
+        if least and not both:
+            faster = self._counted("step times", SIMULATIONS, lambda: self._faster(best))
+        return steps, faster
+
+    def _changes(self, best: Trial, found: Sequence[BreakEven]) -> tuple[StepChange, ...]:
         """Each break-even, and what would answer beyond that of all steps together and of the most delicate kind."""
-        found = step_break_evens(self._assessor, best)
         missed = sorted((one for one in found[1:] if one.missed is not None), key=lambda one: one.missed or 0.0)
         asked = {one.what for one in (*found[:1], *missed[:1])}
         return tuple(

@@ -108,15 +108,11 @@ def _between(near: float, far: float, ends: Mapping[float, float], turn: int) ->
     return math.exp(math.log(near) + share * math.log(far / near))
 
 
-def step_break_evens(assessor: Assessor, best: Trial) -> list[BreakEven]:
-    """How much slower each kind of step may be before the recommendation misses the SLO, side by side."""
-
-    def of(what: str) -> BreakEven:
-        return break_even(
-            what, lambda factor: assessor.supposing(best.deployment, scaled(what, factor)), best.worst_violation
-        )
-
-    return assessor.each(of, SCALED)
+def step_break_even(assessor: Assessor, best: Trial, what: str) -> BreakEven:
+    """How much slower one kind of step, of ``SCALED``, may be before the recommendation misses the SLO."""
+    return break_even(
+        what, lambda factor: assessor.supposing(best.deployment, scaled(what, factor)), best.worst_violation
+    )
 
 
 def scaled(what: str, factor: float) -> dict[str, float]:
