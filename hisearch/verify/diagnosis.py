@@ -11,15 +11,16 @@ explain equally much.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
-from hisearch.verify.prediction import POOL, Correction, Predictor, apart
+from hisearch.verify.prediction import Correction, Predictor, apart
+from hisearch.verify.terms import OCTAVES, Term, Variables, correction_of, terms_of
 
 #: Figures whose differences count; ITL's percentiles do not, as tools see bundles of tokens.
 FITTED = tuple(
@@ -50,6 +51,8 @@ _POLISHED = 2
 #: A term's place that step times say is looked for on a grid of so many points, in so many rounds; around it, in steps
 #: of a hundredth, so many of them either way, simulations are tried.
 _GUESSES, _ROUNDS, _NEAR, _AROUND = 61, 2, 0.0145, 6
+#: Shares of lost hits at which step times are asked for their factor.
+_SHARES = 8
 #: Several terms together are looked for with so many trials a round.
 _TOLD = 120
 #: Weight of the difference of step times beside the figures', in a distance.
@@ -58,55 +61,6 @@ _STEPS_WEIGHT = 2.0
 _LUCK_SHARE = 1 / 3
 #: Weight of squared corrections beside squared differences.
 _PENALTY = 1e-4
-
-
-class Term(NamedTuple):
-    """A term of the model: its field in ``Correction``, what it stands for, and how it is searched.
-
-    low, high: of the search's variable, 0 where nothing is corrected. value: variable -> the field's value.
-    """
-
-    name: str
-    meaning: str
-    low: float
-    high: float
-    value: Callable[[float], float]
-
-
-_OCTAVES = 3.0
-
-TERMS = (
-    Term("host", "host time per step", -_OCTAVES, _OCTAVES, lambda x: 2.0**x),
-    Term("prefill", "prefill rate", -_OCTAVES, _OCTAVES, lambda x: 2.0**x),
-    Term("decode", "decode rate", -_OCTAVES, _OCTAVES, lambda x: 2.0**x),
-    # The square root spreads milliseconds and seconds alike.
-    Term("front_end_s", "queueing before the scheduler", 0.0, _OCTAVES, lambda x: x * x),
-    Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
-)
-
-#: Where prompts and outputs are made apart.
-HAND_OVER = Term("hand_over", "hand-over of KV", -_OCTAVES, _OCTAVES, lambda x: 2.0**x)
-_OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
-
-Variables = dict[str, float]
-
-
-def pool_term(name: str) -> Term:
-    """Step times of one of several unequal pools."""
-    return Term(f"{POOL}{name}", f"step times of pool {name}", -_OCTAVES, _OCTAVES, lambda x: 2.0**x)
-
-
-def terms_of(predict: Predictor) -> tuple[Term, ...]:
-    """What may be off in a deployment."""
-    hand_over = (HAND_OVER,) if predict.hands_over else ()
-    return (*TERMS, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
-
-
-def correction_of(variables: Variables) -> Correction:
-    """The correction at a point of the search."""
-    own = {name: _OF_ALL[name].value(x) for name, x in variables.items() if name in _OF_ALL}
-    pools = tuple((name.removeprefix(POOL), 2.0**x) for name, x in variables.items() if name.startswith(POOL))
-    return replace(Correction(), **own, pools=pools)
 
 
 def differences(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
@@ -223,7 +177,8 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
         if not chosen:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
-        best = points[0] if not chosen else min((search.polish(p) for p in points[:_POLISHED]), key=search.cost)
+        starts = points[:_POLISHED] + (search.beside_lost_hits() if len(chosen) == 1 else [])
+        best = points[0] if not chosen else min((search.polish(start) for start in starts), key=search.cost)
         if not search.is_worth(chosen, best):
             break
         before, chosen = set(chosen), search.without_idle(best)
@@ -295,6 +250,23 @@ class _Search:
         """``others`` and the best value of ``term`` beside them."""
         return {**others, term.name: self._along(others, term, term.low, term.high)}
 
+    def beside_lost_hits(self) -> list[Variables]:
+        """The best point of each factor on step times beside lost hits; none where step times are not known.
+
+        Either of the two makes queues longer, so that the best value of one alone is far from where it is beside the
+        other, and no search from there finds both: step times say the factor at each share of lost hits.
+        """
+        lost = next(term for term in self.terms if term.name == "hits_lost")
+        found: list[Variables] = []
+        for term in (term for term in self.terms if term.name in FACTORS):
+            guesses = {
+                share: self._guess({lost.name: share}, term)
+                for share in np.linspace(lost.low, lost.high, _SHARES + 1)[1:].tolist()
+            }
+            points = [{lost.name: share, term.name: at} for share, at in guesses.items() if at is not None]
+            found += sorted(points, key=self.cost)[:1]
+        return found
+
     def is_explained(self, variables: Variables) -> bool:
         """What is left of the figures and of the step times is no more than luck."""
         return self.error(variables) <= EXPLAINED and (self.steps_error(variables) or 0.0) <= STEPS_EXPLAINED
@@ -347,7 +319,7 @@ class _Search:
         for _ in range(_ROUNDS):
 
             def error(x: np.ndarray, simulated: Variables = found) -> float:
-                inside = np.clip(x, -_OCTAVES, _OCTAVES)
+                inside = np.clip(x, -OCTAVES, OCTAVES)
                 return (
                     self.steps_error({**variables, **dict(zip(names, inside.tolist(), strict=True))}, simulated) or 0.0
                 )
@@ -356,7 +328,7 @@ class _Search:
             fitted = minimize(
                 error, start, method="Nelder-Mead", options={"maxfev": _TOLD, "xatol": 2e-3, "fatol": 1e-4}
             )
-            inside = np.clip(fitted.x, -_OCTAVES, _OCTAVES)
+            inside = np.clip(fitted.x, -OCTAVES, OCTAVES)
             found = {**variables, **dict(zip(names, inside.tolist(), strict=True))}
         return found
 

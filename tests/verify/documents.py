@@ -61,14 +61,18 @@ def measure(
     arrival_s: np.ndarray | None = None,
     by_pool: Mapping[str, CorrectionSpec] | None = None,
     hand_over: float = 1.0,
+    number: int | None = None,
 ) -> tuple[Replay, np.ndarray, RequestTable]:
     """What a deployment whose terms are other than the model's does with the run's benchmark, in the order sent.
 
     hits_lost: by giving the first requests in order, not those that ``verify`` chooses, blocks of their own.
+    number: of the trial that is measured; the recommendation's where absent.
     by_pool: factors of single pools, instead of ``factors``. hand_over: on the time that KV takes between workers.
     """
-    assert result.recommendation is not None
-    trial = result.recommendation.trial
+    if number is None:
+        assert result.recommendation is not None
+        number = result.recommendation.trial.number
+    trial = result.trials[number]
     replay = benchmark_of(result, trial)
     if hits_lost:
         chosen = set(np.random.default_rng(7).permutation(len(replay))[: round(hits_lost * len(replay))].tolist())

@@ -1,4 +1,4 @@
-"""``hisearch verify`` of deployments whose prompts and outputs are made apart."""
+"""``hisearch verify`` of deployments of several pools: prompts and outputs apart, and unequal workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from hisearch.api.study import StudyResult, load_study
 from hisearch.api.verify import verify_run
+from hisearch.search.simulation import Simulation
 from hisearch.specs.profile import CorrectionSpec
 from tests.verify.documents import STUDY, measure, write_guidellm
 
@@ -19,12 +20,23 @@ APART = """\
 """
 
 
+MIXED = """\
+    pools:
+      unified: false
+      mixed: {policies: [power_of_two]}
+"""
+
+
+def run(tmp_path_factory: pytest.TempPathFactory, accelerators: str, pools: str) -> StudyResult:
+    folder = tmp_path_factory.mktemp("several")
+    text = STUDY.replace("[l40s]", accelerators).replace("    cache: {tiers: []}\n", "    cache: {tiers: []}\n" + pools)
+    (folder / "study.yaml").write_text(text)
+    return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
+
+
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
-    folder = tmp_path_factory.mktemp("apart")
-    text = STUDY.replace("[l40s]", "[h100-sxm]").replace("    cache: {tiers: []}\n", "    cache: {tiers: []}\n" + APART)
-    (folder / "study.yaml").write_text(text)
-    result = load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
+    result = run(tmp_path_factory, "[h100-sxm]", APART)
     assert result.recommendation is not None
     assert [pool.role for pool in result.recommendation.trial.deployment.pools] == ["prefill", "decode"]
     return result
@@ -55,3 +67,26 @@ def test_every_term_is_recovered(
     assert found.diagnosis.correction.value(term) == pytest.approx(value, rel=0.02)
     assert len(found.profiles) == (term != "hand_over")
     assert len(found.findings) == 1
+
+
+def test_an_unequal_pool_that_is_slow_is_named_and_has_its_own_profile(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    result = run(tmp_path_factory, "[l40s, h100-sxm]", MIXED)
+    trial = next(one for one in result.trials if len(one.deployment.pools) > 1 and one.feasible)
+    slow = next(pool for pool in trial.deployment.pools if pool.accelerator == "l40s")
+    factors = {slow.name: CorrectionSpec(host=1.25, prefill=1.25, decode=1.25)}
+    _, _, table = measure(result, by_pool=factors, number=trial.number)
+    path = write_guidellm(tmp_path / "g.json", table)
+    found = verify_run(result, [path], trial=trial.number)
+    assert found.diagnosis.terms == (f"pool:{slow.name}",)
+    assert found.diagnosis.correction.value(f"pool:{slow.name}") == pytest.approx(1.25, rel=0.02)
+    assert found.findings == [f"Steps of pool {slow.name} take 1.25 times what the profile says"]
+    files = found.write_profile(tmp_path / "mine.yaml")
+    assert {file.name for file in files} == {"mine.yaml", "mine-vllm-l40s.yaml", "mine-vllm-h100-sxm.yaml"}
+    chosen = {one.accelerator: one.profile for one in found.profiles}
+    assert chosen["h100-sxm"].corrections == CorrectionSpec()
+    again = Simulation(load_study(result.run_dir.parent / "study.yaml", [f"spec.space.profile={files[0]}"]).world())
+    for pool in trial.deployment.pools:
+        before, after = (one.plan(pool).costs.seconds.token_s[1] for one in (result.simulation, again))
+        assert after == pytest.approx(before * (1.25 if pool is slow else 1.0), rel=0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import LatencyEstimator, build_estimator, register
 from hisearch.latency.estimators.roofline import RooflineEstimator
@@ -30,14 +31,10 @@ class AutoEstimator:
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         name = self.chosen(priced.accelerator, priced.engine.name)
-        estimator: LatencyEstimator
-        if name is None:
-            estimator = RooflineEstimator(self.profile_name, self.profile)
-        else:
-            estimator = build_estimator(name, of_catalogue("LatencyProfile", name))
-        costs = estimator.compile(priced)
         if name is not None:
-            return costs
+            chosen = of_catalogue("LatencyProfile", name)
+            return corrected(build_estimator(name, chosen).compile(priced), chosen.corrections)
+        costs = RooflineEstimator(self.profile_name, self.profile).compile(priced)
         warning = f"no profile of {priced.engine.name} on this accelerator: the roofline prices its steps"
         return replace(costs, warnings=(*costs.warnings, warning))
 

@@ -1,0 +1,59 @@
+"""What may be off in the model of a deployment, and how each is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from hisearch.verify.prediction import POOL, Correction, Predictor
+
+
+class Term(NamedTuple):
+    """A term of the model: its field in ``Correction``, what it stands for, and how it is searched.
+
+    low, high: of the search's variable, 0 where nothing is corrected. value: variable -> the field's value.
+    """
+
+    name: str
+    meaning: str
+    low: float
+    high: float
+    value: Callable[[float], float]
+
+
+#: Factors are looked for between an eighth and eight times.
+OCTAVES = 3.0
+
+TERMS = (
+    Term("host", "host time per step", -OCTAVES, OCTAVES, lambda x: 2.0**x),
+    Term("prefill", "prefill rate", -OCTAVES, OCTAVES, lambda x: 2.0**x),
+    Term("decode", "decode rate", -OCTAVES, OCTAVES, lambda x: 2.0**x),
+    # The square root spreads milliseconds and seconds alike.
+    Term("front_end_s", "queueing before the scheduler", 0.0, OCTAVES, lambda x: x * x),
+    Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
+)
+
+#: Where prompts and outputs are made apart.
+HAND_OVER = Term("hand_over", "hand-over of KV", -OCTAVES, OCTAVES, lambda x: 2.0**x)
+_OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
+
+Variables = dict[str, float]
+
+
+def pool_term(name: str) -> Term:
+    """Step times of one of several unequal pools."""
+    return Term(f"{POOL}{name}", f"step times of pool {name}", -OCTAVES, OCTAVES, lambda x: 2.0**x)
+
+
+def terms_of(predict: Predictor) -> tuple[Term, ...]:
+    """What may be off in a deployment."""
+    hand_over = (HAND_OVER,) if predict.hands_over else ()
+    return (*TERMS, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
+
+
+def correction_of(variables: Variables) -> Correction:
+    """The correction at a point of the search."""
+    own = {name: _OF_ALL[name].value(x) for name, x in variables.items() if name in _OF_ALL}
+    pools = tuple((name.removeprefix(POOL), 2.0**x) for name, x in variables.items() if name.startswith(POOL))
+    return replace(Correction(), **own, pools=pools)
