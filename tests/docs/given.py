@@ -107,9 +107,8 @@ def _deployment(path: Path) -> None:
 
 
 def _exportable_pools(path: Path) -> None:
-    """What ships, with routers that every engine's own router has."""
+    """What ships, with a router for unequal workers too that every engine's own router has."""
     space = (ROOT / "spaces" / "pools.yaml").read_text()
-    space = space.replace("      fabrics:", "      decode_policies: [power_of_two]\n      fabrics:")
     path.write_text(space.replace("    mixed: {}", "    mixed: {policies: [power_of_two]}"))
 
 
