@@ -37,8 +37,8 @@ def verify(
 
     Lays what was measured beside what was predicted. The measured requests are simulated again, each term of the model
     corrected in turn; the smallest correction that explains the difference is named, and offered as a latency profile.
-    Exits with 98 where measured and predicted differ by more
-    than the profile's stated error.
+    Of a study of several models name the run of one of them, RUN_DIR/models/NAME. Exits with 98 where measured and
+    predicted differ by more than the profile's stated error.
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
