@@ -82,7 +82,7 @@ def _show(found: Verification, profile: Path | None) -> None:
     )
     if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
         output.say(
-            f"Step times among neighbours, which no queue disturbs: {diagnosis.steps_before:.1%} off on average, "
+            f"Step times among neighbours, which no queue disturbs: {diagnosis.steps_before:.1%} from the model's, "
             f"{diagnosis.steps_after:.1%} after the correction."
         )
     if found.cross_check is not None:
