@@ -2,8 +2,8 @@
 
 Published (arXiv 2601.21473, and its code, github.com/PanZaifeng/KVFlow at 0db29c6): model, GPU, link, a fifth of the
 agents active, a quarter resident and at most 125; adapters of rank 64 on all matrices; KV copied to host memory by
-HiCache, 80 GB of it. Its SGLang is 0.5.2, whose steps load the adapters that they miss before they compute: loading
-beside computation came later (sgl-project/sglang#15512).
+HiCache, 80 GB of it. Its SGLang is 0.5.2 by a third party's note alone, whose steps load the adapters that they miss
+before they compute: loading beside computation came later (sgl-project/sglang#15512).
 """
 
 from __future__ import annotations

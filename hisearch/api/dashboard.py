@@ -21,6 +21,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from hisearch.api.run_folder import check_one_model
 from hisearch.api.run_state import RunState, run_state
 from hisearch.api.run_studies import RunStudies
 from hisearch.report.dashboard_page import METRICS, render_index, render_refusal
@@ -47,11 +48,11 @@ class Dashboard:
 
         Raises:
             FileNotFoundError: a folder holds no run.
+            ValueError: a folder is that of a run of several models.
             NoDashboardError: optuna-dashboard is missing.
         """
         for folder in runs:
-            if not (folder / "study.yaml").is_file():
-                raise FileNotFoundError(f"{folder}: not a run folder (no study.yaml)")
+            check_one_model(folder)
         self._runs = list(runs)
         self._hosts = frozenset(hosts)
         self._studies = RunStudies(self._runs)

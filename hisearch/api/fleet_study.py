@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import JOURNAL, default_run_dir, replace_with, write_text, write_tree
+from hisearch.api.run_folder import JOURNAL, MODELS, default_run_dir, replace_with, write_text, write_tree
 from hisearch.search.fleet_front import Combination, cheapest, combine
 from hisearch.specs.resolve_fleet import ResolvedFleetStudy
 from hisearch.specs.resolve_fleet import load_fleet_study as resolve_fleet_study
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hisearch.search.progress import Progress
     from hisearch.simulate.engine import Variant
 
-#: Folder of a run that has a run folder for each model.
-MODELS = "models"
 RESULT = "fleet.json"
 
 
@@ -90,6 +88,7 @@ class FleetStudy:
         write_text(folder / "study.yaml", self.resolved.to_yaml())
         for study in self.studies.values():
             study.trace  # noqa: B018  (what cannot be read is refused before the first search)
+        self._check_all_asked()
         results: dict[str, StudyResult] = {}
         for name, study in self.studies.items():
             own = folder / MODELS / name
@@ -107,6 +106,29 @@ class FleetStudy:
         result = FleetResult(self.resolved, results, folder)
         result.write()
         return result
+
+    def _check_all_asked(self) -> None:
+        """Refuses traffic of all models in which some requests are no model's: nothing would be said of them.
+
+        Raises:
+            SpecError: they ask for what the study does not know, or for a model that has a workload of its own.
+        """
+        from hisearch.traces.load import load_reference
+
+        spec = self.resolved.study
+        sharing = [name for name in spec.models if not spec.own(name, "workload")]
+        if not sharing:
+            return
+        part = self.resolved.parts[sharing[0]]
+        whole = load_reference(part.study.workload.model_copy(update={"models": []}), part.workload, spec.seed)
+        known = {one for name in sharing for one in self.resolved.names_of(name)}
+        left = [one for one in (() if whole.models is None else whole.models.names) if one not in known]
+        if left:
+            raise self.resolved.document.error(
+                ("spec", "workload", "trace"),
+                f"requests ask for {', '.join(left)}: no model that shares this workload goes by that name; those that "
+                f"do are {', '.join(sharing)} (other names: asked_as)",
+            )
 
 
 @dataclass(frozen=True)

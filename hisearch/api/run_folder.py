@@ -13,6 +13,7 @@
 ``report.html``     the report
 ``recommended/``    the recommendation as launch scripts, manifests and benchmarks; an older one, if changed, is kept as
                     ``recommended.1/``. Where no command line can express it, ``recommended.txt`` says why
+``models/``         of a run of several models alone: the folder of each model's own run
 ==================  ==========================================================================================
 
 Every file is written beside its place and renamed into it, so that no reader ever sees half of one. Nothing is written
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 JOURNAL = "journal.jsonl"
 DATABASE = "study.db"
 CLOSEUP = "closeup.json"
+#: Of a run of several models: where the folder of each one's run is.
+MODELS = "models"
 
 #: End of the name of a folder that is being filled.
 _TREE_PART = ".parts"
@@ -60,6 +63,25 @@ def check_resumable(folder: Path) -> None:
             f"{folder}: expected the folder of a run to go on with, found no {JOURNAL}. A run goes on from its folder, "
             "also where its trials went to a database: bring the folder here, or make a new run without --resume"
         )
+
+
+def check_one_model(folder: Path) -> None:
+    """Refuse the folder of a run of several models where that of a study is needed.
+
+    Raises:
+        FileNotFoundError: the folder holds no run.
+        SpecError: its study cannot be read.
+        ValueError: its study is one of several models; says where the run of each is.
+    """
+    from hisearch.specs.source import read_source
+
+    path = folder / "study.yaml"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: not a run folder (no study.yaml)")
+    study = read_source(path).data
+    if isinstance(study, dict) and study.get("kind") == "FleetStudy":
+        own = ", ".join(str(folder / MODELS / name) for name in study["spec"]["models"])
+        raise ValueError(f"{folder}: a run of several models; name the run of one of them: {own}")
 
 
 def write_run_folder(result: StudyResult, folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import CLOSEUP, JOURNAL
+from hisearch.api.run_folder import CLOSEUP, JOURNAL, check_one_model
 from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
@@ -30,21 +30,18 @@ def load_run(run_dir: str | Path) -> StudyResult:
     Raises:
         FileNotFoundError: the folder does not hold a run, or the run has not ended.
         SpecError: what the run was made from has changed or is gone.
-        ValueError: the folder's parts do not belong together.
+        ValueError: the folder's parts do not belong together, or it is that of a run of several models.
     """
     folder = Path(run_dir)
-    for name in ("study.yaml", "provenance.json", JOURNAL, "trials.parquet"):
+    check_one_model(folder)
+    for name in ("provenance.json", JOURNAL, "trials.parquet"):
         if not (folder / name).is_file():
-            raise FileNotFoundError(_missing(folder, name))
+            raise FileNotFoundError(
+                f"{folder}: the run has not ended (no {name}); go on with: hisearch run --resume {folder}"
+            )
     facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     study = load_study(folder / "study.yaml")
     return _rebuild(study, folder, facts)
-
-
-def _missing(folder: Path, name: str) -> str:
-    if not (folder / "study.yaml").is_file():
-        return f"{folder}: not a run folder (no study.yaml)"
-    return f"{folder}: the run has not ended (no {name}); go on with: hisearch run --resume {folder}"
 
 
 def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:

@@ -149,8 +149,8 @@ def verify_run(
     from hisearch.simulate.engine import simulate_fleet
     from hisearch.traces.replay import USUAL_REQUESTS
 
-    runs = [found for path in measured for found in read_measurements(Path(path))]
     result = load_run(run) if isinstance(run, str | Path) else run
+    runs = [found for path in measured for found in read_measurements(Path(path))]
     chosen = _chosen(result, trial)
     replay = benchmark_of(result, chosen, USUAL_REQUESTS)
     fleet = _asked_for_all(result.simulation.fleet(chosen.deployment))

@@ -37,8 +37,8 @@ def verify(
 
     Lays what was measured beside what was predicted. The measured requests are simulated again, each term of the model
     corrected in turn; the smallest correction that explains the difference is named, and offered as a latency profile.
-    Exits with 98 where measured and predicted differ by more
-    than the profile's stated error.
+    Of a study of several models name the run of one of them, RUN_DIR/models/NAME. Exits with 98 where measured and
+    predicted differ by more than the profile's stated error.
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
@@ -82,7 +82,7 @@ def _show(found: Verification, profile: Path | None) -> None:
     )
     if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
         output.say(
-            f"Step times among neighbours, which no queue disturbs: {diagnosis.steps_before:.1%} off on average, "
+            f"Step times among neighbours, which no queue disturbs: {diagnosis.steps_before:.1%} from the model's, "
             f"{diagnosis.steps_after:.1%} after the correction."
         )
     if found.cross_check is not None:

@@ -23,6 +23,9 @@ from hisearch.search.trial import Trial, is_maximised
 from hisearch.specs.fleet_study import LEAST, PER_TOKEN, PRICE, SUMMED
 from hisearch.specs.study import LimitSpec
 
+#: Stands for what is not finite where dominance is looked at.
+_LARGEST = 1e300
+
 
 @dataclass(frozen=True)
 class Combination:
@@ -95,4 +98,4 @@ def _signed(name: str, value: float) -> float:
 def _minimised(name: str, trials: Sequence[Trial], tokens: Sequence[float]) -> float:
     """To be minimised, and finite: what never ends is worse than anything, what is undefined is no drawback."""
     value = _signed(name, _value(name, trials, tokens))
-    return 0.0 if math.isnan(value) else float(np.clip(value, -1e300, 1e300))
+    return -_LARGEST if math.isnan(value) else float(np.clip(value, -_LARGEST, _LARGEST))

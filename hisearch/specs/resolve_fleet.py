@@ -15,7 +15,7 @@ from hisearch.specs.fleet_study import FleetStudySpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
 from hisearch.specs.resolve import resolve_study
-from hisearch.specs.resolved import ResolvedStudy, study_text
+from hisearch.specs.resolved import ResolvedStudy, deployed_name, inline_model_name, study_text
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.source import read_source, text_source
 from hisearch.specs.yaml_nodes import dump_yaml, load_yaml
@@ -113,15 +113,15 @@ def _promises(document: Document[FleetStudySpec], catalogue: Catalogue) -> dict[
 
 
 def _published(document: Document[FleetStudySpec], name: str, catalogue: Catalogue) -> tuple[str, ...]:
-    """The publisher's name of a model; none where it cannot be found, which its study will say."""
+    """What deployments and its publisher call a model; nothing where it cannot be found, which its study will say."""
     model = document.spec.models[name].model or name
     if isinstance(model, ModelSpec):
-        return (model.huggingface_id,)
+        return (inline_model_name(model), model.huggingface_id)
     try:
         found: Document[ModelSpec] = catalogue.get("Model", model, document.path.parent)
     except SpecError:
         return ()
-    return (found.spec.huggingface_id,)
+    return (deployed_name(found), found.spec.huggingface_id)
 
 
 def _part(document: Document[FleetStudySpec], name: str, slo: Any, catalogue: Catalogue) -> ResolvedStudy:
@@ -135,7 +135,8 @@ def _part(document: Document[FleetStudySpec], name: str, slo: Any, catalogue: Ca
     asked = part.study.workload.models
     if not asked:
         return part
-    workload = part.study.workload.model_copy(update={"models": [*asked, part.model.spec.huggingface_id]})
+    names = dict.fromkeys((*asked, part.model_name, part.model.spec.huggingface_id))
+    workload = part.study.workload.model_copy(update={"models": list(names)})
     study = part.study.model_copy(update={"workload": workload})
     return replace(part, document=replace(part.document, spec=study))
 

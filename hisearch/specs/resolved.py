@@ -83,7 +83,7 @@ class ResolvedStudy:
     @property
     def model_name(self) -> str:
         """What deployments call the model: the same for the user's study and for what ``to_yaml`` makes of it."""
-        return self.model.name if ships(self.model) else inline_model_name(self.model.spec)
+        return deployed_name(self.model)
 
     @property
     def study(self) -> StudySpec:
@@ -225,6 +225,11 @@ def study_text(name: str, description: str, spec: dict[str, Any]) -> str:
     """YAML text of a study with the given ``spec`` data."""
     metadata = {"name": name, "description": description} if description else {"name": name}
     return dump_yaml({"apiVersion": API_VERSION, "kind": "Study", "metadata": metadata, "spec": spec})
+
+
+def deployed_name(model: Document[ModelSpec]) -> str:
+    """What deployments call a model."""
+    return model.name if ships(model) else inline_model_name(model.spec)
 
 
 def inline_model_name(model: ModelSpec) -> str:

@@ -143,8 +143,9 @@ class Alone:
 class Diagnosis:
     """What was found.
 
-    error_before, error_after: root mean square of the figures' differences, as shares. steps_before, steps_after: mean
-    difference of step times among neighbours; None where the tools do not say when requests were sent.
+    error_before, error_after: root mean square of the figures' differences, as shares. steps_before, steps_after: how
+    far step times among neighbours lie from the model's, see ``Case.steps_error``; None where the tools do not say when
+    requests were sent.
     terms: names of what is corrected, the weightiest first; empty where nothing is worth it. alone: every term by
     itself, the best first. rivals: terms that by themselves explain as much as the first one does, so that the
     measurement cannot tell them apart.

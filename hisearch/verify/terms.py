@@ -25,17 +25,22 @@ class Term(NamedTuple):
 #: Factors are looked for between an eighth and eight times.
 OCTAVES = 3.0
 
+
+def _factor(octaves: float) -> float:
+    return float(2.0**octaves)
+
+
 TERMS = (
-    Term("host", "host time per step", -OCTAVES, OCTAVES, lambda x: 2.0**x),
-    Term("prefill", "prefill rate", -OCTAVES, OCTAVES, lambda x: 2.0**x),
-    Term("decode", "decode rate", -OCTAVES, OCTAVES, lambda x: 2.0**x),
+    Term("host", "host time per step", -OCTAVES, OCTAVES, _factor),
+    Term("prefill", "prefill rate", -OCTAVES, OCTAVES, _factor),
+    Term("decode", "decode rate", -OCTAVES, OCTAVES, _factor),
     # The square root spreads milliseconds and seconds alike.
     Term("front_end_s", "queueing before the scheduler", 0.0, OCTAVES, lambda x: x * x),
     Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
 )
 
 #: Where prompts and outputs are made apart.
-HAND_OVER = Term("hand_over", "hand-over of KV", -OCTAVES, OCTAVES, lambda x: 2.0**x)
+HAND_OVER = Term("hand_over", "hand-over of KV", -OCTAVES, OCTAVES, _factor)
 _OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
 
 Variables = dict[str, float]
@@ -43,7 +48,7 @@ Variables = dict[str, float]
 
 def pool_term(name: str) -> Term:
     """Step times of one of several unequal pools."""
-    return Term(f"{POOL}{name}", f"step times of pool {name}", -OCTAVES, OCTAVES, lambda x: 2.0**x)
+    return Term(f"{POOL}{name}", f"step times of pool {name}", -OCTAVES, OCTAVES, _factor)
 
 
 def terms_of(predict: Predictor) -> tuple[Term, ...]:
@@ -55,5 +60,5 @@ def terms_of(predict: Predictor) -> tuple[Term, ...]:
 def correction_of(variables: Variables) -> Correction:
     """The correction at a point of the search."""
     own = {name: _OF_ALL[name].value(x) for name, x in variables.items() if name in _OF_ALL}
-    pools = tuple((name.removeprefix(POOL), 2.0**x) for name, x in variables.items() if name.startswith(POOL))
+    pools = tuple((name.removeprefix(POOL), _factor(x)) for name, x in variables.items() if name.startswith(POOL))
     return replace(Correction(), **own, pools=pools)

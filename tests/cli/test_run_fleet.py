@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from hisearch.api.deployment import simulate_deployment
+from hisearch.api.fleet_study import load_fleet_study
 from tests.cli.conftest import Hisearch
 
 STUDY = """\
@@ -146,6 +147,47 @@ def test_what_cannot_be_searched_is_refused_by_key(
     assert f" {key}: " in ran.err
     assert message in ran.err
     assert not Path("out").exists()
+
+
+def test_requests_that_are_no_models_are_refused(hisearch: Hisearch, both: Path) -> None:
+    """Left out they would be served by nothing, and nothing would say so."""
+    both.write_text(STUDY.replace(", asked_as: [big]", "").replace("llama-3.1-8b: {}", "llama-3.1-8b: {asked_as: [x]}"))
+    for file, model, seed in (("c.jsonl", "big", 1), ("d.jsonl", "qwen3-32b", 3)):
+        assert hisearch("trace", "generate", "visits.yaml", "-o", file, "--model", model, "--seed", seed).code == 0
+    assert hisearch("trace", "merge", "b.jsonl", "c.jsonl", "d.jsonl", "-o", "both.jsonl").code == 0
+    ran = hisearch("run", both, "--out", "out", *QUIET)
+    assert ran.code == 1
+    assert "spec.workload.trace: requests ask for big: no model" in ran.err
+    assert not Path("out/models").exists()
+
+
+def test_a_model_is_asked_for_by_the_catalogues_name_too(both: Path) -> None:
+    """Beside the name under which it stands, in traffic and in promises."""
+    text = STUDY.replace("meta-llama/Llama-3.1-8B-Instruct: {terms", "qwen3-32b: {terms")
+    both.write_text(text)
+    resolved = load_fleet_study(both).resolved
+    part = resolved.parts["large"]
+    assert part.study.workload.models == ["large", "big", "qwen3-32b", "Qwen/Qwen3-32B"]
+    assert [term.metric for term in part.slo.spec.terms] == ["e2e_s"]
+    assert set(resolved.names_of("large")) == set(part.study.workload.models)
+
+
+def test_verbs_on_runs_of_one_model_name_the_models_folders(hisearch: Hisearch, both: Path, here: Path) -> None:
+    """Also of a run that has not ended, which is no reason to go on with it first."""
+    (here / "out").mkdir()
+    (here / "out" / "study.yaml").write_text(load_fleet_study(both).resolved.to_yaml())
+    (here / "measured.json").write_text("{}")
+    said = "out: a run of several models; name the run of one of them: out/models/large, out/models/llama-3.1-8b"
+    for words in (
+        ("report", "out"),
+        ("export", "out"),
+        ("compare", "out", "out"),
+        ("dashboard", "out", "--port", "0"),
+        ("verify", "out", "--measured", "measured.json"),
+    ):
+        ran = hisearch(*words)
+        assert ran.code == 1, words
+        assert ran.err.splitlines()[-1] == f"hisearch: error: {said}", words
 
 
 def test_options_of_one_model_are_refused(hisearch: Hisearch, both: Path) -> None:

@@ -89,6 +89,20 @@ def test_what_is_undefined_of_a_model_does_not_count() -> None:
     assert math.isnan(figure_of("tpot_p99", [math.nan, math.nan], [1.0, 1.0]))
 
 
+def test_what_is_undefined_of_a_model_does_not_drop_its_deployment() -> None:
+    """The whole's smallest is the other model's; of axes that are minimised and that are maximised."""
+    axes = ("capacity", "usd_per_hour")
+    unknown, least = (trial(k, {"capacity": c, "usd_per_hour": 2.0}) for k, c in enumerate((math.nan, 5.0)))
+    other = trial(2, {"capacity": 9.0, "usd_per_hour": 1.0})
+    (found,) = combine([[unknown, least], [other]], axes, [1.0, 1.0])
+    assert found.trials == (unknown, other)
+    axes = ("tpot_p99", "usd_per_hour")
+    unknown, most = (trial(k, {"tpot_p99": t, "usd_per_hour": 2.0}) for k, t in enumerate((math.nan, 0.05)))
+    other = trial(2, {"tpot_p99": 0.02, "usd_per_hour": 1.0})
+    (found,) = combine([[unknown, most], [other]], axes, [1.0, 1.0])
+    assert found.trials == (unknown, other)
+
+
 def test_a_model_without_deployments_leaves_none_of_the_whole() -> None:
     one = trial(0, {"ttft_p99": 1.0, "usd_per_hour": 1.0})
     assert combine([[one], []], ("ttft_p99", "usd_per_hour"), [1.0, 1.0]) == ()
