@@ -1,8 +1,8 @@
 """The one decorator of all kernels.
 
 Numba's on-disk cache does not notice that a callee in another file changed. The cache folder is therefore named by a
-hash of all kernel sources and the versions of numba and numpy, and set before numba is first imported: a stale kernel
-can never run.
+hash of all kernel sources, their place and the versions of numba and numpy, and set before numba is first imported: a
+stale kernel can never run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _kernel_digest() -> str:
         digest.update(path.read_bytes())
     for package in ("numba", "numpy", "llvmlite"):
         digest.update(version(package).encode())
-    digest.update(f"{platform.machine()}{sys.version_info[:3]}".encode())
+    # Numba keeps kernels of equal sources at different places apart.
+    digest.update(f"{platform.machine()}{sys.version_info[:3]}{Path(__file__).parent}".encode())
     return digest.hexdigest()[:16]
 
 
