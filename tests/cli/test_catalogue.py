@@ -136,9 +136,9 @@ def test_doctor_reads_the_trace(hisearch: Hisearch, here: Path) -> None:
     [
         (("doctor", "one.jsonl"), "one.jsonl is a trace file; expected a document, by"),
         (("doctor", "."), ". is a folder; expected a document, by"),
-        (("run", "one.jsonl"), "one.jsonl is a trace file; expected a document of kind Study or SLO"),
+        (("run", "one.jsonl"), "one.jsonl is a trace file; expected a document of kind Study, FleetStudy or SLO"),
         (("run", "./one.jsonl"), "one.jsonl: a trace file; expected a YAML document"),
-        (("run", "sub"), "sub is a folder; expected a document of kind Study or SLO"),
+        (("run", "sub"), "sub is a folder; expected a document of kind Study, FleetStudy or SLO"),
         (("run", "sub/"), "sub is a folder; expected a file"),
         (("simulate", "one.jsonl", "--trace", "visits.yaml"), "expected a document of kind Deployment"),
     ],
