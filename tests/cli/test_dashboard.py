@@ -112,7 +112,8 @@ def test_optuna_dashboard_knows_the_studies_of_all_runs(app: Any) -> None:
 def test_what_is_not_there(app: Any, path: str, status: int) -> None:
     answer = ask(app, path)
     assert answer.status == status
-    assert "Runs" in answer.text
+    assert "cannot be shown" in answer.text
+    assert "All runs" in answer.text
 
 
 def test_only_looking_is_allowed_and_only_by_its_own_name(app: Any) -> None:
