@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.report import comparison_words as words
 from hisearch.report.comparison import Comparison, Figure
+from hisearch.report.templating import render_page
 from hisearch.report.terms import term_lines
 
 
@@ -30,15 +30,6 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 def render_comparison(comparison: Comparison, *, home: str = "") -> str:
     """The page's HTML; what comes from the user is escaped. ``home``: address of a page to lead back to."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hisearch.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     # Of one seed there are no intervals: a column of dashes would push what is better off a phone's screen.
     no_intervals = all(figure.low is None for figure in comparison.figures)
     kept = [at for at, title in enumerate(words.FIGURE_COLUMNS) if not (no_intervals and title == words.INTERVAL)]
@@ -46,7 +37,8 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
     def table(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
         return [tuple(row[at] for at in kept) for row in words.figure_rows(figures)]
 
-    return environment.get_template("comparison.html.j2").render(
+    return render_page(
+        "comparison.html.j2",
         data=comparison,
         home=home,
         summary=words.summary(comparison),
@@ -62,7 +54,6 @@ def render_comparison(comparison: Comparison, *, home: str = "") -> str:
         total=words.part_rows(comparison)[-1:],
         drivers=words.driver_rows(comparison),
         terms=[(term_lines(side.slo), words.verdict(side)) for side in (comparison.a, comparison.b)],
-        css=(files("hisearch.report") / "templates" / "report.css").read_text(encoding="utf-8"),
     )
 
 

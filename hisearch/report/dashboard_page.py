@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
-from typing import Any, Protocol
+from typing import Protocol
 
 from hisearch.report.comparison_words import name_of, show
+from hisearch.report.templating import render_page
 
 #: Metrics of the runs' recommendations, in rows.
 METRICS = (
@@ -61,7 +61,7 @@ def render_index(runs: Sequence[RunRow]) -> str:
         for metric in METRICS
         if any(metric in run.metrics for run in runs)
     ]
-    return _render(
+    return render_page(
         "dashboard.html.j2",
         runs=runs,
         rows=rows,
@@ -73,18 +73,4 @@ def render_index(runs: Sequence[RunRow]) -> str:
 
 def render_refusal(message: str) -> str:
     """A page that says why there is no other."""
-    return _render("refusal.html.j2", message=message)
-
-
-def _render(template: str, **facts: Any) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hisearch.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    css = (files("hisearch.report") / "templates" / "report.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(css=css, **facts)
+    return render_page("refusal.html.j2", message=message)

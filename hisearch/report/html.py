@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from hisearch.report.describe import STAGES, UNUSED, settings
 from hisearch.report.drawing import Drawing
 from hisearch.report.points import ParallelData, ParetoData, parallel_data, pareto_data, progress_data
 from hisearch.report.quantities import quantity
+from hisearch.report.templating import asset, render_page
 from hisearch.report.theme import template
 from hisearch.specs.wording import counted, listed
 
@@ -42,18 +42,10 @@ def write_report(data: ReportInput, path: Path) -> None:
 
 def render(data: ReportInput) -> str:
     """The report's HTML."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hisearch.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     drawings, plots = _drawings(data)
-    plotly_js, page_js = _plotly_js(), _asset("report.js")
-    return environment.get_template("report.html.j2").render(
+    plotly_js, page_js = _plotly_js(), asset("report.js")
+    return render_page(
+        "report.html.j2",
         data=data,
         verdict=page.verdict(data),
         cautions=page.cautions(data),
@@ -72,15 +64,10 @@ def render(data: ReportInput) -> str:
         drawings=drawings,
         plots=plots,
         templates={scheme: template(scheme) for scheme in ("light", "dark")},
-        css=_asset("report.css"),
         plotly_js=plotly_js,
         page_js=page_js,
         script_hashes=[_csp_hash(plotly_js), _csp_hash(page_js)],
     )
-
-
-def _asset(name: str) -> str:
-    return (files("hisearch.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _plotly_js() -> str:

@@ -69,8 +69,7 @@ class StudyDatabase:
         self._objectives = problem.objectives
         self._distributions = _distributions(problem)
         self._studies: dict[str, optuna.Study] = {}
-        self._rows: dict[str, int] = {}
-        self._written = 0
+        self._written: dict[str, int] = {}
         self._writer = ThreadPoolExecutor(1, "study database")
         self._pending: Future[None] | None = None
         self._began_s = -math.inf
@@ -83,15 +82,15 @@ class StudyDatabase:
         Raises:
             StorageError: the database cannot be written.
         """
-        by_study: dict[str, list[optuna.trial.FrozenTrial]] = {self._name: []}
-        for trial in trials[self._written :]:
-            by_study.setdefault(self._study_name(trial), []).append(self._frozen(trial))
+        by_study: dict[str, list[Trial]] = {self._name: []}
+        for trial in trials:
+            by_study.setdefault(self._study_name(trial), []).append(trial)
         with quiet_optuna(), self._errors_told():
-            for name, rows in by_study.items():
-                first = self._rows.get(name, 0)
+            for name, own in by_study.items():
+                first = self._written.get(name, 0)
+                rows = [self._frozen(trial) for trial in own[first:]]
                 add_finished(self._storage, self._study(name)._study_id, first, rows)
-                self._rows[name] = first + len(rows)
-        self._written = len(trials)
+                self._written[name] = len(own)
 
     def write_behind(self, trials: Sequence[Trial]) -> None:
         """As ``write``, while the caller goes on; what went wrong the time before is raised now.

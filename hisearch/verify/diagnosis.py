@@ -33,8 +33,7 @@ WORTHWHILE_SHARE = 0.2
 WORTHWHILE = 0.01
 #: What is left below this is explained: simulations of equal requests at other moments differ as much.
 EXPLAINED = 0.03
-#: So are step times among neighbours below this: counted with the very factors of the measured engine they differ by
-#: 1 to 3 %, as a step's end is known to a token alone.
+#: So are step times among neighbours below this: a step's end is known to a token alone.
 STEPS_EXPLAINED = 0.04
 #: Terms whose errors differ by less cannot be told apart.
 RIVAL = 0.01

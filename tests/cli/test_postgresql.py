@@ -4,8 +4,12 @@ import random
 import shutil
 from pathlib import Path
 
+import optuna
 import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.storages import RDBStorage
 
+from hisearch.search.bulk_trials import add_finished
 from tests.cli.conftest import Hisearch
 from tests.cli.test_killed import findings, kill_at_random
 from tests.postgresql import PASSWORD, Server, postgresql
@@ -113,3 +117,34 @@ def test_a_run_goes_on_wherever_its_folder_is_brought_and_nowhere_else(
     assert set(after) == set(before)  # the same studies, replaced
     (name,) = [name for name in after if name.startswith("small r ") and after[name] != before[name]]
     assert len(after[name]) == 6
+
+
+@pytest.mark.slow
+def test_trials_written_in_bulk_are_those_that_optuna_writes(server: Server) -> None:
+    storage = RDBStorage(server.url.replace("postgresql://", "postgresql+psycopg://"))
+    distributions: dict[str, BaseDistribution] = {
+        "replicas": IntDistribution(1, 64),
+        "router": CategoricalDistribution(("random", "cache_aware")),
+    }
+    trials = [
+        optuna.trial.create_trial(
+            values=[float(count), -1.0 / count],
+            params={"replicas": count, "router": ("random", "cache_aware")[count % 2]},
+            distributions=distributions,
+            user_attrs={"number": count, "metrics": {"usd_per_hour": 2.5 * count}},
+            constraints={"ttft_p99": 0.5 - count},
+        )
+        for count in range(1, 41)
+    ]
+    ours, theirs = (
+        optuna.create_study(storage=storage, study_name=f"bulk {name}", directions=["minimize", "maximize"])
+        for name in ("ours", "theirs")
+    )
+    theirs.add_trials(trials)
+    add_finished(storage, ours._study_id, 0, trials[:25])
+    add_finished(storage, ours._study_id, 25, trials[25:])
+    found, wanted = (
+        [(t.number, t.state, t.values, t.params, t.distributions, t.user_attrs, t.system_attrs) for t in study.trials]
+        for study in (ours, theirs)
+    )
+    assert found == wanted

@@ -19,7 +19,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.apart import conditions_of_side, sides_of
-from hisearch.validate.silicon.conditions import COMPILE_S, conditions_of
+from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.fit import VERSION_RUNS, EngineFit, fit_engines, version_groups, write_engines
 from hisearch.validate.silicon.pricing import (
     EngineTimes,
@@ -146,15 +146,6 @@ class TestConditions:
         }  # fmt: skip
         assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
-
-    def test_sglang_of_no_stated_version_was_not_warmed_up(self, tmp_path: Path) -> None:
-        cells = {
-            "backend": "sglang", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
-            "input_tokens": "1024", "output_tokens": "1024", "concurrency": "64", "attention_dp": "1", "tp": "4",
-        }  # fmt: skip
-        cold = conditions_of(only_row(tmp_path, **cells, backend_version=""))
-        assert cold.compile_s > 0.0
-        assert conditions_of(only_row(tmp_path, **cells, backend_version="0.5.9")).compile_s == 0.0
 
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.
@@ -306,24 +297,6 @@ class TestPricing:
         assert held("1024", 64) == pytest.approx(0.9 * steps * (1 + others / 2) / (1 + others))
         assert held("8192", 8) == pytest.approx(0.9 * 60 * (1 + 60 * 32 / 8192 / 2) / (1 + 60 * 32 / 8192))
         assert held("1024", 64, attention_dp="1", moe_ep="1", tp="4", moe_tp="4") == 0.0
-
-    def test_what_a_cold_engine_compiles_is_waited_for_by_a_burst_that_fills_a_step(self, tmp_path: Path) -> None:
-        cells = {
-            "backend": "sglang", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
-            "gemm_dtype": "nvfp4", "input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "4",
-            "moe_tp": "4",
-        }  # fmt: skip
-        pricer, times = Pricer(), HostTimes(step_s=1e-3)
-        added = {}
-        for concurrency in ("4", "32"):
-            cold, warm = (
-                pricer.with_times(only_row(tmp_path, **cells, backend_version=version, concurrency=concurrency), times)
-                for version in ("", "0.5.9")
-            )
-            assert cold.tpot_s == warm.tpot_s
-            added[concurrency] = cold.ttft_s - warm.ttft_s
-        assert added["4"] == 0.0
-        assert added["32"] == pytest.approx(COMPILE_S["fp4"] / 10)
 
     @pytest.mark.parametrize(
         ("cells", "reason"),

@@ -14,12 +14,12 @@ Source: github ai-dynamo/aiconfigurator, ``src/aiconfigurator/generator/rule_plu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hisearch.latency.speculation import Speculation
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
-from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
+from hisearch.validate.silicon.rows import SiliconRow
 
 #: (input, output) lengths of InferenceMAX.
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
@@ -35,9 +35,6 @@ DRAFTING = "1.2.0rc6.post3"
 #: Share of drafted tokens that are accepted where all before them were, one for all models and engines. The rows do not
 #: say it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted and no test.
 ACCEPTED = 0.6
-#: Seconds for which SGLang of the campaign's first months, whose scripts warmed nothing up, stood still when prompts
-#: first filled a step, by precision. No source states them: they are medians over those runs (``docs/accuracy.md``).
-COMPILE_S = {"fp4": 67.0, "fp8": 14.0}
 #: Steps for which TensorRT-LLM's attention groups wait for each other's prompts where nothing is set
 #: (``AttentionDpConfig.timeout_iters``).
 BALANCE_STEPS = 50
@@ -54,7 +51,6 @@ class Conditions:
     poll_steps: decode steps between two looks at the network (SGLang ``--scheduler-recv-interval``).
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
-    compile_s: what an engine that was not warmed up compiles when prompts first fill a step; 0: nothing, or warmed up.
     kv_dtype: format of the KV cache.
     """
 
@@ -67,7 +63,6 @@ class Conditions:
     poll_steps: int = 1
     gather_steps: int = 0
     draft_tokens: int = 0
-    compile_s: float = 0.0
 
     @property
     def speculation(self) -> Speculation:
@@ -142,9 +137,7 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     """DeepSeek and Qwen3.5: prompts are polled for every 10 decode steps, every 30 from 16 requests in flight on.
 
     Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``).
-    Rows that state no version are of months in which the client's script sent no request ahead of the clock.
     """
-    cold_s = COMPILE_S.get(row.precision, 0.0) if row.version == UNKNOWN_VERSION else 0.0
     drafts = 3 if _drafts_on_four(row) else 0
     fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
     poll = 30 if row.concurrency >= 16 else 10
@@ -155,7 +148,7 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         poll = 10
     else:
         engine = _engine(row, chunk_tokens=32768, most_running=256, memory_fraction=0.82, max_prefill_tokens=32768)
-    return replace(_burst(engine, "fp8", poll_steps=poll, draft_tokens=drafts), compile_s=cold_s)
+    return _burst(engine, "fp8", poll_steps=poll, draft_tokens=drafts)
 
 
 def _drafts_on_four(row: SiliconRow) -> bool:

@@ -4,9 +4,8 @@ A run over several attention groups (data-parallel attention) is simulated as on
 requests: the groups step together, and the step costs count the tokens that the others bring to the shared FFNs.
 
 What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is not
-looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, what an engine that was not
-warmed up compiles while the first prompts wait (``Conditions.compile_s``), and the front end (HTTP, tokenisation, the
-way to the scheduler), which the profile states by engine and version.
+looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, and the front end
+(HTTP, tokenisation, the way to the scheduler), which the profile states by engine and version.
 """
 
 from __future__ import annotations
@@ -344,7 +343,7 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
     sent_s = float(np.where(trace.previous < 0, trace.arrival_s, trace.think_s)[counted].mean())
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
-    held_s = held_steps(conditions, row, loop.slots) * tpot_s + _compile_wait_s(conditions, loop)
+    held_s = held_steps(conditions, row, loop.slots) * tpot_s
     return Price(float(table.ttft_s[counted].mean()) + sent_s + held_s, tpot_s)
 
 
@@ -368,13 +367,6 @@ def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
     others = gather * rate
     steps = polled + gather * (1.0 + others / 2.0) / (1.0 + others)
     return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
-
-
-def _compile_wait_s(conditions: Conditions, loop: Loop) -> float:
-    """Mean wait for what the engine compiles when prompts first fill a step: the first request of every slot has it."""
-    trace = closed_loop(loop).arrays
-    burst_tokens = int(trace.input_tokens[trace.previous < 0].sum())
-    return conditions.compile_s / loop.requests_per_slot if burst_tokens > conditions.engine.chunk_tokens else 0.0
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:
