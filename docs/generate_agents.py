@@ -135,7 +135,6 @@ CROWDED: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("by slot, copies at 32 GB/s", "by_slot", {}, {"link": 32e9}),
     ("by slot, copies at 12 GB/s", "by_slot", {}, {"link": 12e9}),
     ("by slot, answers half as long, copies at 32 GB/s", "by_slot", SHORT, {"link": 32e9}),
-    ("by slot, as many slots as calls in a frame", "by_slot", {}, {"slots": 200}),
 )
 
 
