@@ -26,7 +26,7 @@ from hisearch.search.problem import Problem
 from hisearch.search.tier_choices import Decision, NotOffered, TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import CacheSpace
+from hisearch.specs.search_space import CacheSpace
 from hisearch.specs.tiers import MovementSpec
 
 if TYPE_CHECKING:

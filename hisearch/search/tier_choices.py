@@ -17,7 +17,7 @@ from hisearch.specs.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, AgentP
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EvictionName, PoolSpec
 from hisearch.specs.hardware import ScopeName
-from hisearch.specs.study import AgentMemorySpace, CacheSpace, TierSpace
+from hisearch.specs.search_space import AgentMemorySpace, CacheSpace, TierSpace
 from hisearch.specs.tiers import (
     MOST_TIERS,
     MOVERS,

@@ -13,7 +13,7 @@ from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
 from hisearch.specs.agent_memory import AdaptersSpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.study import CacheSpace, SearchSpaceSpec
+from hisearch.specs.search_space import CacheSpace, SearchSpaceSpec
 from hisearch.specs.tiers import TierSpec
 
 CATALOGUE = Catalogue()
