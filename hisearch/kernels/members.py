@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from hisearch.kernels import buckets, flow, heaps, losses, pools, tournament
+from hisearch.kernels import belief, buckets, flow, heaps, losses, pools, tournament
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -51,6 +51,7 @@ def _step_back(fleet, m, state):
     place = m - fleet.routes[member.route].first
     for row in range(flow.ROWS * member.route, flow.ROWS * (member.route + 1)):
         tournament.put(fleet.keys[row], fleet.winners[row], place, np.inf)
+    belief.forget(fleet, fleet.routes[member.route], m)
     _list_ups(fleet, member.route)
 
 
