@@ -26,7 +26,7 @@ _ADMISSIONS = {
     "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
     "slo_shedding": fl.SLO_SHEDDING,
 }  # fmt: skip
-_KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES}
+_KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES, "host_lost": fl.HOST_DIES}
 _METRICS = {"requests_in_flight": fl.BY_REQUESTS, "wait_s": fl.BY_WAIT}
 #: Points of each member on the ring of consistent hashing.
 RING_POINTS = 64
