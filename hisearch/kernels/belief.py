@@ -56,6 +56,19 @@ def believe(fleet, route, m, r, now):
 
 
 @kernel
+def forget(fleet, route, m):
+    """Nothing is believed of member ``m`` any more, which takes no more requests."""
+    if route.words == 0:
+        return
+    place = m - route.first
+    word = route.word + place // 64
+    bit = np.uint64(1) << np.uint64(place % 64)
+    for s in range(fleet.belief.shape[0]):
+        fleet.belief[s, word] &= ~bit
+    fleet.members[m].belief_tokens = 0
+
+
+@kernel
 def _trim(fleet, route, m):
     """Forget what member ``m`` was asked for least recently, ends of paths first, until the rest is small enough."""
     trace = fleet.trace
