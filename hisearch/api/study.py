@@ -24,6 +24,7 @@ from hisearch.api.machinery import make_backend, open_database
 from hisearch.api.provenance import hisearch_version, provenance
 from hisearch.api.run_folder import (
     JOURNAL,
+    PROVENANCE,
     check_resumable,
     default_run_dir,
     remove_parts,
@@ -276,6 +277,7 @@ class Study:
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
+            (folder / PROVENANCE).unlink(missing_ok=True)  # an earlier run's: this one has not ended
             ledger = Ledger(
                 simulation.evaluate,
                 problem.budget,
