@@ -12,7 +12,7 @@ from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.specs.resolved import ResolvedStudy
 
 

@@ -11,7 +11,7 @@ from hisearch.report.data import ReportInput, RunRecord
 from hisearch.search.pareto import hypervolume_progress
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
 
 
 def report_input(result: StudyResult) -> ReportInput:

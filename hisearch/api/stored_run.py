@@ -7,8 +7,9 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.api.result import StudyResult
 from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model
-from hisearch.api.study import Study, StudyResult, load_study
+from hisearch.api.study import Study, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:

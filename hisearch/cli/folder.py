@@ -10,7 +10,7 @@ import typer
 from hisearch.cli import options
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.report.data import ReportInput
     from hisearch.search.trial import Trial
 
@@ -22,11 +22,11 @@ def report(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a run's report.html: of one that has ended again, of one that goes on or was killed so far.
+    """Write a run's report.html again, or so far.
 
-    A run that goes on is only read, and is not disturbed: its report is marked as `so far`, and lacks what only the
-    end knows. Where a run that has ended has no closeup.json, as after an interrupt, the recommended deployment is
-    looked at first.
+    Of a run that goes on or was killed the report is marked as `so far`, and lacks what only the end knows; such a run
+    is only read, and goes on undisturbed. Where a run that has ended has no closeup.json, as after an interrupt, the
+    recommended deployment is looked at first.
     """
     from hisearch.api.run_folder import replace_with
     from hisearch.api.so_far import has_ended, input_so_far

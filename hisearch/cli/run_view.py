@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
-from hisearch.api.study import StudyResult
+from hisearch.api.result import StudyResult
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings

@@ -26,6 +26,10 @@ class JournalError(ValueError):
     """A journal that is not one, is damaged before its last line, or belongs to other inputs."""
 
 
+class OtherInputsError(JournalError):
+    """A journal that was made with other inputs."""
+
+
 class Journal:
     """Finished simulations by key, on disk. Use it as a context manager."""
 
@@ -185,7 +189,6 @@ def _header(path: Path, line: bytes) -> str:
 
 def _check_inputs(path: Path, line: bytes, inputs: str) -> None:
     if _header(path, line) != inputs:
-        raise JournalError(
-            f"{path}:1: the run was made for another model, workload, SLO, hardware, profile, seed or program version; "
-            "choose another folder"
+        raise OtherInputsError(
+            f"{path}:1: the run was made for another model, workload, SLO, hardware, profile, seed or program version"
         )
