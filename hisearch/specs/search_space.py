@@ -229,6 +229,12 @@ class AgentMemorySpace(Strict):
     adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
 
+    @model_validator(mode="after")
+    def _check(self) -> AgentMemorySpace:
+        if "by_slot" in self.policies and (self.adapters is None or self.objects or None in self.slots):
+            raise ValueError("policies: by_slot is about adapters alone, in slots")
+        return self
+
     @property
     def has_objects(self) -> bool:
         """Whether agents need anything beside KV."""
