@@ -15,6 +15,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
+from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
 from hisearch.kernels import sglang_gaps as gaps
@@ -326,6 +327,10 @@ def door(sim, errand, w, r, now):
         serve(sim, w, now)
     elif errand == doors.LET_GO:
         let_go(sim, w, r, now)
+    elif errand == doors.HALT:
+        servers.halt(sim, w)
+    elif errand == doors.LOSE_HOST:
+        stores.lose_host(sim, w)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
         if sim.config.hicache:

@@ -261,6 +261,7 @@ def allocate(
                 node_room=rooms[p],
                 log_room=log_room,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
+                places=pool.places,
             )
         )
         fleet.sims[p] = sims[p].address
