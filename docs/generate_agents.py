@@ -261,8 +261,7 @@ def _steps_s(result: Result, kind: int) -> float:
 def breakdown() -> str:
     """Where a run's time goes: 500 independent agents. What loads hold up are the steps that prefill."""
     rows = []
-    shown = (*((policy, 0.0) for policy in ("by_slot", *POLICIES)), *((policy, DRAM_GIB) for policy in HICACHE))
-    for policy, dram_gib in (*shown, ("distance", DRAM_GIB)):
+    for policy, dram_gib in (*((policy, 0.0) for policy in POLICIES), ("lru", DRAM_GIB), ("distance", DRAM_GIB)):
         result = run("independent", policy, 500, dram_gib=dram_gib, log=True)
         use = result.objects[0]
         prefill_s, decode_s = (_steps_s(result, kind) for kind in (la.PREFILL_STEP, la.DECODE_STEP))
