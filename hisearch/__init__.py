@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from hisearch.api.fleet_study import FleetResult as FleetResult
     from hisearch.api.fleet_study import FleetStudy as FleetStudy
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
+    from hisearch.api.result import StudyResult as StudyResult
     from hisearch.api.stored_run import load_run as load_run
     from hisearch.api.study import Study as Study
-    from hisearch.api.study import StudyResult as StudyResult
     from hisearch.api.study import load_study as load_study
     from hisearch.api.verify import Verification as Verification
     from hisearch.api.verify import verify_run as verify_run
@@ -43,7 +43,7 @@ _HOMES = {
     "FleetStudy": "hisearch.api.fleet_study",
     "SimulatedDeployment": "hisearch.api.deployment",
     "Study": "hisearch.api.study",
-    "StudyResult": "hisearch.api.study",
+    "StudyResult": "hisearch.api.result",
     "Verification": "hisearch.api.verify",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",

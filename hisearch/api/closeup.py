@@ -30,7 +30,7 @@ from hisearch.search.job import TRIAL_ERRORS
 from hisearch.search.trial import Trial
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.search.progress import Progress
     from hisearch.search.simulation import Simulation, World
     from hisearch.simulate.plan import WorkerPlan

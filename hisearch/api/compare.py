@@ -30,7 +30,7 @@ from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     from hisearch.api.by_model import ModelShare
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.score.evaluate import Score
     from hisearch.search.trial import Trial
     from hisearch.simulate.result import Result

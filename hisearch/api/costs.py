@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 from hisearch.api.replay import Replay
 from hisearch.hardware.prices import CostBreakdown, deployment_cost
 from hisearch.report.data import CostRow
-from hisearch.search.trial import Trial
+from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
+    from hisearch.specs.resolved import ResolvedStudy
 
 
 def pool_costs_of(result: StudyResult, trial: Trial) -> list[CostBreakdown]:
     """Dollars per hour of each pool of a trial's deployment."""
     spec = trial.deployment
-    return [cost_of(result, spec.model_copy(update={"pools": [pool]})) for pool in spec.pools]
+    return [cost_of(result.resolved, spec.model_copy(update={"pools": [pool]})) for pool in spec.pools]
 
 
-def cost_of(result: StudyResult, deployment: DeploymentSpec) -> CostBreakdown:
+def cost_of(resolved: ResolvedStudy, deployment: DeploymentSpec) -> CostBreakdown:
     """Dollars per hour of a deployment, at the study's prices."""
-    resolved = result.resolved
     return deployment_cost(
         deployment,
         {name: document.spec for name, document in resolved.accelerators.items()},
@@ -39,13 +39,15 @@ def replay_of(result: StudyResult, trial: Trial) -> Replay:
     return Replay(trial.deployment, fleet, pool_costs_of(result, trial), result.resolved.slo.spec)
 
 
-def cost_rows(result: StudyResult) -> tuple[CostRow, ...]:
+def cost_rows(
+    resolved: ResolvedStudy, recommendation: Recommendation | None, nearest_miss: Trial | None
+) -> tuple[CostRow, ...]:
     """The recommendation and its runner-ups, or the nearest miss."""
-    if result.recommendation is not None:
-        trials = [result.recommendation.trial, *(trial for trial, _ in result.recommendation.runner_ups)]
+    if recommendation is not None:
+        trials = [recommendation.trial, *(trial for trial, _ in recommendation.runner_ups)]
     else:
-        trials = [result.nearest_miss] if result.nearest_miss is not None else []
-    return tuple(_row(trial, cost_of(result, trial.deployment)) for trial in trials)
+        trials = [nearest_miss] if nearest_miss is not None else []
+    return tuple(_row(trial, cost_of(resolved, trial.deployment)) for trial in trials)
 
 
 def _row(trial: Trial, cost: CostBreakdown) -> CostRow:

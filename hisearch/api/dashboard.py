@@ -5,7 +5,8 @@ optuna-dashboard works on a copy in memory, and everything but looking is refuse
 
 ==========================  ==========================================================================================
 ``/``                       the runs: how far they are, what they recommend, side by side
-``/runs/N/report.html``     the report of the N-th run, from 0
+``/runs/N/report.html``     the report of the N-th run, from 0; of one that goes on so far, loading itself anew
+``/runs/N/so-far.html``     the latter, as it is now
 ``/compare/N/M``            two runs that have ended, compared
 ``/dashboard``              optuna-dashboard; it answers ``/api``, ``/static`` and ``/csv`` as well
 ==========================  ==========================================================================================
@@ -21,10 +22,11 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from hisearch.api.run_folder import check_one_model
+from hisearch.api.run_folder import PROVENANCE, check_one_model
 from hisearch.api.run_state import RunState, run_state
 from hisearch.api.run_studies import RunStudies
-from hisearch.report.dashboard_page import METRICS, render_index, render_refusal
+from hisearch.api.so_far import has_ended, input_so_far
+from hisearch.report.dashboard_page import METRICS, REPORT_REFRESH_S, render_index, render_refusal
 
 #: First parts of addresses that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
@@ -86,10 +88,18 @@ class Dashboard:
         if not parts:
             return render_index(self.states())
         if len(parts) == 3 and parts[0] == "runs" and parts[2] == "report.html":
-            report = self._runs[self._number(parts[1])] / "report.html"
+            folder = self._runs[self._number(parts[1])]
+            if not has_ended(folder):
+                return self._report_so_far(folder, REPORT_REFRESH_S, "so-far.html")
+            report = folder / "report.html"
             if not report.is_file():
-                raise LookupError(f"{report.parent.name} has no report yet: it is written when the run ends.")
+                raise LookupError(f"{folder.name} has no report: make one with hisearch report {folder}.")
             return report.read_bytes()
+        if len(parts) == 3 and parts[0] == "runs" and parts[2] == "so-far.html":
+            folder = self._runs[self._number(parts[1])]
+            if has_ended(folder):
+                raise LookupError(f"{folder.name} has ended: its report is in the list of runs.")
+            return self._report_so_far(folder, 0, "report.html")
         if len(parts) == 3 and parts[0] == "compare":
             return self._comparison(self._number(parts[1]), self._number(parts[2]))
         raise LookupError("There is no such page.")
@@ -110,6 +120,13 @@ class Dashboard:
             state, trial=int(facts["number"]), description=str(facts["deployment"]), feasible=True, metrics=metrics
         )
 
+    def _report_so_far(self, folder: Path, refresh_s: int, other: str) -> str:
+        """The report of a run that goes on, drawn anew."""
+        from hisearch.report.html import render
+
+        with self._lock:  # one at a time: drawing takes a second of a core that the study could use
+            return render(input_so_far(folder, refresh_s=refresh_s, other=other))
+
     def _number(self, text: str) -> int:
         if not text.isdecimal() or int(text) >= len(self._runs):
             raise LookupError("There is no such run.")
@@ -120,7 +137,7 @@ class Dashboard:
         from hisearch.api.compare import compare_runs
         from hisearch.report.comparison_page import render_comparison
 
-        ends = [self._runs[number] / "provenance.json" for number in (a, b)]
+        ends = [self._runs[number] / PROVENANCE for number in (a, b)]
         for end in ends:
             if not end.is_file():
                 raise LookupError(f"{end.parent.name} has not ended: only runs that have can be compared.")

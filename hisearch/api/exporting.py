@@ -23,7 +23,7 @@ from hisearch.traces.replay import replay_of as replay_of_trace
 from hisearch.traces.selection import head
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.search.trial import Trial
 
 #: Accelerator slots of a host, where neither the pool nor its accelerator names one.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
 
 
 @dataclass(frozen=True)

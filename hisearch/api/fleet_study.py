@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hisearch.api.fleet_whole import Whole
-    from hisearch.api.study import Study, StudyResult
+    from hisearch.api.result import StudyResult
+    from hisearch.api.study import Study
     from hisearch.search.interrupts import Interrupts
     from hisearch.search.progress import Progress
     from hisearch.simulate.engine import Variant

@@ -22,7 +22,7 @@ from hisearch.traces.merging import side_by_side
 
 if TYPE_CHECKING:
     from hisearch.api.fleet_study import FleetResult
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.search.trial import Trial
 
 

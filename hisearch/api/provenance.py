@@ -110,22 +110,25 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
 def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
     """The latency profile, with how it is known and how far it errs.
 
-    An automatic one stands for another: that of ``chosen``'s accelerators and engines that errs most. It speaks for
-    itself where nothing is chosen, or none of them has a profile of its own.
+    An automatic one stands for another: that of ``chosen``'s accelerators and engines that errs most, or of all the
+    space's where nothing is chosen. It speaks for itself where one of them has no profile of its own.
     """
     from hisearch.latency.estimators.auto import AutoEstimator
     from hisearch.latency.sheets import of_catalogue
     from hisearch.report.data import ProfileNote
 
     name, profile = resolved.profile.name, resolved.profile.spec
-    if profile.estimator == "auto" and chosen is not None:
+    if profile.estimator == "auto":
         auto = AutoEstimator(name, profile)
-        own = [
-            auto.chosen(resolved.accelerators[pool.accelerator].spec, pool.engine.name)
-            for pool in chosen.deployment.pools
-        ]
+        if chosen is not None:
+            used = {(pool.accelerator, pool.engine.name) for pool in chosen.deployment.pools}
+        else:
+            execution = resolved.space.spec.execution
+            used = {(one, engine) for one in execution.accelerators for engine in execution.engines}
+        own = {auto.chosen(resolved.accelerators[one].spec, engine) for one, engine in sorted(used)}
         specs = {of: of_catalogue("LatencyProfile", of) for of in own if of is not None}
         if specs and None not in own:
-            name, profile = max(specs.items(), key=lambda item: item[1].relative_error)
-            name = f"{name} ({resolved.profile.name})"
+            name, profile = max(specs.items(), key=lambda item: (item[1].relative_error, item[0]))
+            of_several = "" if chosen is not None or len(specs) == 1 else f"; errs most of the space's {len(specs)}"
+            name = f"{name} ({resolved.profile.name}{of_several})"
     return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source)

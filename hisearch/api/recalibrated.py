@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hisearch.verify.prediction import Correction
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.search.trial import Trial
     from hisearch.specs.deployment import PoolSpec
     from hisearch.specs.document import Document

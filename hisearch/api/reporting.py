@@ -11,7 +11,7 @@ from hisearch.report.data import ReportInput, RunRecord
 from hisearch.search.pareto import hypervolume_progress
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
 
 
 def report_input(result: StudyResult) -> ReportInput:
@@ -39,7 +39,7 @@ def report_input(result: StudyResult) -> ReportInput:
         cut_short=result.caution,
         capacity=result.closeup.loads if result.closeup is not None else (),
         progress=hypervolume_progress(result.trials, study.objectives),
-        costs=cost_rows(result),
+        costs=cost_rows(result.resolved, result.recommendation, result.nearest_miss),
         closeup=result.closeup,
         confidence=read_confidence(result.run_dir / CONFIDENCE),
         provenance=_record(result),

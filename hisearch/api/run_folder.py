@@ -3,7 +3,8 @@
 ==================  ==========================================================================================
 ``study.yaml``      the study with everything it names
 ``provenance.json`` versions, seeds, digests of inputs, cores, wall time, budget used
-``journal.jsonl``   every finished simulation, appended as it ended; what a killed run resumes from
+``journal.jsonl``   every finished simulation, appended as it ended; what a killed run resumes from, and what the report
+                    of a run that goes on is drawn from
 ``study.db``        Optuna studies for optuna-dashboard; not where they are written to a PostgreSQL database, then
 ``storage.json``    that database's address, without a password, and the run's name in it
 ``trials.parquet``  every simulation, in order
@@ -32,9 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
 
 JOURNAL = "journal.jsonl"
+PROVENANCE = "provenance.json"
 DATABASE = "study.db"
 CLOSEUP = "closeup.json"
 #: Of a run of several models: where the folder of each one's run is.
@@ -99,7 +101,7 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
     trials, front = trials_frame(outcome.trials), trials_frame(outcome.front)
     candidates = candidates_frame(outcome.execution)
     write_text(folder / "study.yaml", result.resolved.to_yaml())
-    write_text(folder / "provenance.json", json.dumps(result.provenance, indent=2) + "\n")
+    write_text(folder / PROVENANCE, json.dumps(result.provenance, indent=2) + "\n")
     replace_with(folder / "trials.parquet", lambda path: trials.to_parquet(path, index=False))
     replace_with(folder / "candidates.csv", lambda path: candidates.to_csv(path, index=False))
     replace_with(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hisearch.api.run_folder import CLOSEUP, JOURNAL
+from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE
+from hisearch.api.so_far import has_ended
 from hisearch.report.dashboard_page import METRICS
 from hisearch.specs.source import read_source
 
@@ -19,7 +20,7 @@ class RunState:
     label: its folder's name. study: the study's. ended: its documents are written. simulations: finished so far;
     budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), of a run that
     goes on of the cheapest so far that meets the SLO; "" and empty where that is not known. stopped: what ended it
-    early, in the words of provenance.
+    early, in the words of provenance. has_report: there is one to look at, of a run that goes on so far.
     """
 
     label: str
@@ -45,10 +46,10 @@ def run_state(folder: Path) -> RunState:
     study = read_source(folder / "study.yaml").data
     budget = int(study["spec"]["budget"]["simulations"])
     name = str(study["metadata"]["name"])
-    provenance = folder / "provenance.json"
-    if not provenance.is_file():
-        return RunState(folder.name, name, False, _journalled(folder / JOURNAL), budget)
-    facts = json.loads(provenance.read_text(encoding="utf-8"))["budget"]
+    if not has_ended(folder):
+        begun = (folder / JOURNAL).is_file()
+        return RunState(folder.name, name, False, _journalled(folder / JOURNAL), budget, has_report=begun)
+    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["budget"]
     shown = _shown(folder)
     return RunState(
         folder.name, name, True, int(facts["simulations_used"]), budget, str(facts["stopped"]),

@@ -7,8 +7,9 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import CLOSEUP, JOURNAL, check_one_model
-from hisearch.api.study import Study, StudyResult, load_study
+from hisearch.api.result import StudyResult
+from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model
+from hisearch.api.study import Study, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ def load_run(run_dir: str | Path) -> StudyResult:
     """
     folder = Path(run_dir)
     check_one_model(folder)
-    for name in ("provenance.json", JOURNAL, "trials.parquet"):
+    for name in (PROVENANCE, JOURNAL, "trials.parquet"):
         if not (folder / name).is_file():
             raise FileNotFoundError(
                 f"{folder}: the run has not ended (no {name}); go on with: hisearch run --resume {folder}"
             )
-    facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
     study = load_study(folder / "study.yaml")
     return _rebuild(study, folder, facts)
 

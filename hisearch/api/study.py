@@ -12,22 +12,21 @@ Example::
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.machinery import make_backend, open_database
 from hisearch.api.provenance import hisearch_version, provenance
+from hisearch.api.result import StudyResult
 from hisearch.api.run_folder import (
     JOURNAL,
+    PROVENANCE,
     check_resumable,
     default_run_dir,
     remove_parts,
-    write_run_folder,
     write_text,
 )
 from hisearch.search.interrupts import Interrupts
@@ -35,24 +34,14 @@ from hisearch.specs.resolve import load_study as resolve_study
 from hisearch.specs.resolved import ResolvedStudy
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from hisearch.api.figures import Figures
-    from hisearch.report.closeup import Closeup
-    from hisearch.report.confidence import Confidence
-    from hisearch.report.data import ReportInput
     from hisearch.search.backends import Backend
     from hisearch.search.driver import SearchOutcome
-    from hisearch.search.failure import Failure
     from hisearch.search.problem import Problem
     from hisearch.search.progress import Progress
     from hisearch.search.simulation import Simulation, World
     from hisearch.search.society import Society
-    from hisearch.search.trial import Recommendation, Trial
     from hisearch.simulate.engine import Variant
     from hisearch.traces.compiled import CompiledTrace
-
-_ENGINES = ("sglang", "vllm", "trtllm")
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
@@ -90,9 +79,16 @@ class Study:
         """
         if self._given_trace is not None:
             return self._given_trace
+        from hisearch.traces.errors import TraceError
         from hisearch.traces.load import load_reference
 
-        return load_reference(self.resolved.study.workload, self.resolved.workload, self.resolved.study.seed)
+        resolved = self.resolved
+        try:
+            return load_reference(resolved.study.workload, resolved.workload, resolved.study.seed)
+        except TraceError as error:
+            if not isinstance(resolved.workload, Path):  # its document is named already
+                raise
+            raise error.named_by(resolved.document.problem("spec.workload.trace", "")) from error
 
     @property
     def variants(self) -> list[Variant]:
@@ -262,20 +258,26 @@ class Study:
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.conclude import conclude_study
+        from hisearch.api.earlier_run import what_differs
         from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
-        from hisearch.search.journal import Journal
+        from hisearch.search.journal import Journal, JournalError, OtherInputsError
         from hisearch.search.ledger import Ledger
         from hisearch.search.simulation import SIMULATIONS_OF_CAPACITY
         from hisearch.search.standing import Standing
         from hisearch.specs.study import AT_OTHER_LOADS
 
         problem = self.problem(simulation)
-        with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
+        try:
+            opened = Journal(folder / JOURNAL, inputs, resume=resume)
+        except OtherInputsError as error:
+            raise JournalError(f"{error}: {what_differs(folder, self.resolved)}; choose another folder") from error
+        with opened as journal:
             remove_parts(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
+            (folder / PROVENANCE).unlink(missing_ok=True)  # an earlier run's: this one has not ended
             ledger = Ledger(
                 simulation.evaluate,
                 problem.budget,
@@ -309,159 +311,3 @@ class Study:
             "skipped_rows": trace.skipped_rows,
             "warnings": list(trace.warnings),
         }
-
-
-@dataclass(frozen=True)
-class StudyResult:
-    """What a study came to.
-
-    provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written. closeup: the highlighted
-    deployment looked at closely; None where it was not.
-    """
-
-    resolved: ResolvedStudy
-    outcome: SearchOutcome
-    simulation: Simulation
-    provenance: dict[str, Any]
-    run_dir: Path
-    closeup: Closeup | None = None
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """Every simulation, slices and other loads included, in order."""
-        return self.outcome.trials
-
-    @property
-    def front(self) -> tuple[Trial, ...]:
-        """The Pareto front of feasible deployments on the whole trace (of all, if none is feasible)."""
-        return self.outcome.front
-
-    @property
-    def recommendation(self) -> Recommendation | None:
-        """The deployment to buy; None where nothing meets the SLO."""
-        return self.outcome.recommendation
-
-    def recommend(self) -> Recommendation | None:
-        """Same as ``recommendation``."""
-        return self.outcome.recommendation
-
-    @property
-    def nearest_miss(self) -> Trial | None:
-        """Where nothing meets the SLO, the deployment whose worst miss is smallest."""
-        return self.outcome.nearest_miss
-
-    @property
-    def stopped(self) -> str:
-        """What ended the search before it had simulated all that it wanted to, "" where nothing did.
-
-        It is "simulations", "seconds", "usd" or "interrupted". ``outcome.ending`` says what was left out.
-        """
-        return self.outcome.stopped
-
-    @cached_property
-    def confidence(self) -> Confidence | None:
-        """How sure the recommendation is, and what would change it; None where that was not looked into.
-
-        Raises:
-            ValueError: the run folder's ``confidence.json`` is not one.
-        """
-        from hisearch.report.confidence import CONFIDENCE, read_confidence
-
-        return read_confidence(self.run_dir / CONFIDENCE)
-
-    @property
-    def unsure(self) -> bool:
-        """True where a probability was asked for that nothing has which was looked at."""
-        return self.confidence is not None and self.confidence.satisfied is False
-
-    @cached_property
-    def failure(self) -> Failure | None:
-        """Why nothing is recommended; None where something is."""
-        from hisearch.search.failure import explain
-
-        return explain(self.trials, self.outcome.execution.hopeless) if self.recommendation is None else None
-
-    @property
-    def caution(self) -> str:
-        """What to know of a search that was cut short, as sentences; "" of one that was not."""
-        hopeless = bool(self.outcome.execution.hopeless)
-        return self.outcome.ending.caution(self.recommendation is not None, hopeless)
-
-    @property
-    def figure(self) -> Figures:
-        """The report's figures, as plotly figures."""
-        from hisearch.api.figures import Figures
-
-        return Figures(self)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row per trial, as in ``trials.parquet``."""
-        from hisearch.search.tables import trials_frame
-
-        return trials_frame(self.trials)
-
-    def write(self, run_dir: str | Path) -> None:
-        """Write the run folder's documents (not the journal and the database, which belong to the run)."""
-        write_run_folder(self, Path(run_dir))
-
-    def export(self, target: str | Path) -> list[Path]:
-        """Write launch scripts.
-
-        Args:
-            target: an engine (``sglang``, ``vllm``, ``trtllm``): the best feasible deployment on it, into
-            ``recommended-<engine>`` of the run folder; else a folder for the recommendation's scripts.
-
-        Raises:
-            ValueError: there is no feasible deployment (on that engine).
-            ExportError: the deployment cannot be expressed as launch commands.
-        """
-        from hisearch.search.recommend import recommend
-
-        if str(target) not in _ENGINES:
-            if self.recommendation is None:
-                raise ValueError("nothing to export: no deployment meets the SLO")
-            return self.export_trial(self.recommendation.trial, Path(target))
-        on_it = [trial for trial in self.trials if trial.deployment.pool.engine.name == target]
-        found = recommend(on_it, self.resolved.study.objectives)
-        if found is None:
-            raise ValueError(f"nothing to export: no deployment on {target} meets the SLO")
-        return self.export_trial(found.trial, self.run_dir / f"recommended-{target}")
-
-    def export_trial(self, trial: Trial, folder: Path) -> list[Path]:
-        """Write the launch scripts of any trial's deployment into ``folder``.
-
-        Raises:
-            ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where
-                these belong.
-        """
-        from hisearch.api.exporting import export_trial
-
-        return export_trial(self, trial, folder)
-
-    @property
-    def highlighted(self) -> Trial | None:
-        """The recommended trial, or the nearest miss where there is none."""
-        return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
-
-    def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
-        """The result with what its report shows of the highlighted deployment, which is simulated for it.
-
-        Args:
-            workers: threads; all cores where absent.
-            progress: who is told of each simulation; nobody where absent.
-        """
-        from hisearch.api.closeup import close_up_of
-        from hisearch.search.progress import SilentProgress
-
-        closeup = close_up_of(self, workers or os.cpu_count() or 1, progress or SilentProgress())
-        return replace(self, closeup=closeup)
-
-    def report_input(self) -> ReportInput:
-        """What the report is drawn from.
-
-        Raises:
-            ValueError: the run folder's ``confidence.json`` is not one.
-        """
-        from hisearch.api.reporting import report_input
-
-        return report_input(self)

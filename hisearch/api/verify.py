@@ -16,7 +16,7 @@ from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import POOL, Correction, Predictor
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
     from hisearch.search.trial import Trial
     from hisearch.simulate.fleet import FleetPlan
 

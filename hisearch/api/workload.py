@@ -68,7 +68,7 @@ def load_trace(
         SpecError, TraceError: with file, line and key.
         ValueError: no such format, or a format or columns for what is not a trace file.
     """
-    from hisearch.traces.load import load_trace_file, load_workload
+    from hisearch.traces.load import load_document, load_trace_file
 
     check_format(format)
     workload = find_workload(ref, catalogue)
@@ -78,9 +78,7 @@ def load_trace(
     for name, given in (("format", format != "auto"), ("columns", bool(columns))):
         if given:
             raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
-    folder = workload.path.parent
-    loaded = load_workload(workload.spec, folder, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name)
-    return _only(loaded, models)
+    return _only(load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad), models)
 
 
 def _only(trace: CompiledTrace, models: Collection[str]) -> CompiledTrace:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 
 #: Benchmarks that take ``--trace``.
 _OWN_TRACES = ("mooncake-conversation", "weka-agents")
@@ -43,7 +44,7 @@ def bench(
         raise typer.BadParameter(f"goes with one of {', '.join(_OWN_TRACES)}", param_hint="--trace")
     chosen = names or benchmarks.default_names(trace)
     if not quiet and any(name in benchmarks.CASES or name in benchmarks.COMPARISONS for name in chosen):
-        output.note_compilation()
+        note_compilation()
     found = []
     for name in chosen:
         if not quiet:

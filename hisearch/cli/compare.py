@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 
 if TYPE_CHECKING:
     from hisearch.report.comparison import Comparison
@@ -68,7 +69,6 @@ def _runs(a: str, b: str, given: Mapping[str, object]) -> Comparison:
 
 def _deployments(a: str, b: str, given: Mapping[str, object], quiet: bool) -> Comparison:
     from hisearch.api.compare import compare_deployments
-    from hisearch.cli import output
     from hisearch.specs.resolve import load_deployment
 
     for ref, other in ((a, b), (b, a)):
@@ -81,7 +81,7 @@ def _deployments(a: str, b: str, given: Mapping[str, object], quiet: bool) -> Co
     if given["--trace"] is None:
         raise typer.BadParameter("deployments need a workload to be compared on: --trace")
     if not quiet:
-        output.note_compilation((pool.engine.name, pool.mover if pool.tiers else None) for pool in pools)
+        note_compilation((pool.engine.name, pool.mover if pool.tiers else None) for pool in pools)
     options_of = {name.removeprefix("--"): value for name, value in given.items() if value is not None}
     return compare_deployments(a, b, **options_of)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from hisearch.report.conclusions import conclusions
 from hisearch.report.confidence import CONFIDENCE
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
 
 
 def show(result: StudyResult) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from hisearch.cli.compilation import end_notes
+
 #: Exit codes.
 ERROR, USAGE, DISAGREES, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 98, 99, 130
 
@@ -27,6 +29,7 @@ class ReportingGroup(TyperGroup):
             try:
                 return super().invoke(ctx)
             finally:
+                end_notes()
                 sys.stdout.flush()
         except KeyboardInterrupt:
             print("hisearch: interrupted", file=sys.stderr)

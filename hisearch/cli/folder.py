@@ -10,32 +10,55 @@ import typer
 from hisearch.cli import options
 
 if TYPE_CHECKING:
-    from hisearch.api.study import StudyResult
+    from hisearch.api.result import StudyResult
+    from hisearch.report.data import ReportInput
     from hisearch.search.trial import Trial
 
 
-def report(run_dir: options.RunDir, as_json: options.Json = False) -> None:
-    """Write a run folder's report.html again.
+def report(
+    run_dir: options.RunDir,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; RUN_DIR/report.html where absent.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a run's report.html again, or so far.
 
-    Where the folder has no closeup.json, as of an interrupted run, the recommended deployment is looked at first.
+    Of a run that goes on or was killed the report is marked as `so far`, and lacks what only the end knows; such a run
+    is only read, and goes on undisturbed. Where a run that has ended has no closeup.json, as after an interrupt, the
+    recommended deployment is looked at first.
     """
-    from hisearch.api.run_folder import CLOSEUP, replace_with, write_text
-    from hisearch.api.stored_run import load_run
+    from hisearch.api.run_folder import replace_with
+    from hisearch.api.so_far import has_ended, input_so_far
     from hisearch.cli import output
     from hisearch.report.html import write_report
+
+    ended = has_ended(run_dir)
+    data = _of_the_end(run_dir) if ended else input_so_far(run_dir)
+    target = out or run_dir / "report.html"
+    replace_with(target, lambda path: write_report(data, path))
+    at = data.so_far
+    if as_json:
+        so_far = None if at is None else {"simulations": at.simulations, "budget": at.budget, "stage": at.stage}
+        output.print_json({"path": target, "so_far": so_far})
+        return
+    output.say(str(target))
+    if at is not None:
+        how_far = f"{at.simulations:,} of at most {at.budget:,} simulations, {at.stage}"
+        output.note(f"the run has not ended: so far, {how_far}. If it was killed, go on with: {at.resume}")
+
+
+def _of_the_end(run_dir: Path) -> ReportInput:
+    """What the report of a run that has ended is drawn from; its closeup is made where it lacks one."""
+    from hisearch.api.run_folder import CLOSEUP, write_text
+    from hisearch.api.stored_run import load_run
 
     result = load_run(run_dir)
     if result.closeup is None:
         result = result.with_closeup()
         if result.closeup is not None:
             write_text(run_dir / CLOSEUP, result.closeup.to_json())
-    data = result.report_input()
-    target = run_dir / "report.html"
-    replace_with(target, lambda path: write_report(data, path))
-    if as_json:
-        output.print_json({"path": target})
-    else:
-        output.say(str(target))
+    return result.report_input()
 
 
 def export(

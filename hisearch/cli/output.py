@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hisearch.simulate.engine import Variant
-
 #: Columns of tables that go into a file or a pipe.
 PIPE_WIDTH = 120
 
@@ -98,11 +96,3 @@ def warn(lines: Iterable[str]) -> None:
     """Warnings on standard error, each once."""
     for line in dict.fromkeys(lines):
         note(f"warning: {line}")
-
-
-def note_compilation(variants: Iterable[Variant] = ()) -> None:
-    """Say so where the event loop, or what simulates these engines, is about to be compiled."""
-    from hisearch.simulate.engine import is_prepared
-
-    if not is_prepared(variants):
-        note("compiling kernels, about half a minute, once")

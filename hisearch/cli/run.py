@@ -15,6 +15,7 @@ import typer
 
 from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 
 #: Kinds of what can be run.
@@ -22,7 +23,8 @@ _RUN = ("Study", "FleetStudy", "SLO")
 _RUN_IN_WORDS = "Study, FleetStudy or SLO"
 
 if TYPE_CHECKING:
-    from hisearch.api.study import Study, StudyResult
+    from hisearch.api.result import StudyResult
+    from hisearch.api.study import Study
     from hisearch.search.interrupts import Interrupts
     from hisearch.search.progress import Progress
     from hisearch.specs.resolved import ResolvedStudy
@@ -185,13 +187,12 @@ def _search(
         ValueError: workers or database were lost; says how to go on.
     """
     from hisearch.api.run_folder import default_run_dir
-    from hisearch.cli import output
     from hisearch.search.backends import BackendError
     from hisearch.search.storage import StorageError
 
     run_dir = resume or out or default_run_dir(question.name)
     if not quiet:
-        output.note_compilation(question.variants)
+        note_compilation(question.variants)
     try:
         with progress_of(quiet) as progress:
             return question.run(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from hisearch.cli import output
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 from hisearch.cli.run import Place, how_to_resume, progress_of
 from hisearch.cli.terms import TERM_COLUMNS, term_rows
@@ -40,7 +41,7 @@ def run_fleet(
         try:
             question = load_fleet_study(ref, settings)
             if not quiet:
-                output.note_compilation(question.variants)
+                note_compilation(question.variants)
             with progress_of(quiet) as progress:
                 result = question.run(
                     place.workers,

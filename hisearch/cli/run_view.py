@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
-from hisearch.api.study import StudyResult
+from hisearch.api.result import StudyResult
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings
-from hisearch.report.page import FRONT_HEADING, caution, cautions, front_caption
+from hisearch.report.page import caution, cautions, front_caption, front_heading
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.deployments import describe, devices_in_words, hardware
 from hisearch.search.recommend import describe_miss
@@ -103,7 +103,7 @@ def _show_front(result: StudyResult) -> None:
     names = [quantity(name) for name in objectives]
     shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
     report = result.report_input()
-    output.heading(f"{FRONT_HEADING[result.recommendation is not None]}: {front_caption(report)}")
+    output.heading(f"{front_heading(report)}: {front_caption(report)}")
     chosen = result.recommendation.trial.number if result.recommendation is not None else -1
     rows = [
         (

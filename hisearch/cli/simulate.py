@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.simulate_files import Files
 
 
@@ -80,9 +81,7 @@ def simulate(
     mapping = parse_columns(columns or ())
     resolved = load_deployment(deployment, tuple(settings or ()))
     if not quiet:
-        output.note_compilation(
-            (pool.engine.name, pool.mover if pool.tiers else None) for pool in resolved.deployment.pools
-        )
+        note_compilation((pool.engine.name, pool.mover if pool.tiers else None) for pool in resolved.deployment.pools)
     simulated = simulate_deployment(
         resolved,
         load_trace(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import ERROR
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def scheduler(
     if step_s is not None and not 0 < step_s < float("inf"):
         raise typer.BadParameter(f"expected a positive number of seconds, not {step_s:g}", param_hint="--step-s")
     if not quiet:
-        output.note_compilation()
+        note_compilation()
     cases = list(validate_recordings(files, alone=alone, step_s=ALONE_STEP_S if step_s is None else step_s))
     ok = all(case.ok for case in cases)
     if as_json:
@@ -239,7 +240,7 @@ def silicon(
     from hisearch.validate.silicon.rows import read_rows
 
     if not quiet:
-        output.note_compilation()
+        note_compilation()
     selection, pricer, left_out = _selection(where or ()), Pricer(profile), {}
     if fit is not None:
         fitted = fit_engines(read_rows(file, selection)[1], pricer, (lambda _: None) if quiet else output.note)
@@ -299,7 +300,7 @@ def e2e(
     from hisearch.validate.e2e import validate_cases
 
     if not quiet:
-        output.note_compilation()
+        note_compilation()
     cases = list(validate_cases(folders, profile))
     if as_json:
         output.print_json({"cases": cases})

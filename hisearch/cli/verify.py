@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import DISAGREES
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def verify(
     from hisearch.cli import output
 
     if not quiet:
-        output.note_compilation()
+        note_compilation()
     found = verify_run(run_dir, measured, trial=trial)
     written = found.write_profile(profile) if profile is not None and found.profiles else []
     if as_json:

@@ -217,6 +217,7 @@ WORKER = np.dtype(
         ("longest_stale", "i8"),
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_open", "i4"),  # whether that event is only known to be no sooner than ``event_s``
+        ("coast_pages", "i8"),  # of those that it takes behind its first step, taken before its end (see ``outlook``)
         ("coast_s", "f8"),  # when the pass was that planned them
         ("coast_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),

@@ -30,7 +30,7 @@ def closeup_drawings(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
     """The figures that there are data for, in the page's order."""
     built = []
     look = data.closeup
-    who = "recommended deployment" if data.recommendation is not None else "nearest miss"
+    who = data.chosen_in_words
     if data.capacity:
         built.append((_loads(data.capacity, who), draw.figure_loads(data.capacity)))
     if look is not None and look.latencies:
@@ -145,7 +145,7 @@ def _ideal(ideal: IdealCache, who: str) -> Drawing:
 
 def _cost_names(data: ReportInput) -> list[str]:
     by_number = {trial.number: trial for trial in data.trials}
-    first = "Recommended" if data.recommendation is not None else "Nearest miss"
+    first = data.title_of_chosen
     return [
         f"{first if i == 0 else f'Trial {row.trial}'}: {hardware(by_number[row.trial].deployment)}"
         for i, row in enumerate(data.costs)

@@ -15,6 +15,8 @@ METRICS = (
 
 #: Seconds after which the page is loaded anew while a run is going on.
 REFRESH_S = 5
+#: The same of a report of such a run.
+REPORT_REFRESH_S = 30
 
 
 #: What ended a run, as provenance writes it, in words behind the number of its simulations.

@@ -1,4 +1,4 @@
-"""What a report is made from: a finished study, without the machinery that ran it."""
+"""What a report is made from: a study, without the machinery that ran it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.base import Evidence
 from hisearch.specs.slo import SloTerm
 
-__all__ = ["CostRow", "LoadPoint", "PriceNote", "ProfileNote", "ReportInput", "RunRecord"]
+__all__ = ["CostRow", "LoadPoint", "PriceNote", "ProfileNote", "ReportInput", "RunRecord", "SoFar"]
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,15 @@ class RunRecord:
     """Everything needed to judge and repeat a run.
 
     versions: component -> version. seeds: stream -> seed. inputs: file -> digest. settings: further lines of text.
+    wall_time_s, cpu_cores: None as long as the run goes on.
     """
 
     profile: ProfileNote
     versions: Mapping[str, str]
     seeds: Mapping[str, int]
     inputs: Mapping[str, str]
-    wall_time_s: float
-    cpu_cores: int
+    wall_time_s: float | None
+    cpu_cores: int | None
     prices: tuple[PriceNote, ...] = ()
     warnings: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +70,29 @@ class RunRecord:
     def assumed_prices(self) -> tuple[str, ...]:
         """Items whose price is an assumption."""
         return tuple(price.item for price in self.prices if price.evidence == "assumed")
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """How far a study is that has not ended.
+
+    simulations: finished. budget: most of them. stage: what it is at, in words. begun, latest: when the run began, or
+    was gone on with, and when its last simulation ended, as text; latest is "" before the first. age_s: seconds from
+    then until the report was made. resume: the command that goes on with a run that was killed. unknown: simulations
+    that are not shown, as the journal does not say of what. refresh_s: the page loads itself anew after so many
+    seconds; 0: it does not. other: address of the page that does (not), "" without one.
+    """
+
+    simulations: int
+    budget: int
+    stage: str
+    begun: str
+    latest: str
+    age_s: float
+    resume: str
+    unknown: int = 0
+    refresh_s: int = 0
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +109,8 @@ class ReportInput:
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: the highlighted deployment looked
-    at closely, if it was. confidence: how sure the recommendation is, if that was looked into.
+    at closely, if it was. confidence: how sure the recommendation is, if that was looked into. so_far: of a study that
+    has not ended; its recommendation is then the best so far.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -110,6 +135,7 @@ class ReportInput:
     costs: tuple[CostRow, ...] = ()
     closeup: Closeup | None = None
     confidence: Confidence | None = None
+    so_far: SoFar | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:
@@ -128,3 +154,17 @@ class ReportInput:
     def highlighted(self) -> Trial | None:
         """The recommended trial, or the nearest miss where there is none."""
         return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+
+    @property
+    def title_of_chosen(self) -> str:
+        """What the highlighted trial is, as a label."""
+        if self.recommendation is None:
+            return "Nearest miss"
+        return "Recommended" if self.so_far is None else "Cheapest so far"
+
+    @property
+    def chosen_in_words(self) -> str:
+        """The same within a sentence, without its article."""
+        if self.recommendation is None:
+            return "nearest miss"
+        return "recommended deployment" if self.so_far is None else "cheapest deployment so far"

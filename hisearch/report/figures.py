@@ -87,7 +87,7 @@ def figure_parallel(data: ReportInput) -> go.Figure:
 
 
 def figure_progress(data: ReportInput) -> go.Figure:
-    """Share of the final hypervolume over the simulations, with the stages' beginnings."""
+    """Share of the latest hypervolume over the simulations, with the stages' beginnings."""
     import plotly.graph_objects as go
 
     progress = progress_data(data)
@@ -114,7 +114,7 @@ def figure_progress(data: ReportInput) -> go.Figure:
         figure,
         margin={"l": 10, "r": 10, "t": top, "b": 10},
         xaxis={"title": {"text": "Simulation (number)"}},
-        yaxis={"title": {"text": "Hypervolume (% of the final front's)"}, "range": [0, 105]},
+        yaxis={"title": {"text": "Hypervolume (% of the latest)"}, "range": [0, 105]},
     )
 
 

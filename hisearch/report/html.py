@@ -58,7 +58,9 @@ def render(data: ReportInput) -> str:
         options=page.options(data),
         settings=page.chosen_settings(data),
         front=page.front_table(data),
-        front_heading=page.FRONT_HEADING[data.recommendation is not None],
+        front_heading=page.front_heading(data),
+        headings=page.headings(data),
+        progress_so_far=page.progress_so_far(data),
         front_caption=page.front_caption(data),
         assumed=data.provenance.assumed_prices,
         drawings=drawings,
@@ -208,13 +210,21 @@ def _progress(data: ReportInput) -> Drawing:
     return Drawing(
         "progress",
         "Progress of the search",
-        "Hypervolume measures how much the front found so far covers. A line that still climbs asks for a larger "
-        "budget; a flat one says that the latest simulations found nothing better, not that there is nothing: what was "
-        f"not tried is named above and under Provenance. Dotted lines: the first simulation of {listed(begun)}; later "
-        "rounds return to earlier stages.",
+        f"Hypervolume measures how much the front found so far covers. {_of_the_line(data)} Dotted lines: the first "
+        f"simulation of {listed(begun)}; later rounds return to earlier stages.",
         f"Hypervolume of the front after {counted(len(data.progress), 'simulation')} that enlarged it, as a share of "
-        "its final value.",
+        "its latest value.",
         "half",
+    )
+
+
+def _of_the_line(data: ReportInput) -> str:
+    """What a climbing line says, and a flat one."""
+    if data.so_far is not None:
+        return "100 % is the front as it is now; a line that climbs says that the search still finds better ones."
+    return (
+        "A line that still climbs asks for a larger budget; a flat one says that the latest simulations found nothing "
+        "better, not that there is nothing: what was not tried is named above and under Provenance."
     )
 
 
@@ -223,7 +233,7 @@ def _front_words(data: ReportInput) -> str:
     words = f"{front} on the front" if data.recommendation is not None else "none meets the SLO"
     if data.highlighted is None:
         return words
-    kind = "recommended" if data.recommendation is not None else "nearest miss"
+    kind = data.title_of_chosen.lower()
     values = ", ".join(
         f"{quantity(name).label} {quantity(name).show(data.highlighted.objective(name))}" for name in data.objectives
     )

@@ -79,7 +79,8 @@ class Counts(NamedTuple):
 def verdict(data: ReportInput) -> str:
     """The recommendation in one sentence, or that there is none."""
     if data.recommendation is not None:
-        return f"Deploy {sentence(data.recommendation.trial, data.model_id)}."
+        chosen = sentence(data.recommendation.trial, data.model_id)
+        return f"Deploy {chosen}." if data.so_far is None else f"Of what has been simulated so far: {chosen}."
     if data.nearest_miss is None:
         return data.failure
     return f"{data.failure} The nearest miss is {sentence(data.nearest_miss, data.model_id)}."
@@ -203,8 +204,52 @@ def _difference(name: str, trial: Trial, chosen: Trial) -> tuple[str, str, str]:
     return shown.label, shown.show(ours), text
 
 
-#: Heading of the front, by whether it meets the SLO.
-FRONT_HEADING = {True: "The front", False: "No front, as nothing meets the SLO"}
+class Headings(NamedTuple):
+    """Of the answer: in the list of contents, and above it."""
+
+    contents: str
+    answer: str
+
+
+def headings(data: ReportInput) -> Headings:
+    """What the answer is called: of a study that has not ended it is none yet."""
+    if data.recommendation is not None:
+        words = "Recommendation" if data.so_far is None else "Cheapest so far that meets the SLO"
+        return Headings("Recommendation" if data.so_far is None else "Cheapest so far", words)
+    if data.so_far is not None:
+        return Headings("Nearest miss" if data.highlighted else "Nothing yet", data.failure_heading)
+    return Headings("Nearest miss" if data.highlighted else "No answer", data.failure_heading)
+
+
+def progress_so_far(data: ReportInput) -> str:
+    """Of a study that has not ended: since when it runs, and when it was last seen to; "" of one that has ended."""
+    at = data.so_far
+    if at is None:
+        return ""
+    when = f"It began at {at.begun}; "
+    if at.latest:
+        when += f"its last simulation ended at {at.latest}, {_age(at.age_s)} before this page was made."
+    else:
+        when += "no simulation has ended."
+    if at.unknown:
+        when += f" {counted(at.unknown, 'simulation')} cannot be shown: an earlier version did not note of what."
+    return when
+
+
+def _age(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3 h``, ``5 days``."""
+    for unit, length in (("day", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            number = int(seconds // length)
+            return counted(number, unit) if unit == "day" else f"{number} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def front_heading(data: ReportInput) -> str:
+    """Heading of the front, by whether it meets the SLO."""
+    if data.recommendation is None:
+        return "No front, as nothing meets the SLO" + (" so far" if data.so_far is not None else "")
+    return "The front" if data.so_far is None else "The front so far"
 
 
 def front_caption(data: ReportInput) -> str:

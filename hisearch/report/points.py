@@ -120,8 +120,7 @@ def pareto_data(data: ReportInput) -> ParetoData:
     kept = _thin(faint, MAX_FAINT)
     axes = tuple(_axis(name, i, kept, bold, data) for i, name in enumerate(names))
     feasible = data.recommendation is not None
-    highlight = "Recommended" if feasible else "Nearest miss"
-    return ParetoData(axes, tuple(kept + bold), highlight, len(faint) - len(kept), feasible)
+    return ParetoData(axes, tuple(kept + bold), data.title_of_chosen, len(faint) - len(kept), feasible)
 
 
 def _defined_objectives(data: ReportInput) -> tuple[str, ...]:

@@ -40,6 +40,28 @@ class Job:
         deployment = self.deployment.model_dump(mode="json", exclude_defaults=True)
         return job_digest(deployment, self.slice_fraction, self.load, inputs)
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, without the names of parameters, which follow from the deployment."""
+        return {
+            "stage": self.stage,
+            "deployment": self.deployment.model_dump(mode="json", exclude_defaults=True),
+            "slice_fraction": self.slice_fraction,
+            "load": self.load,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Job:
+        """Inverse of ``to_json``, with the parameters in the deployment's own terms.
+
+        Raises:
+            KeyError, TypeError, ValueError: ``data`` is not what ``to_json`` returns.
+        """
+        from hisearch.search.deployments import parameters_of
+
+        deployment = DeploymentSpec.model_validate(data["deployment"])
+        fraction, load = float(data["slice_fraction"]), float(data["load"])
+        return cls(int(data["stage"]), deployment, parameters_of(deployment), fraction, load)
+
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -191,7 +191,7 @@ class Ledger:
                 index, key, _ = missing[place]
                 # A want of a machine's memory depends on what else ran there: it is no fact about the deployment.
                 if self._journal is not None and not evaluation.error.startswith(MemoryError.__name__):
-                    self._journal.record(key, evaluation)
+                    self._journal.record(key, evaluation, len(self.trials) + index, missing[place][2])
                 yield index, evaluation
 
     def _announce(self, job: Job, evaluation: Evaluation) -> None:

@@ -18,6 +18,7 @@ from hisearch.traces.compiled import CompiledTrace, TraceArrays
 #: (loading, order) of each policy.
 _POLICIES = {
     "lru": (al.AT_LAUNCH, al.BY_USE),
+    "by_slot": (al.AT_LAUNCH, al.BY_SLOT),
     "queued": (al.ON_CALL, al.BY_USE),
     "duration": (al.ON_CALL, al.BY_DURATION),
     "steps": (al.AHEAD, al.BY_STEPS),
@@ -30,7 +31,7 @@ _SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
 
 def evicts_by_due(plan: AgentPlan | None) -> bool:
     """Whether HBM evicts by when agents are due, and not by the engine's own policy."""
-    return plan is not None and plan.policy != "lru"
+    return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
@@ -220,6 +221,7 @@ def handle(
         things=uses.things,
         objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
         loaders=loaders,
+        slots=np.full((workers, _slots(plan)), -1, np.int32),
         line=np.empty((2 * workers, len(states)), np.int32),
         line_slot=np.full((2 * workers, len(states)), -1, np.int32),
         line_size=np.zeros(2 * workers, np.int64),
@@ -228,6 +230,15 @@ def handle(
         holds=np.zeros(count, np.int32),
         rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
     )
+
+
+def _slots(plan: AgentPlan) -> int:
+    """Numbered slots of a worker."""
+    if plan.policy != "by_slot" or not plan.kinds:
+        return 0
+    if len(plan.kinds) > 1 or not plan.pool_pages:
+        raise ValueError("policy by_slot: one kind of objects, in a pool of their own")
+    return plan.pool_pages // plan.kinds[0].pages
 
 
 def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
@@ -275,7 +286,7 @@ def _nothing() -> dict[str, Any]:
         **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), none),
         **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), none),
         **dict.fromkeys(("least", "keys", "hint_after_s", "hint_s", "hint_steps", "hint_at_s"), never),
-        **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot")},
+        **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot", "slots")},
         "agents": _records(0, al.AGENT),
         "things": _records(0, al.THING),
         "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PolicyName = Literal["lru", "queued", "duration", "steps", "distance"]
+PolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
 SourceName = Literal["trace", "past", "oracle"]
 
 

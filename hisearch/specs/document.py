@@ -18,7 +18,7 @@ from hisearch.specs.errors import KeyedError, KeyPath, Problem, SpecError, as_ke
 from hisearch.specs.kinds import KINDS, envelope_model
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.validation_words import in_words
-from hisearch.specs.wording import described, unknown
+from hisearch.specs.wording import described, nearest, unknown
 from hisearch.specs.yaml_nodes import Positions
 
 T = TypeVar("T", bound=Strict)
@@ -125,8 +125,12 @@ def _kind(source: Source, expected: str | None) -> str:
 
 
 def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem]:
-    """One problem per key; of a union, only the branch that the data went for."""
+    """One problem per key; of a union, only the branch that the data went for.
+
+    A key that is missing because it was misspelt is one problem: the misspelt one, which says what was meant.
+    """
     found: dict[KeyPath, Problem] = {}
+    missing, meant = set[KeyPath](), set[KeyPath]()
     for details in error.errors(include_url=False):
         keypath, tags, container = split_branches(envelope_model(kind), details["loc"])
         chosen = tags[-1] if tags else ""
@@ -143,6 +147,13 @@ def _problems(error: ValidationError, kind: str, source: Source) -> list[Problem
                 details, keypath, container, named_or_inline=bool(chosen) and keypath == _outer(details["loc"])
             )
             found[keypath] = source.problem(keypath, text)
+        if details["type"] == "missing":
+            missing.add(keypath)
+        elif details["type"] == "extra_forbidden":
+            word = nearest(str(keypath[-1]), known_keys(container) or [])
+            meant |= {(*keypath[:-1], word)} if word is not None else set()
+    for keypath in missing & meant:
+        del found[keypath]
     line = {problem.key: problem.line or 0 for problem in found.values()}
     return sorted(found.values(), key=lambda problem: line[problem.key])
 

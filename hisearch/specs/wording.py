@@ -6,11 +6,17 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest known word, or ``""`` where none is near."""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The closest known word; None where none is near."""
     lowered = {name.lower(): name for name in known}
     match = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    return f"; did you mean '{lowered[match[0]]}'?" if match else ""
+    return lowered[match[0]] if match else None
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the closest known word, or ``""`` where none is near."""
+    found = nearest(word, known)
+    return f"; did you mean '{found}'?" if found is not None else ""
 
 
 def unknown(word: str, known: Iterable[str]) -> str:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from hisearch.specs.errors import SpecError
+from dataclasses import replace
+
+from hisearch.specs.errors import Problem, SpecError
 
 
 class TraceError(SpecError):
     """A trace that cannot be used. ``str`` of it is ``file:line: field: what was expected``; ``key`` is the field."""
+
+    def named_by(self, place: Problem) -> TraceError:
+        """The same with the document, line and key behind it that lead to the trace."""
+        first, *others = self.problems
+        return TraceError(replace(first, message=f"{first.message} (named by {replace(place, message='')})"), *others)

@@ -84,9 +84,24 @@ def load_reference(ref: WorkloadRef, workload: Document[WorkloadSpec] | Path, se
     if isinstance(workload, Path):
         trace = load_trace_file(workload, seed=seed, limit=limit, skip_bad=skip_bad)
     else:
-        folder, name = workload.path.parent, workload.name
-        trace = load_workload(workload.spec, folder, seed=seed, limit=limit, skip_bad=skip_bad, name=name)
+        trace = load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad)
     return requests_for(trace, ref.models) if ref.models else trace
+
+
+def load_document(
+    workload: Document[WorkloadSpec], *, seed: int = 0, limit: int | None = None, skip_bad: int = 0
+) -> CompiledTrace:
+    """The workload of a document.
+
+    Raises:
+        TraceError: see ``load_workload``; it names the document, the line and the key that lead to the trace.
+    """
+    spec, folder = workload.spec, workload.path.parent
+    try:
+        return load_workload(spec, folder, seed=seed, limit=limit, skip_bad=skip_bad, name=workload.name)
+    except TraceError as error:
+        key = "file.path" if spec.file is not None else "generator" if spec.generator is not None else "agents"
+        raise error.named_by(workload.problem(f"spec.{key}", "")) from error
 
 
 def trace_name(path: Path) -> str:

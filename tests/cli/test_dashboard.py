@@ -89,6 +89,18 @@ def test_reports_and_comparisons_are_served(app: Any, runs: list[Path]) -> None:
     assert comparison.headers["X-Frame-Options"] == "DENY"
 
 
+def test_a_run_that_goes_on_has_a_report_so_far(app: Any, runs: list[Path]) -> None:
+    assert '<a href="/runs/2/report.html">Report so far</a>' in ask(app, "/").text
+    following, held = ask(app, "/runs/2/report.html"), ask(app, "/runs/2/so-far.html")
+    assert (following.status, held.status) == (200, 200)
+    assert 'http-equiv="refresh" content="30"' in following.text
+    assert 'http-equiv="refresh"' not in held.text
+    for page, other in ((following, "so-far.html"), (held, "report.html")):
+        assert "So far: " in page.text
+        assert f'<a href="{other}">' in page.text
+    assert sorted(path.name for path in runs[2].iterdir()) == ["journal.jsonl", "study.yaml"]
+
+
 def test_optuna_dashboard_knows_the_studies_of_all_runs(app: Any) -> None:
     assert ask(app, "/dashboard").status == 200
     names = {study["study_name"] for study in json.loads(ask(app, "/api/studies").text)["study_summaries"]}
@@ -99,7 +111,7 @@ def test_optuna_dashboard_knows_the_studies_of_all_runs(app: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/runs/2/report.html", 404),
+        ("/runs/0/so-far.html", 404),
         ("/runs/9/report.html", 404),
         ("/runs/-1/report.html", 404),
         ("/runs/0/../../study.yaml", 404),

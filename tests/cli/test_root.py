@@ -11,7 +11,8 @@ import numba
 import pytest
 
 import hisearch as package
-from hisearch.cli.output import note_compilation, plain
+from hisearch.cli.compilation import end_notes, note_compilation
+from hisearch.cli.output import plain
 from tests.cli.conftest import Hisearch
 
 VERBS = (
@@ -141,9 +142,11 @@ def test_a_cold_start_is_announced_once(
     monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
     (tmp_path / "_tree.lru_hits-250.py311.nbi").touch()
     note_compilation()
-    assert capsys.readouterr().err.startswith("hisearch: compiling kernels")
+    end_notes()
+    assert capsys.readouterr().err.startswith("hisearch: compiling the kernels (once)")
     (tmp_path / "cluster.run-108.py311.nbi").touch()
     note_compilation()
+    end_notes()
     assert capsys.readouterr() == ("", "")
 
 
@@ -155,11 +158,14 @@ def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
     for compiled in ("cluster.run", "vllm.door"):
         (tmp_path / f"{compiled}-108.py311.nbi").touch()
     note_compilation([("vllm", None)])
+    end_notes()
     assert capsys.readouterr() == ("", "")
     note_compilation([("vllm", None), ("vllm", "offload")])
-    assert capsys.readouterr().err.startswith("hisearch: compiling kernels")
+    end_notes()
+    assert capsys.readouterr().err.startswith("hisearch: compiling the kernels (once)")
     (tmp_path / "vllm_offload.door-108.py311.nbi").touch()
     note_compilation([("vllm", None), ("vllm", "offload")])
+    end_notes()
     assert capsys.readouterr() == ("", "")
 
 

@@ -239,7 +239,7 @@ def test_report_is_written_again(hisearch: Hisearch, result: StudyResult) -> Non
     report.unlink()
     assert hisearch("report", result.run_dir).code == 0
     assert report.read_bytes() == before
-    assert hisearch("report", result.run_dir, "--json").json == {"path": str(report)}
+    assert hisearch("report", result.run_dir, "--json").json == {"path": str(report), "so_far": None}
 
 
 def _engine_of(trial: Trial) -> str:
@@ -334,6 +334,6 @@ def test_a_folder_without_a_run_is_refused(hisearch: Hisearch, here: Path, verb:
 def test_a_run_that_has_not_ended_says_how_to_go_on(hisearch: Hisearch, result: StudyResult, tmp_path: Path) -> None:
     for name in ("study.yaml", "journal.jsonl"):
         (tmp_path / name).write_bytes((result.run_dir / name).read_bytes())
-    ran = hisearch("report", tmp_path)
+    ran = hisearch("export", tmp_path)
     assert ran.code == 1
     assert f"hisearch run --resume {tmp_path}" in ran.err

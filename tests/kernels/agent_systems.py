@@ -115,6 +115,8 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sg
     ``tiered``: with host memory for KV, which is loaded ahead or is not.
     """
     slotted = tiered or engine == "vllm"
+    policy = draw(st.sampled_from([policy for policy in POLICIES if engine == "sglang" or policy != "by_slot"]))
+    numbered = policy == "by_slot"
     pacing = draw(st.sampled_from([{}, FREE]))
     trace = society(
         draw(st.sampled_from(["independent", "interaction", "diffusion"])),
@@ -124,16 +126,16 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sg
     )
     page = draw(st.sampled_from([1, 4]))
     kinds = [adapters(60 // page, draw(st.sampled_from([0.0005, 0.02])))]
-    if draw(st.booleans()):
+    if not numbered and draw(st.booleans()):
         kinds.append(KindPlan("index", "agent", 20 // page, 0.003, 1e6))
-    if draw(st.booleans()):
+    if not numbered and draw(st.booleans()):
         kinds.append(KindPlan("draft", "all", 40 // page, 0.05, 1e6))
     # The largest call has some 250 tokens, its objects 120.
-    slots = draw(st.sampled_from([2, 5, 9] if slotted else [0, 0, 2, 5]))
+    slots = draw(st.sampled_from([2, 5, 9] if slotted or numbered else [0, 0, 2, 5]))
     each = sum(kind.pages for kind in kinds if kind.per != "all")
     common = sum(kind.pages for kind in kinds if kind.per == "all")
     plan = AgentPlan(
-        policy=draw(st.sampled_from(POLICIES)),
+        policy=policy,
         source=draw(st.sampled_from(SOURCES)),
         kinds=tuple(kinds),
         pool_pages=slots * each + common if slots else 0,
@@ -202,16 +204,19 @@ def _check_objects(sim: la.Sim, w: int) -> None:
             a = int(agents.agent[r])
             held[agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]] += 1
     taken = locked = fresh = 0
+    numbered = agents.policy.order == al.BY_SLOT
     for o, (thing, copy) in enumerate(zip(agents.things, here, strict=True)):
         loading = copy.where == al.LOADING
         assert loading == (int(loader.object) == o)
         lock = int(sim.nodes[copy.node].lock)
         assert lock == held[o] + loading
-        if held[o]:
+        if held[o] and not numbered:
             assert copy.where == al.RESIDENT, "a call holds what is not there"
         taken += int(thing.pages) * (copy.where != al.ABSENT)
         locked += int(thing.pages) * (copy.where == al.RESIDENT and lock > 0)
         fresh += int(thing.pages) * int(copy.fresh)
+        if numbered:
+            continue
         assert (int(sim.nodes[copy.node].heap_slot) >= 0) == (copy.where == al.RESIDENT and lock == 0)
     assert fresh == loader.fresh_pages
     if v != w:
@@ -220,7 +225,9 @@ def _check_objects(sim: la.Sim, w: int) -> None:
     under_way = int(loader.object)
     loading_pages = int(agents.things[under_way].pages) if 0 <= under_way < len(agents.things) else 0
     resident = taken - loading_pages
-    if v != w:
+    if numbered:
+        _check_slots(sim, w, held)
+    elif v != w:
         assert pool.evictable_pages == resident - locked
     assert loader.peak_pages <= pool.capacity_pages
     assert math.isclose(loader.load_s, sum_of_loads(sim, w), abs_tol=1e-9)
@@ -228,6 +235,18 @@ def _check_objects(sim: la.Sim, w: int) -> None:
     assert loader.used_ahead <= loader.loads_ahead + (loader.object >= 0)
     if v == w:
         _check_shared_pool(sim, w, taken)
+
+
+def _check_slots(sim: la.Sim, w: int, held: np.ndarray) -> None:
+    """Every resident object has one slot; calls that run have slots enough, and it is known whose are taken away."""
+    loader, here = sim.agents.loaders[w], sim.agents.objects[w]
+    slots = sim.agents.slots[w]
+    resident = np.flatnonzero(here.where == al.RESIDENT)
+    assert sorted(slots[: loader.slots].tolist()) == resident.tolist()
+    assert (slots[loader.slots :] == -1).all()
+    assert loader.held == (held > 0).sum() <= len(slots)
+    assert loader.lost == ((held > 0) & (here.where == al.ABSENT)).sum()
+    assert loader.loads == loader.slots + loader.evicted
 
 
 def _check_link(sim: la.Sim, w: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import layout as la
-from hisearch.simulate import Outcome, simulate
+from hisearch.simulate import Outcome, Result, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.specs.base import EngineName
 from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, societies, society
@@ -91,6 +91,50 @@ def test_lru_loads_what_a_list_by_last_use_misses(slots: int, engine: EngineName
         recent[agent] = None
         recent.move_to_end(agent)
     assert loads_of(case) == misses
+
+
+def slots_by_steps(case: Society, result: Result) -> tuple[int, list[int]]:
+    """Loads, and what lies in each slot at the end, by what each step ran."""
+    assert case.trace.agents is not None
+    assert result.log is not None
+    of_agent, agent = case.trace.agents.adapter, case.trace.agents.agent
+    slots: list[int] = []
+    most = case.agents.pool_pages // case.agents.kinds[0].pages
+    loads = 0
+    for step in range(len(result.log)):
+        batch = [int(of_agent[agent[r]]) for r in result.log.batch(step)["request"].tolist()]
+        before = loads
+        for adapter in batch:
+            if adapter in slots:
+                continue
+            loads += 1
+            if len(slots) < most:
+                slots.append(adapter)
+            else:
+                slots[next(k for k, one in enumerate(slots) if one not in batch)] = adapter
+        took = result.log.steps[step]
+        assert took["end_s"] - took["start_s"] > (loads - before) * case.agents.kinds[0].load_s
+    return loads, slots
+
+
+@pytest.mark.parametrize("mixed_chunk", [False, True])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("slots", [3, 6, 8])
+@pytest.mark.parametrize("adapters_", [None, 6])
+def test_by_slot_a_step_takes_the_first_slots_that_its_batch_can_do_without(
+    slots: int, overlap: bool, mixed_chunk: bool, adapters_: int | None
+) -> None:
+    """Those of calls that run on are among them, which is what makes it load more than lru."""
+    trace = society(agents=20, calls=400, active_rate=0.4, adapters=adapters_)
+    plan = AgentPlan(policy="by_slot", kinds=(adapters(),), pool_pages=60 * slots)
+    case = Society(trace, plan, capacity_tokens=4000, max_running=12, overlap=overlap, mixed_chunk=mixed_chunk)
+    result = case.simulate(log=True)
+    final = case.run()
+    loads, held = slots_by_steps(case, result)
+    assert result.objects[0].loads == loads == final.agents.loaders[0].loads
+    assert final.agents.slots[0][: len(held)].tolist() == held
+    if adapters_ is None and slots > 3 and not mixed_chunk:
+        assert loads > 1.05 * loads_of(replace(case, agents=replace(plan, policy="lru")))
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -133,7 +133,10 @@ def test_the_front_says_whether_it_meets_the_slo(build_input: Any) -> None:
     assert "within the SLO" in page.front_caption(data)
     assert page.front_caption(missed).endswith("all miss the SLO")
     assert "within" not in page.front_caption(missed)
-    assert page.FRONT_HEADING[False] == "No front, as nothing meets the SLO"
+    assert (page.front_heading(data), page.front_heading(missed)) == (
+        "The front",
+        "No front, as nothing meets the SLO",
+    )
 
 
 def test_runner_ups_name_what_changes(build_input: Any) -> None:

@@ -88,7 +88,7 @@ def test_markup_in_names_stays_text(build_input: Any, build_trial: Any) -> None:
 
 def test_progress_has_titles_with_units(build_input: Any) -> None:
     progress = figure_progress(build_input())
-    assert progress.layout.yaxis.title.text == "Hypervolume (% of the final front's)"
+    assert progress.layout.yaxis.title.text == "Hypervolume (% of the latest)"
     assert len(progress.data[0].x) == 300
 
 

@@ -13,7 +13,7 @@ from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
 from hisearch.specs.agent_memory import AdaptersSpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.study import CacheSpace, SearchSpaceSpec
+from hisearch.specs.search_space import CacheSpace, SearchSpaceSpec
 from hisearch.specs.tiers import TierSpec
 
 CATALOGUE = Catalogue()
@@ -78,6 +78,15 @@ def test_adapters_are_read_by_every_step():
         ({"engine": {"name": "vllm"}, "adapters": {}}, "vLLM keeps adapters in a pool of their own; give slots"),
         ({"engine": {"name": "vllm"}, "tiers": [TierSpec(medium="ddr5", gib=128)]}, "for the engine sglang alone"),
         ({"engine": {"prefix_caching": False}}, "needs engine.prefix_caching"),
+        ({"policy": "by_slot", "adapters": {}}, "by_slot is about adapters alone, in slots"),
+        (
+            {"policy": "by_slot", "adapters": {}, "slots": 4, "objects": [{"name": "index", "mib": 1}]},
+            "by_slot is about adapters alone, in slots",
+        ),
+        (
+            {"policy": "by_slot", "adapters": {}, "slots": 4, "engine": {"name": "vllm"}},
+            "by_slot is SGLang's; vllm evicts adapters by last use",
+        ),
         ({"engine": {"eviction": "fifo"}, "policy": "distance"}, "leave engine.eviction at lru"),
         ({"tiers": [TierSpec(medium="ddr5", gib=128)], "adapters": {}}, "a pool of their own; give slots"),
         ({"slots": 4}, "there are no objects"),
@@ -139,6 +148,12 @@ def test_flags_of_adapters():
 def test_what_no_engine_has_is_said_in_words(agents, words):
     assert any(words in note for note in notes(pool(**agents)))
     assert not notes(pool())
+
+
+def test_what_sglang_did_before_it_evicted_by_last_use_is_written_as_that():
+    old = {"adapters": {}, "slots": 8, "policy": "by_slot"}
+    assert flags(**old) == flags(adapters={}, slots=8)
+    assert any("only before it had --lora-eviction-policy" in note for note in notes(pool(**old)))
 
 
 def test_flags_of_adapters_under_vllm():

@@ -1,0 +1,138 @@
+"""What a stranger is told: one line that names file, line, key, and what to do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from hisearch.api.provenance import profile_note
+from hisearch.cli import compilation
+from hisearch.search.journal import JournalError
+from hisearch.specs.resolve import load_study
+from tests.cli.conftest import Hisearch
+from tests.cli.documents import STUDY
+
+
+@pytest.fixture
+def broken(here: Path) -> Path:
+    """A trace that was cut off while it was copied."""
+    rows = [{"timestamp": 100 * n, "input_length": 500, "output_length": 20, "hash_ids": [n]} for n in range(3000)]
+    packed = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    (here / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    head = "apiVersion: hisearch/v1\nkind: Workload\nmetadata: {name: cut}\nspec:\n"
+    (here / "cut.yaml").write_text(f"{head}  file:\n    path: cut.jsonl.gz\n    format: mooncake\n")
+    return here
+
+
+def test_a_trace_that_cannot_be_read_says_what_named_it(hisearch: Hisearch, broken: Path) -> None:
+    words = "cut.jsonl.gz: broken gzip archive: Compressed file ended before the end-of-stream marker was reached"
+    named = f"{words} (named by cut.yaml:6: spec.file.path)"
+    study = STUDY[: STUDY.index("    trace:")] + "    trace: cut.yaml\n" + STUDY[STUDY.index("  slo:") :]
+    (broken / "by_workload.yaml").write_text(study)
+    (broken / "by_path.yaml").write_text(study.replace("cut.yaml", "cut.jsonl.gz"))
+    for arguments, expected in (
+        (("run", "by_workload.yaml", "--out", "r"), named),
+        (("trace", "stats", "cut.yaml"), named),
+        (("run", "by_path.yaml", "--out", "r"), f"{words} (named by by_path.yaml:7: spec.workload.trace)"),
+        (("trace", "stats", "cut.jsonl.gz"), words),
+    ):
+        ran = hisearch(*arguments)
+        assert ran.code == 1
+        assert ran.err.splitlines()[-1] == f"hisearch: error: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("word", "misspelt", "key"),
+    [
+        ("accelerators:", "acelerators:", "spec.space.execution.acelerators"),
+        ("  slo:\n", "  slos:\n", "spec.slos"),
+        ("{metric: ttft_s,", "{metrik: ttft_s,", "spec.slo.terms.0.metrik"),
+        ("metadata:", "metdata:", "metdata"),
+    ],
+)
+def test_a_misspelt_key_is_one_line(hisearch: Hisearch, here: Path, word: str, misspelt: str, key: str) -> None:
+    (here / "typo.yaml").write_text(STUDY.replace(word, misspelt, 1))
+    ran = hisearch("run", "typo.yaml")
+    assert ran.code == 1
+    (line,) = ran.err.splitlines()
+    assert f"{key}: unknown key; did you mean '{word.strip(' {:,').split(':')[0].strip()}'?" in line
+
+
+def test_a_misspelt_key_hides_no_other_problem(hisearch: Hisearch, here: Path) -> None:
+    text = STUDY.replace("accelerators:", "acelerators:").replace("  model: llama-3.1-8b\n", "")
+    (here / "typo.yaml").write_text(text)
+    lines = hisearch("run", "typo.yaml").err.splitlines()
+    assert len(lines) == 2
+    assert any("spec.model: required, and missing" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("spec.seed=1", "spec.seed is 0 in {study}, and 1 now"),
+        ("spec.workload.load=1.5", "spec.workload.load is 1 in {study}, and 1.5 now"),
+        ("spec.model=llama-3.1-70b", "spec.model is llama-3.1-8b in {study}, and llama-3.1-70b now (2 keys more)"),
+    ],
+)
+def test_another_studys_folder_says_what_differs(hisearch: Hisearch, here: Path, setting: str, expected: str) -> None:
+    assert hisearch("run", "small.yaml", "--set", "spec.budget.simulations=1", "--out", "r", "-q").code in {0, 1, 99}
+    before = {path.name: path.read_bytes() for path in Path("r").iterdir() if path.is_file()}
+    ran = hisearch("run", "small.yaml", "--set", setting, "--resume", "r", "-q")
+    assert ran.code == 1
+    (line,) = ran.err.splitlines()
+    assert line.endswith(f"{expected.format(study=Path('r') / 'study.yaml')}; choose another folder")
+    assert {path.name: path.read_bytes() for path in Path("r").iterdir() if path.is_file()} == before
+
+
+def test_another_program_is_named(hisearch: Hisearch, here: Path) -> None:
+    from hisearch.api.study import load_study as load
+
+    assert hisearch("run", "small.yaml", "--set", "spec.budget.simulations=1", "--out", "r", "-q").code in {0, 1, 99}
+    facts = json.loads(Path("r/provenance.json").read_text())
+    facts["versions"]["hisearch"] = "0.0.1"
+    Path("r/provenance.json").write_text(json.dumps(facts))
+    head, *rows = Path("r/journal.jsonl").read_text().splitlines(keepends=True)
+    Path("r/journal.jsonl").write_text(json.dumps(json.loads(head) | {"inputs": "0" * 64}) + "\n" + "".join(rows))
+    study = load("r/study.yaml")
+    with pytest.raises(JournalError, match=r"the study is the same, but hisearch was 0\.0\.1, and is "):
+        study.run(workers=1, run_dir="r", resume=True)
+    Path("r/provenance.json").unlink()
+    with pytest.raises(JournalError, match="the study is the same, but hisearch's kernels were others"):
+        study.run(workers=1, run_dir="r", resume=True)
+
+
+def test_a_study_without_any_trial_names_profiles_that_its_steps_would_have(here: Path) -> None:
+    note = profile_note(load_study("small.yaml"), None)
+    assert note.evidence == "fitted"
+    assert note.name.endswith("(auto; errs most of the space's 4)")
+    one = load_study(
+        "small.yaml", ("spec.space.execution.accelerators=[h100-sxm]", "spec.space.execution.engines=[vllm]")
+    )
+    assert profile_note(one, None).name == "vllm-h100-sxm (auto)"
+
+
+def test_compilation_is_told_with_its_time_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
+    monkeypatch.setattr(compilation, "INTERVAL_S", 0.05)
+    compilation.note_compilation()
+    time.sleep(0.4)
+    (tmp_path / "cluster.run-108.py311.nbi").touch()
+    time.sleep(0.4)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("hisearch: compiling the kernels (once): one to three minutes")
+    assert lines[1] == "hisearch: compiling the kernels (once): 0 s"
+    assert lines[-1] == "hisearch: kernels compiled, in 0 s at most"
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    compilation.note_compilation()
+    compilation.end_notes()
+    capsys.readouterr()
+    time.sleep(0.2)
+    assert capsys.readouterr().err == ""
