@@ -135,7 +135,6 @@ CROWDED: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("by slot, copies at 32 GB/s", "by_slot", {}, {"link": 32e9}),
     ("by slot, copies at 12 GB/s", "by_slot", {}, {"link": 12e9}),
     ("by slot, answers half as long, copies at 32 GB/s", "by_slot", SHORT, {"link": 32e9}),
-    ("by slot, as many slots as calls in a frame", "by_slot", {}, {"slots": 200}),
 )
 
 
@@ -179,6 +178,36 @@ def kv_ahead() -> str:
     head = [
         "workload", "link (GB/s)", "KV from the host", "total (s)", "mean TTFT (ms)", "prompt tokens found in HBM",
         "loaded back by steps", "of those ahead used",
+    ]  # fmt: skip
+    return _table(head, rows)
+
+
+#: Host memory that does not hold what the agents have, GiB, and a disk behind it that does.
+LITTLE_DRAM_GIB, NVME_GIB = 32.0, 500.0
+
+
+def from_disks() -> str:
+    """What KV fetched from a disk ahead of calls adds to ``distance``: 1,000 agents whose prompts grow."""
+    rows = []
+    for kind in KINDS:
+        for prefetch in ("best_effort", "wait_complete"):
+            for ahead in (False, True):
+                result = run(
+                    kind, "distance", 1000, changes=GROW[kind], dram_gib=LITTLE_DRAM_GIB, nvme_gib=NVME_GIB,
+                    prefetch=prefetch, ahead_kv=ahead,
+                )  # fmt: skip
+                (use,) = result.objects
+                in_hbm, on_host, stored = (tokens / result.prompt_tokens for tokens in result.tier_hit_tokens[:3])
+                rows.append(
+                    [
+                        kind, prefetch, "ahead" if ahead else "by the request", f"{result.makespan_s:.1f}",
+                        f"{ttft_s(result) * 1e3:.0f}", *(f"{100 * share:.0f} %" for share in (in_hbm, on_host, stored)),
+                        f"{use.kv_tokens_fetched / 1e6:.2f}" if ahead else "",
+                    ]
+                )  # fmt: skip
+    head = [
+        "workload", "prefetch", "KV from the disk", "total (s)", "mean TTFT (ms)", "prompt tokens found in HBM",
+        "in host memory", "fetched by the request", "million tokens fetched ahead",
     ]  # fmt: skip
     return _table(head, rows)
 
@@ -389,6 +418,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "slower-copies": slower_copies,
     "crowded": crowded,
     "kv-ahead": kv_ahead,
+    "from-disks": from_disks,
     "sparsity": sparsity,
     "machines": machines,
     "breakdown": breakdown,

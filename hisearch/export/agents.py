@@ -86,6 +86,10 @@ def notes(pool: PoolSpec) -> list[str]:
         found.append(
             f"{_NAMES[engine]} does not manage {names}: device memory for them is the operator's to keep free."
         )
+    if agents.host == "tier":
+        found.append(
+            "SGLang's host pool is its own: give it, with --hicache-size, what the adapters leave of the first tier."
+        )
     if agents.adapters is not None and agents.slots is None:
         found.append(
             "SGLang keeps adapters in a pool of their own; simulated in one with KV. Set --max-loras-per-batch."

@@ -35,6 +35,7 @@ def _begin(sim, w):
     loader.object = -1
     loader.kv_node = -1
     loader.kv_anchor = -1
+    loader.fetch = -1
     if not agents.policy.shared:
         v = loader.pool
         pool = sim.trees[v]
@@ -209,6 +210,7 @@ def _done(sim, k, now):
 
 @kernel
 def _arrives(sim, w, r, now):
+    loads.call_fetches(sim, w, sim.agents.agent[r], r)
     events.call_arrives(sim, w, r, now)
     a = sim.agents.agent[r]
     if wishes.missing_object(sim, w, a, al.ABSENT) < 0 and wishes.missing_object(sim, w, a, al.LOADING) < 0:

@@ -73,6 +73,8 @@ AGENT = np.dtype(
         ("worker", "i4"),  # of its newest call; before the first the only one, else -1
         ("static", "i4"),  # trace-tree node at the end of its newest call
         ("entry", "i4"),  # of that node's way, -1: shared with nobody
+        ("newest", "i4"),  # request of that call
+        ("sought", "i4"),  # trace-tree node whose way was fetched ahead from storage, -1: none
         ("next_call", "i4"),  # request, -1: none
         ("fresh_pages", "i8"),  # KV loaded ahead for its next call that is still there
     ],
@@ -136,6 +138,14 @@ LOADER_STATE = np.dtype(
         ("kv_used_pages", "i8"),  # … and calls then found
         ("kv_moved_pages", "i8"),  # what travelled: also what others had brought or computed meanwhile
         ("kv_load_s", "f8"),
+        # KV that is fetched from storage ahead of its call.
+        ("fetch", "i4"),  # under way, -1: none
+        ("fetch_agent", "i4"),
+        ("fetch_request", "i4"),  # of whose call the fetch is
+        ("fetches", "i8"),  # that brought all that storage had
+        ("fetches_called", "i8"),  # that their call took over
+        ("fetches_stopped", "i8"),  # for another call
+        ("fetched_pages", "i8"),  # that host memory did not have
     ],
     align=True,
 )
@@ -166,7 +176,7 @@ class Agents(Handle):
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
     things (O,), objects (W, O), loaders (W,). slots (W, S): the object in each slot, where they are numbered, or -1.
-    line, line_slot (2 W, A), line_size (2 W,): agents with something to load (see ``agents_line``).
+    line, line_slot (3 W, A), line_size (3 W,): agents with something to load (see ``agents_line``).
     owner, first, after (M,): a trace-tree node's only agent, or -1; its place, and that behind its last descendant.
     entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's way. least (2 E,): minima.
     keys: due of each node of a cache, where eviction goes by it.

@@ -76,6 +76,8 @@ FETCH = np.dtype(
         ("stopped", "i4"),  # the scheduler has taken what had arrived
         ("registered", "i4"),  # it is its request's fetch
         ("served", "i4"),  # a server still has it
+        ("refused", "i4"),  # storage has too little
+        ("ahead", "i4"),  # begun ahead of its request, which has not looked into storage yet
     ],
     align=True,
 )

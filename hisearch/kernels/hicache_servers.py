@@ -95,6 +95,7 @@ def _answer(sim, w, f, now):
     found = stores.look(sim, w, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
     if found < max(sim.tiers.fetch_threshold, page):
+        fetch.refused = 1
         host.released_pages += fetch.wanted // page
         _log(sim, f, now, hl.REVOKED, found)
         fetch.next = -1

@@ -176,6 +176,8 @@ def serve(sim, k, now):
     if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s and k % hl.SERVERS != hl.MOVER:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
+    if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
+        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
 
 
 @kernel

@@ -112,6 +112,7 @@ class TierChoices:
             adapters=space.adapters,
             objects=space.objects,
             slots=slots,
+            host=space.host if tiered and space.has_objects else "beside",
             ahead_s=ahead_s,
         )
 

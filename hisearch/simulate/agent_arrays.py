@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_prepare as prepare
 from hisearch.kernels import layout as la
 from hisearch.simulate.agent_plan import AgentPlan
+from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
@@ -24,6 +25,12 @@ _POLICIES = {
     "steps": (al.AHEAD, al.BY_STEPS),
     "distance": (al.AHEAD, al.BY_DISTANCE),
 }
+
+
+class ObjectsDoNotFit(ValueError):  # noqa: N818
+    """The agents' objects leave too little of the host memory that they share with KV."""
+
+
 #: Sets the seed of errors apart from those of other streams: the first 64 bits of the square root of 3's fraction.
 _ERRORS = 0xBB67AE8584CAA73B
 _SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
@@ -46,6 +53,34 @@ def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     if agents is None or plan is None:
         return 0
     return sum(_count(kind.per, agents) for kind in plan.kinds)
+
+
+def host_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Pages of host memory that objects of all kinds take, on each rank."""
+    if agents is None or plan is None:
+        return 0
+    return sum(_count(kind.per, agents) * kind.pages for kind in plan.kinds)
+
+
+def beside_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
+    """The worker whose first tier has the room that the objects in its memory leave to KV.
+
+    Raises:
+        ObjectsDoNotFit: they leave no more than SGLang needs for KV.
+    """
+    if plan.agents is None or not plan.agents.in_tier:
+        return plan
+    host = plan.tiers[0]
+    taken = host_pages(agents_of(trace, plan.agents), plan.agents) * plan.engine.page_size
+    left = host.capacity_tokens - taken
+    if left <= plan.kv_capacity_tokens:
+        gib = host.bytes_per_token / 2**30
+        raise ObjectsDoNotFit(
+            f"agents' objects take {taken * gib:.1f} GiB of the first tier's {host.capacity_tokens * gib:.1f}; "
+            f"SGLang's host pool must exceed its device pool of {plan.kv_capacity_tokens} tokens "
+            f"({plan.kv_capacity_tokens * gib:.1f} GiB)"
+        )
+    return replace(plan, tiers=(replace(host, capacity_tokens=left), *plan.tiers[1:]))
 
 
 def _count(per: str, agents: AgentArrays) -> int:
@@ -202,6 +237,8 @@ def handle(
     states["end_s"] = -1.0
     states["due"] = al.NOBODY
     states["next_call"] = first
+    states["newest"] = first
+    states["sought"] = -1
     states["static"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
     states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
     loaders = _records(workers, al.LOADER_STATE)
@@ -222,9 +259,9 @@ def handle(
         objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
         loaders=loaders,
         slots=np.full((workers, _slots(plan)), -1, np.int32),
-        line=np.empty((2 * workers, len(states)), np.int32),
-        line_slot=np.full((2 * workers, len(states)), -1, np.int32),
-        line_size=np.zeros(2 * workers, np.int64),
+        line=np.empty((3 * workers, len(states)), np.int32),
+        line_slot=np.full((3 * workers, len(states)), -1, np.int32),
+        line_size=np.zeros(3 * workers, np.int64),
         least=np.full(2 * total, al.NOBODY),
         keys=np.empty(nodes if evicts_by_due(plan) else 1),
         holds=np.zeros(count, np.int32),
@@ -271,6 +308,7 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
             kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
             kv_tokens_used=int(loader.kv_used_pages) * page,
             kv_load_s=float(loader.kv_load_s),
+            kv_tokens_fetched=int(loader.fetched_pages) * page,
             host_bytes=host_bytes,
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)

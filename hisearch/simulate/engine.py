@@ -39,6 +39,10 @@ class EngineOutOfMemory(ValueError):  # noqa: N818
     """The simulated engine runs out of KV memory in a way from which the real one does not recover."""
 
 
+class ObjectsLeaveNoRoom(EngineOutOfMemory):
+    """Agents' objects leave too little of the host memory that they share with KV."""
+
+
 class EngineStuck(EngineOutOfMemory):
     """The simulated engine's requests keep taking each other's memory, so that none gets on."""
 
@@ -134,7 +138,7 @@ def simulate_fleet(
         ModelNotServed: a request asks for a model that no pool serves, or for none where there are several.
         ValueError: if ``replicas`` or ``load`` is not positive, or priorities would make SGLang preempt.
         EngineOutOfMemory: an engine itself would fail on this load with these settings, or (``EngineStuck``) get
-            nowhere.
+            nowhere; or (``ObjectsLeaveNoRoom``) what agents need leaves KV too little host memory.
     """
     from hisearch.kernels import cluster
 
@@ -145,6 +149,7 @@ def simulate_fleet(
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
             raise ValueError(f"replicas must be at least 1, not {pool.replicas}")
+    plan = _beside_objects(plan, trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
     rooms = [node_room(pool, trace) for pool in plan.pools]
@@ -177,6 +182,15 @@ def simulate_fleet(
     if not horizon_reached:
         _check_all_ended(plan, sims, end_s)
     return result_of(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached))
+
+
+def _beside_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
+    """The fleet whose tiers have the room that agents' objects in their memory leave to KV."""
+    try:
+        pools = tuple(replace(pool, plan=agent_arrays.beside_objects(pool.plan, trace)) for pool in plan.pools)
+    except agent_arrays.ObjectsDoNotFit as error:
+        raise ObjectsLeaveNoRoom(str(error)) from error
+    return replace(plan, pools=pools)
 
 
 def _log_room(trace: CompiledTrace) -> int:

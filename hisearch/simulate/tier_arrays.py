@@ -55,7 +55,8 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -
         "tiers": tier_record(plan),
         "store_tiers": _store_tier_records(plan, workers),
         "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
-        "fetches": np.zeros(2 * len(trace.arrival_s) if storage else 1, hl.FETCH).view(np.recarray),
+        # Two for each request, and for each worker's fetch ahead of a call.
+        "fetches": np.zeros(2 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
         "links": link_array(plan, workers),
         **_user_arrays(plan, trace),
     }

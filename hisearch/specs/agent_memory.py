@@ -17,6 +17,7 @@ OWN_KV_EVICTION: tuple[AgentPolicyName, ...] = ("lru", "by_slot")
 AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
 ObjectScopeName = Literal["agent", "all"]
+HostName = Literal["beside", "tier"]
 
 
 class AdaptersSpec(Strict):
@@ -67,6 +68,12 @@ class AgentMemorySpec(Strict):
         None,
         description="Agents whose objects fit into a pool of their own, taken off the KV pool (SGLang "
         "max_loras_per_batch, vLLM max_loras for adapters); absent, under SGLang: objects and KV share one pool.",
+    )
+    host: HostName = Field(
+        "beside",
+        description="Where objects lie in host memory, all of them from the beginning. beside: in memory of their own, "
+        "as large as it takes, which no tier pays for; tier: in that of the first tier, of which KV has what they "
+        "leave. SGLang keeps every adapter that it was given, beside its host pool: give the tier the size of both.",
     )
     ahead_s: NonNegative = Field(10.0, description="distance: who is due within so many seconds is loaded ahead …")
     ahead_frames: NonNegative = Field(1.0, description="… or within so many frames of the world, where there are any.")
@@ -119,5 +126,9 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
         raise KeyedError(("agents", "policy"), f"by_slot is SGLang's; {engine} evicts adapters by last use")
     if agents.policy not in OWN_KV_EVICTION and eviction != "lru":
         raise KeyedError(("agents", "policy"), f"{agents.policy} says what is evicted; leave engine.eviction at lru")
+    if agents.host == "tier" and not tiers:
+        raise KeyedError(("agents", "host"), "tier: the pool has no tier whose memory objects could share")
+    if agents.host == "tier" and agents.adapters is None and not agents.objects:
+        raise KeyedError(("agents", "host"), "tier: there are no objects; give adapters or objects")
     if tiers and agents.slots is None and (agents.adapters is not None or agents.objects):
         raise KeyedError(("agents", "slots"), "beside KV tiers objects need a pool of their own; give slots")

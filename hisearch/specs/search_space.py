@@ -14,6 +14,7 @@ from hisearch.specs.agent_memory import (
     AgentObjectSpec,
     AgentPolicyName,
     DistanceSourceName,
+    HostName,
 )
 from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.deployment import EvictionName
@@ -226,6 +227,7 @@ class AgentMemorySpace(Strict):
         default=[10.0], min_length=1, description="Policy distance: as Agents's ahead_s."
     )
     distance: DistanceSourceName = Field("trace", description="As Agents's distance.")
+    host: HostName = Field("beside", description="As Agents's host, of workers with tiers.")
     adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
 

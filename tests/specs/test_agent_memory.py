@@ -10,6 +10,7 @@ from hisearch.export.flags import Launch, engine_flags
 from hisearch.search.tier_choices import TierChoices
 from hisearch.simulate import plan_worker
 from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
+from hisearch.simulate.tiers import TierRefused
 from hisearch.specs.agent_memory import AdaptersSpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -62,6 +63,32 @@ def test_slots_come_off_the_kv_pool_and_loads_take_the_link_s_time():
     shared = plan(pool(adapters={"rank": 16}))
     assert shared.kv_capacity_tokens == plain.kv_capacity_tokens
     assert shared.agents.pool_pages == 0
+
+
+def test_a_tier_has_to_hold_more_than_the_kv_that_slots_leave():
+    tier = TierSpec(medium="ddr5", gib=32)
+    slotted = plan(pool(adapters={"rank": 64}, slots=125, tiers=[tier]))
+    assert slotted.kv_capacity_tokens < slotted.tiers[0].capacity_tokens < slotted.memory.kv_capacity_tokens
+    with pytest.raises(TierRefused, match="must exceed its device pool"):
+        plan(pool(adapters={"rank": 64}, slots=5, tiers=[tier]))
+
+
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        ({"adapters": {}, "slots": 4, "host": "tier"}, "no tier whose memory objects could share"),
+        ({"host": "tier", "tiers": [TierSpec(medium="ddr5", gib=128)]}, "there are no objects"),
+    ],
+)
+def test_objects_share_a_tier_that_is_there(agents, words):
+    with pytest.raises(ValidationError, match=words):
+        pool(**agents)
+
+
+def test_objects_in_a_tier_are_planned_so():
+    tier = TierSpec(medium="ddr5", gib=128)
+    assert plan(pool(adapters={}, slots=4, host="tier", tiers=[tier])).agents.in_tier
+    assert any("--hicache-size" in note for note in notes(pool(adapters={}, slots=4, host="tier", tiers=[tier])))
 
 
 def test_adapters_are_read_by_every_step():
