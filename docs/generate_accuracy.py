@@ -32,11 +32,14 @@ from typing import Any, NamedTuple
 import yaml
 from silicon_tables import apart, block, figures, percent, table
 
+from hisearch.calibrate.hosts import with_hosts
+from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency import operator_tables
 from hisearch.latency.memory import plan_memory
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.load import load_trace_file
 from hisearch.validate.cache import POLICIES, cache_points
@@ -45,8 +48,12 @@ from hisearch.validate.e2e import validate_cases
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
+PROFILES = ROOT / "profiles" / "latency"
 HOSTS = ROOT / "hisearch" / "calibrate" / "host_times.yaml"
 BEGIN, END = "<!-- {}: written by docs/generate_accuracy.py -->", "<!-- {}: end -->"
+
+#: Recordings with cache tiers, which come last.
+TIERED = ("hicache_", "storage_")
 
 #: Capacities of the cache alone, tokens; of the single run whose time is stated; pages.
 CAPACITIES, PAGES = (1_000_000, 5_000_000, 20_000_000), (512, 16)
@@ -140,6 +147,7 @@ def scheduler(data: Data) -> str:
     body = []
     for title, folder in folders.items():
         files = there(list((data.validation / folder).glob("*.json.gz")), f"recordings in {data.validation / folder}")
+        files.sort(key=lambda path: path.name.startswith(TIERED))
         cases, alone = (hisearch("validate", "scheduler", *files, "-q", *more)["cases"] for more in ((), ("--alone",)))
         for case, by_itself in zip(cases, alone, strict=True):
             steps = [
@@ -259,9 +267,20 @@ def batch(data: Data) -> str:
     return table(("file", "median error", "p90", "mean"), body)
 
 
+def carry_hosts() -> None:
+    """Write the fitted host work into the shipped profiles."""
+    for path in sorted(PROFILES.glob("*.yaml")):
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if document["spec"]["estimator"] == "scaled":
+            profile = with_hosts(LatencyProfileSpec.model_validate(document["spec"]))
+            path.write_text(profile_yaml(**document["metadata"], profile=profile), encoding="utf-8")
+
+
 def silicon(data: Data) -> str:
     """Measured serving runs of aggregated workers; with ``refit``, host work is fitted and written first."""
     report, rows = _runs(data, "agg", ["--fit", HOSTS] if data.refit else [])
+    if data.refit:
+        carry_hosts()
     hosts = yaml.safe_load(HOSTS.read_text(encoding="utf-8"))
     if not data.refit:
         print("silicon: no --refit, so that no line is left out by model or GPU", file=sys.stderr)

@@ -13,6 +13,7 @@ import numpy as np
 from hisearch.kernels import belief, buckets, doors, flow, heaps, losses, pools, tournament
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
 #: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
@@ -75,7 +76,7 @@ def _die(fleet, m, now):
     for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
         heaps.event_clear(sim, lane)
         sim.workers[lane].phase = la.IDLE
-    if sim.config.hicache and sim.tiers.storage:
+    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover != tl.NO_MOVER:
         doors.knock(sim.config.door, sim, doors.HALT, member.index, 0, now)
     losses.lose(fleet, m, now)
     member.inflight_requests = 0
@@ -88,7 +89,7 @@ def _lose_stores(fleet, m, now):
     """The host of member ``m``, whose workers have died, loses what they shared."""
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
-    if sim.config.hicache and sim.tiers.storage:
+    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover == tl.LMCACHE:
         doors.knock(sim.config.door, sim, doors.LOSE_HOST, member.index, 0, now)
 
 

@@ -262,7 +262,7 @@ def allocate(
         servers=records(servers, hl.SERVER),
         server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_room, hl.FETCH_LOG),
-        **offload_arrays.arrays(plan, trace, workers, node_room),
+        **offload_arrays.arrays(plan, trace, workers, node_room, places),
         cover=np.empty((covers, len(trace.parent)), np.int32),
         ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),

@@ -24,7 +24,6 @@ EVICTIONS = {
     "priority": la.BY_PRIORITY, "clock": la.CLOCK, "tlru": la.TLRU, "gdsf": la.GDSF, "arc": la.ARC,
     "belady": la.BELADY,
 }  # fmt: skip
-_SCOPES = {"worker": hl.OF_WORKER, "node": hl.OF_NODE, "cluster": hl.OF_ALL}
 
 #: Share of what the host pool has beyond HBM that a worker's fetches may occupy together (HiCache).
 _FETCH_SHARE = 0.8
@@ -115,7 +114,7 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         record["first"] = tree
         record["stores"] = stores
         record["workers_per_store"] = workers_sharing(tier, plan, workers)
-        record["scope"] = _SCOPES[tier.scope]
+        record["scope"] = chunk_arrays.SCOPES[tier.scope]
         record["first_shadow"] = shadow
         record["first_link"] = 2 * tree
         record["first_network"] = networks if _networked(tier, plan.movement) else -1

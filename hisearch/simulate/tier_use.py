@@ -118,7 +118,10 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
     rows = []
     for v, store in enumerate(chunk_arrays.stores(plan, int(sim.config.workers))):
         book = sim.ledgers[v]
-        mine = range(store.first_worker, store.first_worker + store.workers)
+        # Workers that are back use what they share where the dead ones did.
+        mine = np.flatnonzero(sim.worker_stores[:, store.tier] == v).tolist()
+        if not mine:
+            continue
         if store.tier == 0:
             peak = int(book.peak)
             stored = sum(_arrived(sim, 2 * w) for w in mine) + int(book.fetched) * block
@@ -132,7 +135,7 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
             StoreUse(
                 store.tier + 1,
                 store.first_worker,
-                store.workers,
+                len(mine),
                 int(book.capacity) * block,
                 peak * block,
                 stored,

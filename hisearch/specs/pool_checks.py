@@ -89,9 +89,6 @@ def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSp
         known = ", ".join(pool.name for pool in deployment.pools)
         raise KeyedError(("incidents", index, "pool"), f"no pool is named '{incident.pool}'; there are {known}")
     pool = found[0]
-    if pool.tiers and pool.engine.name == "vllm":
-        known = "under HiCache and TensorRT-LLM's host cache, not yet under vLLM"
-        raise KeyedError(("incidents", index, "pool"), f"incidents in pools with cache tiers are simulated {known}")
     if pool.agents is not None:
         raise KeyedError(("incidents", index, "pool"), "incidents in pools with agents' objects are not simulated yet")
     if pool.schedule or pool.autoscale is not None:

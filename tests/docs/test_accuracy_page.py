@@ -52,6 +52,20 @@ def test_what_needs_data_that_are_absent_is_named_and_left_alone(
     assert page.read_text(encoding="utf-8") == "as it was"
 
 
+def test_fitted_host_work_is_carried_into_profiles_that_have_it_already_unchanged(
+    accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = {
+        name: (accuracy.PROFILES / name).read_text(encoding="utf-8") for name in ("vllm-b200.yaml", "roofline.yaml")
+    }
+    for name, text in shipped.items():
+        (tmp_path / name).write_text(text.replace("step_s: 0", "step_s: 1", 1), encoding="utf-8")
+    monkeypatch.setattr(accuracy, "PROFILES", tmp_path)
+    accuracy.carry_hosts()
+    assert (tmp_path / "vllm-b200.yaml").read_text(encoding="utf-8") == shipped["vllm-b200.yaml"]
+    assert (tmp_path / "roofline.yaml").read_text(encoding="utf-8") != shipped["roofline.yaml"]
+
+
 def test_a_part_of_the_tables_is_left_out_for_as_long_as_asked(accuracy: ModuleType) -> None:
     before = accuracy.operator_tables.attention_tables
     with accuracy.without(("skew", "late")):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hisearch.kernels import cluster
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan
@@ -21,11 +22,13 @@ from hisearch.simulate.result import Outcome
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.routing import RouterSpec
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 from tests.kernels import invariants as shared
 from tests.kernels import store_invariants, tier_invariants
-from tests.kernels.systems import compiled, examples, plan
+from tests.kernels.systems import System, compiled, examples, lmcache_systems, offload_systems, plan
+from tests.kernels.test_chunk_laws import check_ledgers, slots_of
 from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
 from tests.reference.random_traces import TraceShape, random_trace
 
@@ -46,7 +49,7 @@ def struck(system: TieredSystem, down_s: float, back_s: float, whole_host: bool)
     return FleetPlan((pool,), system.router, incidents=tuple(incidents), retry_s=0.05, retries=100)
 
 
-def run(fleet: FleetPlan, system: TieredSystem) -> tuple[Any, la.Sim]:
+def run(fleet: FleetPlan, system: System) -> tuple[Any, la.Sim]:
     """The arrays as a run leaves them, of the fleet and of its pool."""
     room = engine_module.node_room(fleet.pools[0], system.trace)
     # Trees of the dead keep their nodes.
@@ -156,23 +159,12 @@ def _stored(scope: str, workers_per_node: int = 1) -> WorkerPlan:
 @pytest.mark.parametrize("scope", ["worker", "node", "cluster"])
 def test_what_a_worker_finds_when_it_is_back(scope: str, kind: str) -> None:
     """Its own caches are gone; its node's store outlives the worker, not the host; the cluster's outlives both."""
-    trace = compile_trace(
-        make_trace(
-            # The second request lets the first one's pages be noted, and written to storage.
-            arrival_s=np.array([0.0, 2.0, 12.0]),
-            input_tokens=np.array([200, 210, 200]),
-            output_tokens=np.array([2, 2, 2]),
-            shares_with=np.array([-1, -1, 0]),
-            shared_tokens=np.array([0, 0, 200]),
-        ),
-        "three",
-    )
     lost = [Incident(5.0, 0, 0, "host_lost")] if kind == "host_down" else []
     fleet = FleetPlan(
         (PoolPlan(_stored(scope), 1, spare=1, back_for=(0,)),),
         incidents=(Incident(5.0, 0, 0, "down"), *lost, Incident(6.0, 0, 1, "up")),
     )
-    result = simulate_fleet(fleet, trace)
+    result = simulate_fleet(fleet, _three_turns())
     assert (result.requests.outcome == Outcome.FINISHED).all()
     assert result.requests.worker.tolist() == [0, 0, 1]
     outlives = scope == "cluster" or (scope == "node" and kind == "down")
@@ -213,3 +205,95 @@ def test_no_request_is_lost_when_a_worker_with_a_host_cache_dies(seed: int, down
     table = simulate_fleet(fleet, compiled(random_trace(seed, SHAPE)), seed=seed).requests
     assert set(table.outcome.tolist()) <= {Outcome.FINISHED, Outcome.TOO_LARGE}
     assert (table.finish_s[table.worker == 0] <= down_s).all()
+
+
+@examples(80)
+@given(
+    st.one_of(offload_systems(), lmcache_systems()),
+    st.integers(2, 4),
+    st.floats(0.0, 3.0),
+    st.floats(0.05, 2.0),
+    st.booleans(),
+)
+def test_no_request_is_lost_when_workers_of_vllm_with_tiers_die(
+    system: System, workers: int, down_s: float, back_s: float, whole_host: bool
+) -> None:
+    """L1, L3: under its offloading connector, whose host memory is each worker's own, and under LMCache."""
+    system = replace(system, workers=workers, sharing=1)
+    plan = system.plan
+    each = plan.workers_per_node if whole_host else 1
+    dead = list(range(min(each, workers)))
+    incidents = [Incident(down_s, 0, w, "down") for w in dead]
+    incidents += [Incident(down_s, 0, 0, "host_lost")] * whole_host
+    incidents += [Incident(down_s + back_s, 0, workers + k, "up") for k in dead]
+    pool = PoolPlan(plan, workers, spare=len(dead), back_for=tuple(dead))
+    fleet = FleetPlan((pool,), system.router, incidents=tuple(incidents), retry_s=0.05, retries=100)
+    try:
+        table = simulate_fleet(fleet, system.trace, seed=system.seed).requests
+    except engine_module.EngineOutOfMemory:
+        assume(False)
+    assert set(table.outcome.tolist()) <= {Outcome.FINISHED, Outcome.TOO_LARGE}
+    assert (table.finish_s[np.isin(table.worker, dead)] <= down_s).all()
+    assert (table.scheduled_s[table.worker >= workers] >= down_s + back_s).all()
+    arrays, sim = run(fleet, system)
+    for w in range(int(sim.config.workers)):
+        if not arrays.members[w].died:
+            assert sim.workers[w].waiting == sim.workers[w].running == 0
+            if not sim.offloading.mover or sim.offloading.mover == tl.LMCACHE:
+                assert sim.trees[w].free_pages == sim.trees[w].capacity_pages
+    if sim.offloading.mover == tl.LMCACHE:
+        check_ledgers(sim)
+        for v in range(len(sim.ledgers)):
+            assert not any(sim.blocks[v, slot].pins for slot in slots_of(sim, v))
+
+
+def _three_turns() -> CompiledTrace:
+    """A prompt, another one, and the first one again, much later.
+
+    The second request lets the first one's pages be noted, and written to storage.
+    """
+    return compile_trace(
+        make_trace(
+            arrival_s=np.array([0.0, 2.0, 12.0]),
+            input_tokens=np.array([200, 210, 200]),
+            output_tokens=np.array([2, 2, 2]),
+            shares_with=np.array([-1, -1, 0]),
+            shared_tokens=np.array([0, 0, 200]),
+        ),
+        "three",
+    )
+
+
+@pytest.mark.parametrize("kind", ["down", "host_down"])
+@pytest.mark.parametrize("scopes", [("worker",), ("node",), ("worker", "node"), ("worker", "cluster")])
+def test_what_a_worker_finds_under_lmcache_when_it_is_back(scopes: tuple[str, ...], kind: str) -> None:
+    """Host memory of its own is gone; what its node shares outlives the worker, not the host; the cluster's both."""
+    engine = EngineSpec.model_validate({"name": "vllm", "max_running_requests": 4, "chunk_tokens": 256})
+    law = TransferLaw(1e-5, 1e-7)
+    tiers = tuple(TierPlan(f"tier {k}", scope, 4000, 16, read=law, write=law) for k, scope in enumerate(scopes))
+    movement = MovementPlan(
+        "lmcache", chunk_tokens=16, host_read=law, host_write=law, network_read=law, network_write=law
+    )
+    worker = replace(plan(engine, 2000), tiers=tiers, movement=movement)
+    lost = [Incident(5.0, 0, 0, "host_lost")] if kind == "host_down" else []
+    fleet = FleetPlan(
+        (PoolPlan(worker, 1, spare=1, back_for=(0,)),),
+        incidents=(Incident(5.0, 0, 0, "down"), *lost, Incident(6.0, 0, 1, "up")),
+    )
+    table = simulate_fleet(fleet, _three_turns()).requests
+    assert (table.outcome == Outcome.FINISHED).all()
+    assert table.worker.tolist() == [0, 0, 1]
+    outlives = scopes[-1] == "cluster" or (scopes[-1] == "node" and kind == "down")
+    assert (table.host_hit_tokens + table.storage_hit_tokens)[2] == (192 if outlives else 0)
+    assert table.hit_tokens[2] == 0
+
+
+def test_own_host_memory_of_vllm_is_gone_with_its_worker() -> None:
+    engine = EngineSpec.model_validate({"name": "vllm", "max_running_requests": 4, "chunk_tokens": 256})
+    fleet = FleetPlan(
+        (PoolPlan(plan(engine, 2000, 4000), 1, spare=1, back_for=(0,)),),
+        incidents=(Incident(5.0, 0, 0, "down"), Incident(6.0, 0, 1, "up")),
+    )
+    table = simulate_fleet(fleet, _three_turns()).requests
+    assert (table.outcome == Outcome.FINISHED).all()
+    assert (table.hit_tokens + table.host_hit_tokens + table.storage_hit_tokens)[2] == 0
