@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Where measured runs, recordings and traces lie.
+SHARED ?= $(HISEARCH_SHARED)
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test lint format docs bench prove-search agents accuracy hardware profiles clean
@@ -45,10 +47,9 @@ agents: $(STAMP) ## Simulate societies of agents, write the tables and figures o
 	$(BIN)/python docs/generate_agents.py --write
 	$(BIN)/python docs/generate_agent_figures.py
 
-accuracy: $(STAMP) ## Hold the simulator against docs/accuracy.md (MEASURED=FILE.csv: refit host work, rewrite its tables)
-	$(BIN)/python -m pytest -q tests/accuracy
-	$(if $(MEASURED),mkdir -p build && $(BIN)/hisearch validate silicon $(MEASURED) --where mode=agg --json --rows build/silicon.csv --fit hisearch/calibrate/host_times.yaml > build/silicon.json)
-	$(if $(MEASURED),$(BIN)/python docs/generate_silicon.py build/silicon.json build/silicon.csv hisearch/calibrate/host_times.yaml --write)
+accuracy: $(STAMP) ## Run its tests, write all tables and plots of docs/accuracy.md (SHARED=FOLDER: measured data; REFIT=1)
+	HISEARCH_SHARED=$(SHARED) $(BIN)/python -m pytest -q tests/accuracy
+	$(BIN)/python docs/generate_accuracy.py --write $(if $(SHARED),--shared $(SHARED)) $(if $(REFIT),--refit)
 
 hardware: $(STAMP) ## Compute the tables and figures of docs/hardware.md (needs Chromium)
 	$(BIN)/python docs/generate_hardware.py --write

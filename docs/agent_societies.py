@@ -21,7 +21,7 @@ from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.agent_workload import AgentWorkloadSpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec, PoolSpec
-from hisearch.specs.tiers import TierSpec
+from hisearch.specs.tiers import MovementSpec, PrefetchName, TierSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents
@@ -105,6 +105,8 @@ def worker(
     ranks: int = 1,
     rank: int = 64,
     dram_gib: float = 0.0,
+    nvme_gib: float = 0.0,
+    prefetch: PrefetchName = "best_effort",
     link: float = LINK,
     **settings: Any,
 ) -> WorkerPlan:
@@ -119,7 +121,8 @@ def worker(
         accelerator="h100-sxm",
         engine=EngineSpec(name="sglang"),
         tensor_parallel=ranks,
-        tiers=[TierSpec(medium="ddr5", gib=dram_gib)] if dram_gib else [],
+        tiers=[TierSpec(medium=name, gib=gib) for name, gib in (("ddr5", dram_gib), ("nvme-gen4", nvme_gib)) if gib],
+        movement=MovementSpec(prefetch=prefetch),
         agents=agents,
     )
     assert accelerator.host is not None
@@ -128,7 +131,7 @@ def worker(
         model=catalogue.get("Model", model).spec,
         accelerator=accelerator,
         host=catalogue.get("Host", accelerator.host).spec,
-        media={"ddr5": catalogue.get("Medium", "ddr5").spec},
+        media={name: catalogue.get("Medium", name).spec for name in ("ddr5", "nvme-gen4")},
         profile=catalogue.get("LatencyProfile", "sglang-h100-sxm").spec,
         profile_name="sglang-h100-sxm",
     )

@@ -60,7 +60,11 @@ def first_tokens() -> go.Figure:
     """Mean TTFT with KV in host memory."""
     figure = make_subplots(1, len(KINDS), subplot_titles=KINDS, shared_yaxes=True)
     for column, kind in enumerate(KINDS, 1):
-        for policy, name, colour in (("lru", "HiCache", COLOURS[3]), ("distance", "distance", COLOURS[0])):
+        for policy, name, colour in (
+            ("by_slot", "HiCache, adapters by slot", COLOURS[2]),
+            ("lru", "HiCache, adapters by last use", COLOURS[3]),
+            ("distance", "distance", COLOURS[0]),
+        ):
             values = [ttft_s(run(kind, policy, agents, dram_gib=DRAM_GIB)) for agents in AGENTS]
             figure.add_scatter(
                 x=AGENTS, y=values, name=name, mode="lines+markers", line_color=colour, showlegend=column == 1,

@@ -84,17 +84,26 @@ def time_per_frame() -> str:
     return _table(["workload", "policy", *(f"{agents}" for agents in AGENTS)], rows)
 
 
+#: Whom TTFT is held against, KV in DRAM: SGLang's HiCache with adapters by last use, and by slot.
+HICACHE = ("lru", "by_slot")
+
+
+def _less(base_s: float, found_s: float) -> str:
+    return f"{100 * (1 - found_s / base_s):.0f} %"
+
+
 def first_tokens() -> str:
-    """Mean TTFT in milliseconds, with KV in host memory for both."""
+    """Mean TTFT in milliseconds, with KV in host memory for all."""
     rows = []
-    for agents in AGENTS[2:]:
-        cells = [f"{agents}"]
-        for kind in KINDS:
-            base = ttft_s(run(kind, "lru", agents, dram_gib=DRAM_GIB))
+    for kind in KINDS:
+        for agents in AGENTS[2:]:
             found = ttft_s(run(kind, "distance", agents, dram_gib=DRAM_GIB))
-            cells += [f"{base * 1e3:.0f}", f"{found * 1e3:.0f}", f"{100 * (1 - found / base):.0f} %"]
-        rows.append(cells)
-    head = ["agents", *(f"{kind}: {what}" for kind in KINDS for what in ("HiCache", "distance", "less"))]
+            cells = [kind, f"{agents}", f"{found * 1e3:.0f}"]
+            for policy in HICACHE:
+                base = ttft_s(run(kind, policy, agents, dram_gib=DRAM_GIB))
+                cells += [f"{base * 1e3:.0f}", _less(base, found)]
+            rows.append(cells)
+    head = ["workload", "agents", "distance", "HiCache, lru", "less", "HiCache, by slot", "less"]
     return _table(head, rows)
 
 
@@ -102,16 +111,46 @@ def slower_copies() -> str:
     """By how much mean TTFT is below HiCache's, where copies attain the published link's bandwidth, and half of it."""
     rows = []
     for kind in KINDS:
-        for link in (64, 32):
-            cells = [kind, f"{link}"]
-            for agents in AGENTS[2:]:
-                base, found = (
-                    ttft_s(run(kind, policy, agents, dram_gib=DRAM_GIB, link=link * 1e9))
-                    for policy in ("lru", "distance")
-                )
-                cells.append(f"{100 * (1 - found / base):.0f} %")
-            rows.append(cells)
-    return _table(["workload", "copies (GB/s)", *(f"{agents} agents" for agents in AGENTS[2:])], rows)
+        for policy in HICACHE:
+            for link in (64, 32):
+                cells = [kind, policy, f"{link}"]
+                for agents in AGENTS[2:]:
+                    base, found = (
+                        ttft_s(run(kind, one, agents, dram_gib=DRAM_GIB, link=link * 1e9))
+                        for one in (policy, "distance")
+                    )
+                    cells.append(_less(base, found))
+                rows.append(cells)
+    head = ["workload", "HiCache's adapters", "copies (GB/s)", *(f"{agents} agents" for agents in AGENTS[2:])]
+    return _table(head, rows)
+
+
+#: Answers of half the length.
+SHORT = {"output": lengths(3.01, 0.5, 256)}
+#: At 1,000 agents: whose TTFT ``distance`` is held against, changes of the society, and of the worker.
+CROWDED: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
+    ("as above: adapters by last use", "lru", {}, {}),
+    ("adapters by slot", "by_slot", {}, {}),
+    ("by slot, answers half as long (23)", "by_slot", SHORT, {}),
+    ("by slot, copies at 32 GB/s", "by_slot", {}, {"link": 32e9}),
+    ("by slot, copies at 12 GB/s", "by_slot", {}, {"link": 12e9}),
+    ("by slot, answers half as long, copies at 32 GB/s", "by_slot", SHORT, {"link": 32e9}),
+)
+
+
+def crowded() -> str:
+    """By how much mean TTFT is below HiCache's at 1,000 agents, with one or two assumptions changed."""
+    rows = []
+    for what, policy, changes, settings in CROWDED:
+        cells = [what]
+        for kind in KINDS:
+            base, found = (
+                ttft_s(run(kind, one, 1000, changes=frozen(changes), dram_gib=DRAM_GIB, **settings))
+                for one in (policy, "distance")
+            )
+            cells.append(f"{_less(base, found)} ({base * 1e3:.0f} to {found * 1e3:.0f} ms)")
+        rows.append(cells)
+    return _table(["HiCache", *KINDS], rows)
 
 
 #: Links to host memory, GB/s: PCIe 5.0 as published, 4.0, and 4.0 shared by two.
@@ -139,6 +178,36 @@ def kv_ahead() -> str:
     head = [
         "workload", "link (GB/s)", "KV from the host", "total (s)", "mean TTFT (ms)", "prompt tokens found in HBM",
         "loaded back by steps", "of those ahead used",
+    ]  # fmt: skip
+    return _table(head, rows)
+
+
+#: Host memory that does not hold what the agents have, GiB, and a disk behind it that does.
+LITTLE_DRAM_GIB, NVME_GIB = 32.0, 500.0
+
+
+def from_disks() -> str:
+    """What KV fetched from a disk ahead of calls adds to ``distance``: 1,000 agents whose prompts grow."""
+    rows = []
+    for kind in KINDS:
+        for prefetch in ("best_effort", "wait_complete"):
+            for ahead in (False, True):
+                result = run(
+                    kind, "distance", 1000, changes=GROW[kind], dram_gib=LITTLE_DRAM_GIB, nvme_gib=NVME_GIB,
+                    prefetch=prefetch, ahead_kv=ahead,
+                )  # fmt: skip
+                (use,) = result.objects
+                in_hbm, on_host, stored = (tokens / result.prompt_tokens for tokens in result.tier_hit_tokens[:3])
+                rows.append(
+                    [
+                        kind, prefetch, "ahead" if ahead else "by the request", f"{result.makespan_s:.1f}",
+                        f"{ttft_s(result) * 1e3:.0f}", *(f"{100 * share:.0f} %" for share in (in_hbm, on_host, stored)),
+                        f"{use.kv_tokens_fetched / 1e6:.2f}" if ahead else "",
+                    ]
+                )  # fmt: skip
+    head = [
+        "workload", "prefetch", "KV from the disk", "total (s)", "mean TTFT (ms)", "prompt tokens found in HBM",
+        "in host memory", "fetched by the request", "million tokens fetched ahead",
     ]  # fmt: skip
     return _table(head, rows)
 
@@ -192,7 +261,8 @@ def _steps_s(result: Result, kind: int) -> float:
 def breakdown() -> str:
     """Where a run's time goes: 500 independent agents. What loads hold up are the steps that prefill."""
     rows = []
-    for policy, dram_gib in (*((policy, 0.0) for policy in POLICIES), ("lru", DRAM_GIB), ("distance", DRAM_GIB)):
+    shown = (*((policy, 0.0) for policy in ("by_slot", *POLICIES)), *((policy, DRAM_GIB) for policy in HICACHE))
+    for policy, dram_gib in (*shown, ("distance", DRAM_GIB)):
         result = run("independent", policy, 500, dram_gib=dram_gib, log=True)
         use = result.objects[0]
         prefill_s, decode_s = (_steps_s(result, kind) for kind in (la.PREFILL_STEP, la.DECODE_STEP))
@@ -230,16 +300,17 @@ def waits() -> str:
     for kind in KINDS:
         cells = [kind]
         for behind in (False, True):
-            means = []
-            for policy in ("lru", "distance"):
+            means = {}
+            for policy in (*HICACHE, "distance"):
                 result = run(kind, policy, 1000, dram_gib=DRAM_GIB)
-                means.append(float(result.requests.ttft_s[_late(result, kind, 1000) == behind].mean()))
-            cells += [f"{1e3 * mean:.0f}" for mean in means] + [f"{100 * (1 - means[1] / means[0]):.0f} %"]
+                means[policy] = float(result.requests.ttft_s[_late(result, kind, 1000) == behind].mean())
+            cells.append(f"{1e3 * means['distance']:.0f}")
+            for policy in HICACHE:
+                cells += [f"{1e3 * means[policy]:.0f}", _less(means[policy], means["distance"])]
         rows.append(cells)
     groups = (f"first {slots_of(1000)}", "behind them")
-    return _table(
-        ["workload", *(f"{group}: {what}" for group in groups for what in ("HiCache", "distance", "less"))], rows
-    )
+    shown = ("distance", "HiCache, lru", "less", "HiCache, by slot", "less")
+    return _table(["workload", *(f"{group}: {what}" for group in groups for what in shown)], rows)
 
 
 #: What is assumed, otherwise: changes of every society, of interaction's prompts alone, and of the worker.
@@ -248,7 +319,8 @@ OTHERWISE: tuple[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]], ...
     ("interaction with prompts that grow, as the others'", {}, GROWING | {"history": True}, {}),
     ("all prompts as interaction's", RETRIEVED, {}, {}),
     ("system prompts of 512 tokens and no histories", {"history": False, "history_cap_tokens": None}, {}, {}),
-    ("answers half as long (23)", {"output": lengths(3.01, 0.5, 256)}, {}, {}),
+    ("SGLang's adapters by slot, as before it had a policy", {}, {}, {"base": "by_slot"}),
+    ("answers half as long (23)", SHORT, {}, {}),
     ("answers twice as long (92)", {"output": lengths(4.4, 0.5, 512)}, {}, {}),
     ("1,000 KV tokens for each resident agent, as in the released example", {}, {}, {"tokens_per_agent": 1000}),
     ("a link of half the bandwidth, as copies out of pageable memory", {}, {}, {"link": 32e9}),
@@ -271,10 +343,12 @@ def otherwise() -> str:
         cells = [what]
         for kind in KINDS:
             changes = frozen(society_ | (interaction if kind == "interaction" else {}))
-            own = {name: value for name, value in settings.items() if not name.startswith("ahead")}
+            base = settings.get("base", "lru")
+            both = {name: value for name, value in settings.items() if name != "base"}
+            own = {name: value for name, value in both.items() if not name.startswith("ahead")}
             ratios = [
-                _makespan_s(kind, "lru", agents, changes=changes, **own)
-                / _makespan_s(kind, "distance", agents, changes=changes, dram_gib=DRAM_GIB, **settings)
+                _makespan_s(kind, base, agents, changes=changes, **own)
+                / _makespan_s(kind, "distance", agents, changes=changes, dram_gib=DRAM_GIB, **both)
                 for agents in AGENTS
             ]
             cells.append(f"{np.nanmax(ratios):.2f}")
@@ -342,7 +416,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "time-per-frame": time_per_frame,
     "first-tokens": first_tokens,
     "slower-copies": slower_copies,
+    "crowded": crowded,
     "kv-ahead": kv_ahead,
+    "from-disks": from_disks,
     "sparsity": sparsity,
     "machines": machines,
     "breakdown": breakdown,

@@ -1,6 +1,6 @@
 """Residuals of measured serving runs as SVG: a point for each row, predicted over measured, by a property of the row.
 
-Written by ``generate_silicon.py``. A figure has a panel for TTFT and one for TPOT; engines are colours, lines their
+Written by ``generate_accuracy.py``. A figure has a panel for TTFT and one for TPOT; engines are colours, lines their
 medians at values with enough rows. Points beyond the axes lie on their edge.
 """
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def postgresql() -> Iterator[Server]:
             _create_database(createdb, port)
             yield Server(port)
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # without waiting for clients
             server.wait(30)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,10 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import JOURNAL, MODELS, default_run_dir, replace_with, write_text, write_tree
+from hisearch.api.run_folder import JOURNAL, MODELS, REPORT, default_run_dir, replace_with, write_text, write_tree
 from hisearch.search.fleet_front import Combination, cheapest, combine
 from hisearch.specs.resolve_fleet import ResolvedFleetStudy
 from hisearch.specs.resolve_fleet import load_fleet_study as resolve_fleet_study
+from hisearch.specs.wording import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,6 +156,16 @@ class FleetResult:
         )
 
     @property
+    def refusal(self) -> str:
+        """Why nothing is recommended, as a sentence; "" where something is."""
+        if self.recommendation is not None:
+            return ""
+        if self.missed:
+            return f"Nothing that was simulated meets the SLO of {listed(self.missed)}."
+        limits = listed(self.resolved.study.coupling)
+        return f"Every model has deployments that meet its SLO; those of all together exceed the limits on {limits}."
+
+    @property
     def unsure(self) -> bool:
         """True where a probability was asked for that nothing has which was looked at, of some model."""
         return any(result.unsure for result in self.results.values())
@@ -249,10 +260,14 @@ class FleetResult:
         }
 
     def write(self) -> None:
-        """Write the run folder's own documents: ``fleet.json``, ``front.csv``, ``recommended/``."""
+        """Write the run folder's own documents: ``fleet.json``, ``front.csv``, ``report.html``, ``recommended/``."""
+        from hisearch.api.fleet_reporting import fleet_report
+        from hisearch.report.fleet_page import render_fleet
+
         write_text(self.run_dir / RESULT, json.dumps(_plain(self.to_dict()), indent=2) + "\n")
         frame = self.to_pandas()
         replace_with(self.run_dir / "front.csv", lambda path: frame.to_csv(path, index=False))
+        write_text(self.run_dir / REPORT, render_fleet(fleet_report(self)))
         if self.whole is not None:
             write_tree(self.run_dir / "recommended", self._export)
 

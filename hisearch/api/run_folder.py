@@ -41,6 +41,7 @@ DATABASE = "study.db"
 CLOSEUP = "closeup.json"
 #: Of a run of several models: where the folder of each one's run is.
 MODELS = "models"
+REPORT = "report.html"
 
 #: End of the name of a folder that is being filled.
 _TREE_PART = ".parts"
@@ -109,7 +110,7 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
     )
     if result.closeup is not None:
         write_text(folder / CLOSEUP, result.closeup.to_json())
-    replace_with(folder / "report.html", lambda path: write_report(result.report_input(), path))
+    replace_with(folder / REPORT, lambda path: write_report(result.report_input(), path))
     if outcome.recommendation is not None:
         trial = outcome.recommendation.trial
         (folder / "recommended.txt").unlink(missing_ok=True)

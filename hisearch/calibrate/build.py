@@ -18,7 +18,7 @@ from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms
+from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def build_profile(
     as_of: datetime.date,
     said: Callable[[str], None] = lambda text: None,
     lent: Mapping[tuple[str, str], EngineName] = MappingProxyType({}),
+    former: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> LatencyProfileSpec:
     """Fit every family.
 
@@ -88,6 +89,7 @@ def build_profile(
         as_of: day on which they were read.
         said: told of each fit.
         lent: (family, format) -> engine whose tables hold the kernels that this one runs, where its own hold others.
+        former: version -> formats of experts for which the engine ran its own table's kernels before that version.
 
     Raises:
         ValueError: no table has dense products, prefill or decode attention.
@@ -108,6 +110,7 @@ def build_profile(
         memory_bandwidth_bytes_per_s=target.accelerator.memory_bandwidth_bytes_per_s,
         flops=target.accelerator.peak_flops["bf16"],
         collectives=_collectives(choices),
+        former_moe={version: _own_experts(dtypes, target, choices[0], said) for version, dtypes in former.items()},
         **fitted,
     )
     step_s, per_sequence_s = HOST_S[target.engine]
@@ -168,6 +171,19 @@ def _family(
             error = found[dtype].error
             said(f"{name} {dtype}, {source}: median {error.median:.1%}, p90 {error.p90:.1%}")
             break
+    return found
+
+
+def _own_experts(
+    dtypes: Iterable[str], target: Target, own: Measured, said: Callable[[str], None]
+) -> dict[str, MoeTerms]:
+    """Laws of experts in these formats on the engine's own table."""
+    frame, source = own.tables.frames["moe"], own.tables.sources["moe"]
+    found = {}
+    for dtype in dtypes:
+        rows = frame[frame["dtype"] == dtype]
+        found[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+        said(f"moe {dtype} of former versions, {source}")
     return found
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.calibrate.fitting import LEAST_POINTS, Bounds, Fit, Problem, fit
+from hisearch.calibrate.routing import measured
 from hisearch.calibrate.tables import MLA_KEY, MLA_LATENT, MLA_ROTARY
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.formats import GemmFormat
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
-from hisearch.latency.laws.moe import Experts, moe_s
+from hisearch.latency.laws.moe import Experts, Routing, moe_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, PrefillTerms
 
@@ -66,8 +67,7 @@ _MOE = {
     "launch_s": Bounds(1e-6, 2e-5, 3e-4), "bandwidth": Bounds(0.05, 0.8, 1), "flops": Bounds(0.02, 0.6, 1.2),
     "small_tile_loss": Bounds(1e-3, 0.3, 4), "wave_s": Bounds(1e-9, 1e-6, 3e-5), "quantisation": Bounds(1e-3, 0.3, 1),
     "permute_bandwidth": Bounds(0.02, 0.6, 50), "route_bandwidth": Bounds(0.02, 2, 100),
-    "sharpness": Bounds(1, 3, 32), "spread": Bounds(0.2, 0.8, 1),
-    "imbalance": Bounds(1e-3, 0.2, 1),
+    "sharpness": Bounds(1, 3, 32),
 }  # fmt: skip
 
 _LINEAR = {
@@ -146,20 +146,17 @@ def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> M
     tokens, hidden, width, per_token, experts, sets = _floats(
         frame, "tokens", "hidden", "width", "per_token", "experts", "sets"
     )
-    even = np.asarray(frame["routing"] == "even")
+    shape = Experts(hidden, width, experts, per_token, sets)
+    routing = measured(shape, tokens, np.asarray(frame["routing"] == "even"))
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
         terms = MoeTerms.model_construct(**(_BLANK | dict(coefficients)))
-        seconds = np.empty(len(at))
-        for flag in (True, False):
-            inside = even[at] == flag
-            rows = at[inside]
-            shape = Experts(hidden[rows], width[rows], experts[rows], per_token[rows], sets[rows])
-            seconds[inside] = moe_s(
-                terms, sheet, shape, tokens[rows],
-                weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes, even=flag,
-            )  # fmt: skip
-        return seconds
+        rows = Experts(hidden[at], width[at], experts[at], per_token[at], sets[at])
+        work = Routing(routing.used[at], routing.load[at], tuple(groups[at] for groups in routing.groups))
+        return moe_s(
+            terms, sheet, rows, tokens[at], work,
+            weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
+        )  # fmt: skip
 
     groups = _groups(frame, "hidden", "width", "experts", "per_token", "sets")
     found = fit(Problem(_MOE, predict, _seconds(frame), groups, tokens, MOE_KNOTS))

@@ -48,11 +48,20 @@ BOARDS: dict[str, Board] = {
 
 #: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On a B200 vLLM
 #: multiplies MXFP4 experts with MXFP8 activations, as SGLang does, while its own table of the models' widths has 16-bit
-#: activations; TensorRT-LLM takes its own kernels for experts in fp8 blocks (``moe_config.backend: TRTLLM``), which
-#: SGLang runs too (``flashinfer_trtllm``), while its own table has DeepGEMM's.
+#: activations; TensorRT-LLM takes its own kernels for experts in fp8 blocks and NVFP4 (``moe_config.backend:
+#: TRTLLM``), which SGLang runs too (``flashinfer_trtllm``), while its own tables have DeepGEMM's and, in NVFP4, routing
+#: by groups for every model.
 LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
     ("b200", "vllm"): {("moe", "fp4"): "sglang"},
-    ("b200", "trtllm"): {("moe", "fp8_block"): "sglang"},
+    ("b200", "trtllm"): {("moe", "fp8_block"): "sglang", ("moe", "nvfp4"): "sglang"},
+}
+
+
+#: (accelerator, engine) -> version -> formats of experts that ran the kernels of the engine's own table before it:
+#: TensorRT-LLM had DeepGEMM's for fp8 blocks on a B200 (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull
+#: request 594).
+FORMER: dict[tuple[str, EngineName], dict[str, tuple[str, ...]]] = {
+    ("b200", "trtllm"): {"1.2.0rc6": ("fp8_block",)},
 }
 
 
@@ -108,6 +117,7 @@ def fit_shipped(
         as_of=as_of,
         said=said,
         lent=LENT.get((accelerator_name, engine), {}),
+        former=FORMER.get((accelerator_name, engine), {}),
     )
     return with_hosts(carried_over(profile, accelerator_name, board) if board.of_another else profile)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hisearch.api.run_folder import REPORT
 from hisearch.cli import output
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
@@ -81,17 +82,13 @@ def show(result: FleetResult) -> None:
         output.table(("model", "deployment", "per hour"), rows, numbers=(2,))
         _show_whole(result.whole)
     _show_front(result)
-    output.say(f"\nRun folder: {result.run_dir}; of each model, with its report, in models/.")
+    output.say(f"\nReport: {result.run_dir / REPORT}; of each model a run folder with its own report in models/.")
 
 
 def _show_miss(result: FleetResult) -> None:
     """Which models, or which limits, stand in the way."""
-    if not result.missed:
-        limits = ", ".join(result.resolved.study.coupling)
-        output.say(f"{result.resolved.name}: nothing keeps to the limits on {limits}", bold=True)
-        output.say("Every model has deployments that meet its SLO; those of all models together exceed the limits.")
-        return
     output.say(f"{result.resolved.name}: nothing is recommended", bold=True)
+    output.say(result.refusal)
     for name in result.missed:
         found = result.results.get(name)
         failure = None if found is None else found.failure

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from hisearch.specs.agent_memory import AgentMemorySpec, TargetName
+from hisearch.specs.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, TargetName
 from hisearch.specs.deployment import PoolSpec
 
 #: Policies that each engine has; of the others the nearest is written, and a note says so.
@@ -62,7 +62,7 @@ def lora_eviction_policy(pool: PoolSpec) -> str | None:
 def overlap_loading(pool: PoolSpec) -> bool | None:
     """``--enable-lora-overlap-loading``: loads while other requests run."""
     agents = _with_adapters(pool)
-    return True if agents is not None and agents.policy != "lru" else None
+    return True if agents is not None and agents.policy not in OWN_KV_EVICTION else None
 
 
 def notes(pool: PoolSpec) -> list[str]:
@@ -71,7 +71,12 @@ def notes(pool: PoolSpec) -> list[str]:
     if agents is None:
         return found
     own = _OWN[engine]
-    if agents.policy not in own:
+    if agents.policy == "by_slot":
+        found.append(
+            "SGLang evicts adapters by slot only before it had --lora-eviction-policy: the flags are those of lru, "
+            "under which calls wait for fewer loads than simulated."
+        )
+    elif agents.policy not in own:
         found.append(
             f"{_NAMES[engine]} has no policy {agents.policy} for what agents need: the flags are those of {own[-1]}, "
             f"under which calls wait for more loads than simulated. Simulate {own[-1]} as well before you rely on it."
@@ -80,6 +85,10 @@ def notes(pool: PoolSpec) -> list[str]:
         names = ", ".join(other.name for other in agents.objects)
         found.append(
             f"{_NAMES[engine]} does not manage {names}: device memory for them is the operator's to keep free."
+        )
+    if agents.host == "tier":
+        found.append(
+            "SGLang's host pool is its own: give it, with --hicache-size, what the adapters leave of the first tier."
         )
     if agents.adapters is not None and agents.slots is None:
         found.append(

@@ -10,18 +10,21 @@ from hisearch.kernels import agents_events as events
 from hisearch.kernels import agents_kv, agents_line, heaps, objects, radix, tree
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_loads as loads
+from hisearch.kernels import agents_slots as slots
 from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
 
 #: Errands. BEGIN: worker w's caches are empty. ARRIVES: request r has reached worker w. READY: 1 where r may be
-#: admitted as far as its objects go. MISSING: tokens of the KV pool that its objects would take. HOLD: its objects are
-#: locked. LET_GO: they are not. LOAD: those that are absent are loaded by the step being formed. ENDS: r has made its
-#: last token. DONE: a server for agents has done a part. PASS: a pass begins. TOO_LARGE: 1 where r can never be served.
-#: URGENT: the step being formed loads KV back.
+#: admitted as far as its objects go, 0 where others may go before it, FULL where none may. MISSING: tokens of the KV
+#: pool that its objects would take. HOLD: its objects are locked. LET_GO: they are not. LOAD: those that are absent are
+#: loaded by the step being formed. ENDS: r has made its last token. DONE: a server for agents has done a part. PASS: a
+#: pass begins. TOO_LARGE: 1 where r can never be served. URGENT: the step being formed loads KV back. STEP: it is
+#: formed, of kind r; told where slots are numbered.
 BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-URGENT = 11
+URGENT, STEP = 11, 12
+FULL = 2
 
 
 @kernel
@@ -32,6 +35,7 @@ def _begin(sim, w):
     loader.object = -1
     loader.kv_node = -1
     loader.kv_anchor = -1
+    loader.fetch = -1
     if not agents.policy.shared:
         v = loader.pool
         pool = sim.trees[v]
@@ -81,22 +85,25 @@ def _own_pages(sim, w, a):
 
 @kernel
 def _ready(sim, w, r, now):
-    """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room for them."""
+    """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room (see READY)."""
     agents = sim.agents
     a = agents.agent[r]
     if agents_kv.comes(sim, w, a):
-        return False
+        return 0
     if agents.policy.loading != al.AT_LAUNCH:
         if _pages(sim, w, a, al.ABSENT) > 0:
             # It may have been evicted since it was loaded.
             agents_line.stand(sim, w, a)
             loads.dispatch(sim, w, now)
-            return False
-        return _pages(sim, w, a, al.LOADING) == 0
+            return 0
+        return 1 if _pages(sim, w, a, al.LOADING) == 0 else 0
+    if slots.numbered(sim):
+        return 1 if slots.have_room(sim, w, a) else FULL
     if agents.policy.shared:
-        return True
+        return 1
     pool = sim.trees[agents.loaders[w].pool]
-    return _pages(sim, w, a, al.ABSENT) <= pool.free_pages + pool.evictable_pages - _own_pages(sim, w, a)
+    spare = pool.free_pages + pool.evictable_pages - _own_pages(sim, w, a)
+    return 1 if _pages(sim, w, a, al.ABSENT) <= spare else 0
 
 
 @kernel
@@ -112,7 +119,10 @@ def _hold(sim, w, r):
     agents.holds[r] = 1
     a = agents.agent[r]
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
-        loads.lock(sim, w, agents.objects[w, agents.uses[k]].node)
+        if slots.numbered(sim):
+            slots.hold(sim, w, agents.uses[k])
+        else:
+            loads.lock(sim, w, agents.objects[w, agents.uses[k]].node)
 
 
 @kernel
@@ -123,7 +133,10 @@ def _let_go(sim, w, r):
     agents.holds[r] = 0
     a = agents.agent[r]
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
-        loads.unlock(sim, w, agents.objects[w, agents.uses[k]].node)
+        if slots.numbered(sim):
+            slots.let_go(sim, w, agents.uses[k])
+        else:
+            loads.unlock(sim, w, agents.objects[w, agents.uses[k]].node)
 
 
 @kernel
@@ -163,6 +176,15 @@ def _load(sim, w, r, now):
 
 
 @kernel
+def _step(sim, w, kind, now):
+    """A step of that kind is formed: its batch's objects take their slots."""
+    worker = sim.workers[w]
+    entries = sim.prompts[(2 * w + (worker.launched & 1)) ^ 1]
+    size = worker.batch_size if kind != la.DECODE_STEP else 0
+    slots.load_batch(sim, w, entries, size, kind != la.PREFILL_STEP, now)
+
+
+@kernel
 def _wake(sim, w, now):
     """Objects have come: an idle worker looks at who waits."""
     worker = sim.workers[w]
@@ -188,6 +210,7 @@ def _done(sim, k, now):
 
 @kernel
 def _arrives(sim, w, r, now):
+    loads.call_fetches(sim, w, sim.agents.agent[r], r)
     events.call_arrives(sim, w, r, now)
     a = sim.agents.agent[r]
     if wishes.missing_object(sim, w, a, al.ABSENT) < 0 and wishes.missing_object(sim, w, a, al.LOADING) < 0:
@@ -214,7 +237,7 @@ def _too_large(sim, r):
 def door(sim, errand, w, r, now):
     """The errands above; ``w`` is the server of DONE."""
     if errand == READY:
-        return 1 if _ready(sim, w, r, now) else 0
+        return _ready(sim, w, r, now)
     if errand == MISSING:
         return _missing(sim, w, r)
     if errand == TOO_LARGE:
@@ -224,7 +247,10 @@ def door(sim, errand, w, r, now):
     elif errand == LET_GO:
         _let_go(sim, w, r)
     elif errand == LOAD:
-        _load(sim, w, r, now)
+        if not slots.numbered(sim):
+            _load(sim, w, r, now)
+    elif errand == STEP:
+        _step(sim, w, r, now)
     elif errand == ARRIVES:
         _arrives(sim, w, r, now)
     elif errand == ENDS:

@@ -208,6 +208,7 @@ def call_arrives(sim, w, r, now):
         agents_due.set_entry(sim, agent.entry, al.NOBODY)
     agent.entry = agents.entry[r]
     agent.static = sim.trace.output_node[r]
+    agent.newest = r
     agent.worker = w
     agent.next_call = agents.next_call[r]
     if agent.calls == 0:

@@ -49,7 +49,7 @@ def committed_pages(sim, w, now):
     if worker.phase != la.COASTING:
         return 0
     device.cut_coast(sim, w, now)
-    return lists.pages_over(sim, w, 1, worker.coast_steps - 1)
+    return lists.pages_over(sim, w, 1, worker.coast_steps - 1) - worker.coast_pages
 
 
 @kernel

@@ -22,7 +22,8 @@ from hisearch.kernels.handle import Array, Handle, Record
 AT_LAUNCH, ON_CALL, AHEAD = 0, 1, 2
 # What due is. BY_USE: minus the end of the last call; BY_DURATION: likewise, but first who stays away for so long that
 # keeping costs more than loading; BY_STEPS: whole steps to the next call; BY_DISTANCE: as exactly as it is known.
-BY_USE, BY_DURATION, BY_STEPS, BY_DISTANCE = 0, 1, 2, 3
+# BY_SLOT: nothing; objects lie in numbered slots, and the first of them goes that the step's batch can do without.
+BY_USE, BY_DURATION, BY_STEPS, BY_DISTANCE, BY_SLOT = 0, 1, 2, 3, 4
 # Who says when an agent calls next: the trace's hints, the mean of its past gaps, the trace itself.
 HINTS, PAST, ORACLE = 0, 1, 2
 
@@ -72,6 +73,8 @@ AGENT = np.dtype(
         ("worker", "i4"),  # of its newest call; before the first the only one, else -1
         ("static", "i4"),  # trace-tree node at the end of its newest call
         ("entry", "i4"),  # of that node's way, -1: shared with nobody
+        ("newest", "i4"),  # request of that call
+        ("sought", "i4"),  # trace-tree node whose way was fetched ahead from storage, -1: none
         ("next_call", "i4"),  # request, -1: none
         ("fresh_pages", "i8"),  # KV loaded ahead for its next call that is still there
     ],
@@ -96,6 +99,7 @@ OBJECT = np.dtype(
         ("node", "i4"),  # its record among the nodes: parent is the object, next the worker, lock counts its calls
         ("where", "i4"),
         ("fresh", "i4"),  # 1 where it was loaded ahead and has not been used
+        ("batch", "i8"),  # BY_SLOT: the last batch with objects to load that needed it
     ],
     align=True,
 )
@@ -120,6 +124,10 @@ LOADER_STATE = np.dtype(
         ("stall_s", "f8"),  # of them, those that a step waited for
         ("wasted_s", "f8"),  # of loads that were preempted
         ("peak_pages", "i8"),
+        ("batch", "i8"),  # BY_SLOT: batches that had objects to load
+        ("slots", "i8"),  # taken
+        ("held", "i8"),  # objects of calls that run, …
+        ("lost", "i8"),  # … and of them those that are not resident
         # KV that is brought ahead of its call.
         ("kv_node", "i4"),  # deepest node of what is under way, -1: none
         ("kv_anchor", "i4"),  # deepest node of its way in HBM
@@ -130,6 +138,14 @@ LOADER_STATE = np.dtype(
         ("kv_used_pages", "i8"),  # … and calls then found
         ("kv_moved_pages", "i8"),  # what travelled: also what others had brought or computed meanwhile
         ("kv_load_s", "f8"),
+        # KV that is fetched from storage ahead of its call.
+        ("fetch", "i4"),  # under way, -1: none
+        ("fetch_agent", "i4"),
+        ("fetch_request", "i4"),  # of whose call the fetch is
+        ("fetches", "i8"),  # that brought all that storage had
+        ("fetches_called", "i8"),  # that their call took over
+        ("fetches_stopped", "i8"),  # for another call
+        ("fetched_pages", "i8"),  # that host memory did not have
     ],
     align=True,
 )
@@ -159,8 +175,8 @@ class Agents(Handle):
     agent (N,): of each request.
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
-    things (O,), objects (W, O), loaders (W,). line, line_slot (2 W, A), line_size (2 W,): agents with something to load
-        (see ``agents_line``).
+    things (O,), objects (W, O), loaders (W,). slots (W, S): the object in each slot, where they are numbered, or -1.
+    line, line_slot (3 W, A), line_size (3 W,): agents with something to load (see ``agents_line``).
     owner, first, after (M,): a trace-tree node's only agent, or -1; its place, and that behind its last descendant.
     entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's way. least (2 E,): minima.
     keys: due of each node of a cache, where eviction goes by it.
@@ -181,6 +197,7 @@ class Agents(Handle):
         "things": Array(THING, 1),
         "objects": Array(OBJECT, 2),
         "loaders": Array(LOADER_STATE, 1),
+        "slots": Array("i4", 2),
         "line": Array("i4", 2),
         "line_slot": Array("i4", 2),
         "line_size": Array("i8", 1),

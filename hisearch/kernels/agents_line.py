@@ -1,6 +1,6 @@
 """Each worker's lines of agents with something to load: heaps by due, then by index.
 
-Worker w's line for objects is row w, that for KV row W + w.
+Worker w's line for objects is row w, that for KV row W + w, that for KV that storage alone has row 2 W + w.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ def _sooner(sim, a, b):
 def kv_row(sim, w):
     """Worker ``w``'s line for KV."""
     return sim.config.workers + w
+
+
+@kernel
+def fetch_row(sim, w):
+    """Worker ``w``'s line for KV that storage alone has."""
+    return 2 * sim.config.workers + w
 
 
 @kernel

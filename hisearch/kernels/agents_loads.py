@@ -6,12 +6,13 @@ before its KV; where there is no room for the next object KV may go before it, a
 evicting what is due later than the agent loaded for, and nothing else; what was loaded ahead and has not been used
 takes at most a budget. A load for a call, KV that a step loads back among them, interrupts one ahead of its call: the
 pages are given back, what was moved was moved for nothing, and the agent stands in line again. It does so only while
-nothing else has been sent behind it on the link. KV for calls that have arrived is the engine's to load back.
+nothing else has been sent behind it on the link. What storage alone has is fetched beside them (``agents_fetch``). KV
+for calls that have arrived is the engine's to load back.
 """
 
 from __future__ import annotations
 
-from hisearch.kernels import agents_kv, eviction, objects, radix, server_heap
+from hisearch.kernels import agents_fetch, agents_kv, eviction, objects, radix, server_heap
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
@@ -179,12 +180,42 @@ def _begin_kv(sim, w, a, now):
 
 
 @kernel
+def _dispatch_fetch(sim, w, now):
+    """Take note of the fetch ahead under way, and begin the next, if none is and any may begin."""
+    a = agents_fetch.settle(sim, w)
+    if a >= 0:
+        wishes.line_up(sim, a)
+    if sim.agents.loaders[w].fetch >= 0 or not agents_fetch.idle(sim, w):
+        return
+    a = wishes.first(sim, w, wishes.FETCH)
+    if a >= 0 and _near(sim, w, a, now):
+        agents_fetch.begin(sim, w, a, now)
+
+
+@kernel
+def call_fetches(sim, w, a, r):
+    """Agent ``a`` calls with ``r``: what it makes of the fetch ahead under way."""
+    if not agents_fetch.on(sim):
+        return
+    b = agents_fetch.settle(sim, w)
+    if b < 0 and sim.agents.loaders[w].fetch >= 0:
+        if sim.agents.loaders[w].fetch_agent == a:
+            agents_fetch.hand_over(sim, w, r)
+        elif agents_fetch.in_the_way(sim, w, r):
+            b = agents_fetch.stop(sim, w)
+    if b >= 0:
+        wishes.line_up(sim, b)
+
+
+@kernel
 def dispatch(sim, w, now):
-    """Begin the next load, if none is under way and any may begin."""
+    """Begin the next load, and the next fetch ahead, if none is under way and any may begin."""
+    if agents_fetch.on(sim):
+        _dispatch_fetch(sim, w, now)
     if sim.agents.loaders[w].object >= 0:
         return
-    a = wishes.first(sim, w, False)
-    b = wishes.first(sim, w, True)
+    a = wishes.first(sim, w, wishes.OBJECTS)
+    b = wishes.first(sim, w, wishes.KV)
     kv_first = b >= 0 and (a < 0 or sim.agents.agents[b].due < sim.agents.agents[a].due)
     if kv_first and _begin_kv(sim, w, b, now):
         return

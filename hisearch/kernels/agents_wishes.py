@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import agents_kv, agents_line
+from hisearch.kernels import agents_fetch, agents_kv, agents_line
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels.jit import kernel
 
+#: What agents stand in line for.
+OBJECTS, KV, FETCH = 0, 1, 2
 #: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
 RIGHT_SHARE = 0.55
 
@@ -48,35 +50,52 @@ def wants_kv(sim, w, a):
 
 
 @kernel
+def wants_fetch(sim, w, a):
+    """Whether agent ``a`` has KV to fetch from storage ahead of its call."""
+    if not agents_fetch.on(sim) or sim.agents.agents[a].calls > 0 or not _foreseen(sim, w, a):
+        return False
+    return agents_fetch.missing(sim, w, a) > 0
+
+
+@kernel
+def _has(sim, w, a, what):
+    if what == KV:
+        return wants_kv(sim, w, a)
+    return wants_fetch(sim, w, a) if what == FETCH else wants(sim, w, a)
+
+
+@kernel
+def _row(sim, w, what):
+    return what * sim.config.workers + w
+
+
+@kernel
 def line_up(sim, a):
     """Agent ``a`` stands in its worker's lines as far as it has something to load, and in no others."""
     w = sim.agents.agents[a].worker
     if w < 0:
         return
-    if wants(sim, w, a):
-        agents_line.stand(sim, w, a)
-    else:
-        agents_line.step_out(sim, w, a)
-    if wants_kv(sim, w, a):
-        agents_line.stand(sim, agents_line.kv_row(sim, w), a)
-    else:
-        agents_line.step_out(sim, agents_line.kv_row(sim, w), a)
+    for what in range(FETCH + 1):
+        if _has(sim, w, a, what):
+            agents_line.stand(sim, _row(sim, w, what), a)
+        else:
+            agents_line.step_out(sim, _row(sim, w, what), a)
 
 
 @kernel
 def step_out(sim, w, a):
     """Agent ``a`` leaves worker ``w``'s lines."""
-    agents_line.step_out(sim, w, a)
-    agents_line.step_out(sim, agents_line.kv_row(sim, w), a)
+    for what in range(FETCH + 1):
+        agents_line.step_out(sim, _row(sim, w, what), a)
 
 
 @kernel
-def first(sim, w, kv):
-    """The first in worker ``w``'s line for objects, or for KV, who has any to load, or -1."""
-    row = agents_line.kv_row(sim, w) if kv else w
+def first(sim, w, what):
+    """The first in worker ``w``'s line for ``what`` who has any to load, or -1."""
+    row = _row(sim, w, what)
     while sim.agents.line_size[row] > 0:
         a = sim.agents.line[row, 0]
-        if wants_kv(sim, w, a) if kv else wants(sim, w, a):
+        if _has(sim, w, a, what):
             return a
         agents_line.step_out(sim, row, a)
     return -1

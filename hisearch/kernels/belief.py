@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels import flow, pools, tree
+from hisearch.kernels import flow, outlook, pools, tree
 from hisearch.kernels.jit import kernel
 
 
@@ -56,6 +56,19 @@ def believe(fleet, route, m, r, now):
 
 
 @kernel
+def forget(fleet, route, m):
+    """Nothing is believed of member ``m`` any more, which takes no more requests."""
+    if route.words == 0:
+        return
+    place = m - route.first
+    word = route.word + place // 64
+    bit = np.uint64(1) << np.uint64(place % 64)
+    for s in range(fleet.belief.shape[0]):
+        fleet.belief[s, word] &= ~bit
+    fleet.members[m].belief_tokens = 0
+
+
+@kernel
 def _trim(fleet, route, m):
     """Forget what member ``m`` was asked for least recently, ends of paths first, until the rest is small enough."""
     trace = fleet.trace
@@ -96,7 +109,7 @@ def trim_where_due(fleet, route, now):
 
 
 @kernel
-def match(fleet, route, m, r):
+def match(fleet, route, m, r, now):
     """Tokens of ``r``'s prompt that member ``m`` has in HBM; as of the last look, where that is done now and then."""
     trace = fleet.trace
     s = trace.prompt_node[r]
@@ -108,8 +121,7 @@ def match(fleet, route, m, r):
         limit = tree.floor_page(sim, trace.input_tokens[r])
         most = 0
         for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
-            found, _ = tree.match(sim, sim.workers[w].home, s, limit)
-            most = max(most, found)
+            most = max(most, outlook.cached_tokens(sim, w, s, limit, now))
         return most
     place = m - route.first
     word = route.word + place // 64
@@ -134,8 +146,5 @@ def look_where_due(fleet, route, now):
         place = m - route.first
         word = route.word + place // 64
         bit = np.uint64(1) << np.uint64(place % 64)
-        for s in range(1, fleet.belief.shape[0]):
-            for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
-                d = sim.cover[sim.workers[w].home, s]
-                if d >= 0 and sim.nodes[d].end >= tree.floor_page(sim, fleet.trace.end_tokens[s]):
-                    fleet.belief[s, word] |= bit
+        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+            outlook.depict(sim, w, fleet.belief, word, bit, now)

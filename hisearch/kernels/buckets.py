@@ -22,6 +22,8 @@ def reset(fleet, route):
     route.window_head = route.window_first
     route.window_tail = route.window_first
     route.bucket_tokens = 0
+    for m in range(route.first, route.first + route.members):
+        fleet.members[m].window_tokens = 0
     gap = FIRST_LENGTH // max(route.ups, 1)
     for k in range(route.ups):
         fleet.bounds[route.first + k] = (k + 1) * gap - 1

@@ -39,7 +39,7 @@ def coast_steps(sim, w):
         decodes(sim, w, step)
         _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context, excess)
         log.step(sim, w, la.ANY_STEP, formed, start, end)
-        log.spend(sim, lists.pages_over(sim, w, 1, step))
+        log.spend(sim, lists.pages_over(sim, w, 1, step) - worker.coast_pages)
         context += worker.decoding
         formed = start if sim.config.overlap else end
         start = end

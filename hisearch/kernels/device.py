@@ -155,17 +155,23 @@ def settle_coast(sim, w):
 
 
 @kernel
+def formed_by(sim, w, until):
+    """How many steps of the planned coast passes before ``until`` form, and when the first pass is that comes later."""
+    worker = sim.workers[w]
+    if not sim.config.overlap:
+        return _run(sim, w, worker.newest_start_s, until, worker.coast_steps, 0)
+    steps = 0
+    event = worker.coast_from_s
+    if event < until:
+        steps, event = _run(sim, w, event, until, worker.coast_steps - 1, 0)
+    return steps + 1, event
+
+
+@kernel
 def cut_coast(sim, w, until):
     """Let the planned coast end with the first pass at or after ``until``."""
     worker = sim.workers[w]
-    if sim.config.overlap:
-        steps = 0
-        event = worker.coast_from_s
-        if event < until:
-            steps, event = _run(sim, w, event, until, worker.coast_steps - 1, 0)
-        steps += 1
-    else:
-        steps, event = _run(sim, w, worker.newest_start_s, until, worker.coast_steps, 0)
+    steps, event = formed_by(sim, w, until)
     worker.coast_steps = steps
     worker.coast_open = 0
     heaps.event_set(sim, w, event)

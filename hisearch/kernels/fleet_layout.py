@@ -33,7 +33,7 @@ ADMIT_ALL, QUEUE_CAP, TOKEN_BUCKET, SLO_SHEDDING = 0, 1, 2, 3
 ABSENT, UP, DRAINING, STARTING = 0, 1, 2, 3
 
 # What befalls a member.
-COMES_UP, IS_DRAINED, DIES = 0, 1, 2
+COMES_UP, IS_DRAINED, DIES, HOST_DIES = 0, 1, 2, 3
 
 # What an autoscaler looks at: requests in flight; seconds that prompts wait for their first token.
 BY_REQUESTS, BY_WAIT = 0, 1

@@ -11,6 +11,8 @@ import numpy as np
 IN_HBM, ON_HOST = 1, 2
 # When a request stops waiting for what it fetches from storage.
 BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
+# Whose a store is: a worker's, and gone with it; a node's; all workers'.
+OF_WORKER, OF_NODE, OF_ALL = 0, 1, 2
 # When an entry of a store that has expired is dropped.
 LAZY, PERIODIC, PRESSURE = 0, 1, 2
 # The servers that a worker has beside its scheduler: SERVERS w + one of these.
@@ -52,6 +54,7 @@ HOST = np.dtype(
         ("revoked", "i4"),  # fetches found not to be worth it, not noted yet
         ("revoked_tail", "i4"),
         ("written", "i4"),  # nodes that storage has, not noted yet
+        ("place", "i4"),  # the worker in whose place it stands on its node: itself, or the dead one that it is back for
     ],
     align=True,
 )
@@ -73,6 +76,8 @@ FETCH = np.dtype(
         ("stopped", "i4"),  # the scheduler has taken what had arrived
         ("registered", "i4"),  # it is its request's fetch
         ("served", "i4"),  # a server still has it
+        ("refused", "i4"),  # storage has too little
+        ("ahead", "i4"),  # begun ahead of its request, which has not looked into storage yet
     ],
     align=True,
 )
@@ -133,6 +138,7 @@ STORE_TIER = np.dtype(
         ("first", "i8"),  # its first store; the others follow
         ("stores", "i8"),
         ("workers_per_store", "i8"),
+        ("scope", "i8"),  # whose a store is
         ("first_shadow", "i8"),  # arc: the first store's first shadow
         ("first_link", "i8"),  # to write to the first store; reading is next, then the next store's
         ("first_network", "i8"),  # out of the first node, where the tier lies behind the nodes' networks; or -1

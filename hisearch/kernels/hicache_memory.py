@@ -33,18 +33,26 @@ def _forget(sim, w, d):
 
 
 @kernel
-def _evict_host(sim, w, pages):
-    """Evict from the host until at least ``pages`` are gone or nothing is left that could go."""
+def evict_from_host(sim, w):
+    """Evict from the host what goes first; returns its pages, which are free."""
     v = nodes.host_pool(sim, w)
     pool = sim.trees[v]
+    d = sim.evict_heap[v, 0]
+    eviction.withdraw(sim, v, d)
+    pages = radix.pages_of(sim, d)
+    objects.left_host(sim, w, d)
+    _forget(sim, w, d)
+    pool.free_pages += pages
+    pool.evicted_tokens += pages * sim.config.page_tokens
+    return pages
+
+
+@kernel
+def _evict_host(sim, w, pages):
+    """Evict from the host until at least ``pages`` are gone or nothing is left that could go."""
     gone = 0
-    while gone < pages and pool.heap_size > 0:
-        d = sim.evict_heap[v, 0]
-        eviction.withdraw(sim, v, d)
-        gone += radix.pages_of(sim, d)
-        _forget(sim, w, d)
-    pool.free_pages += gone
-    pool.evicted_tokens += gone * sim.config.page_tokens
+    while gone < pages and sim.trees[nodes.host_pool(sim, w)].heap_size > 0:
+        gone += evict_from_host(sim, w)
 
 
 @kernel

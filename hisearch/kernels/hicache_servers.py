@@ -95,6 +95,7 @@ def _answer(sim, w, f, now):
     found = stores.look(sim, w, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
     host = sim.hosts[w]
     if found < max(sim.tiers.fetch_threshold, page):
+        fetch.refused = 1
         host.released_pages += fetch.wanted // page
         _log(sim, f, now, hl.REVOKED, found)
         fetch.next = -1
@@ -198,6 +199,44 @@ def end_part(sim, k, now):
     mover = hl.SERVERS * w + hl.MOVER
     if sim.servers[mover].head >= 0 and sim.servers[mover].slot < 0:
         start(sim, mover, now)
+
+
+@kernel
+def _drop_fetches(sim, f):
+    """No server, and nobody else, has the fetches of the line that begins with ``f`` any more."""
+    while f >= 0:
+        after = sim.fetches[f].next
+        sim.fetches[f].served = 0
+        forget_fetch(sim, f)
+        f = after
+
+
+@kernel
+def halt(sim, w):
+    """Worker ``w`` has died, with what its servers were at: nothing of that comes anywhere.
+
+    Its requests still say what they fetch.
+    """
+    for r in range(sim.requests.shape[0]):
+        f = sim.requests[r].fetch
+        if f >= 0 and sim.requests[r].worker == w:
+            sim.requests[r].fetch = -1
+            sim.fetches[f].registered = 0
+            if not sim.fetches[f].served:
+                forget_fetch(sim, f)
+    first = hl.SERVERS * w
+    _drop_fetches(sim, sim.servers[first + hl.ASKER].head)
+    _drop_fetches(sim, sim.servers[first + hl.READER].head)
+    _drop_fetches(sim, sim.hosts[w].revoked)
+    sim.hosts[w].revoked = -1
+    m = sim.servers[first + hl.MOVER].head
+    while m >= 0:
+        after = sim.moves[m].next
+        moves.release(sim, m)
+        m = after
+    for k in range(first, first + hl.SERVERS):
+        sim.servers[k].head = -1
+        server_heap.leave(sim, k)
 
 
 @kernel

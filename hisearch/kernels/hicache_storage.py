@@ -38,7 +38,8 @@ def _write(sim, w, d, now):
 
 
 @kernel
-def _unregister(sim, w, f):
+def unregister(sim, w, f):
+    """Fetch ``f`` is its request's no more."""
     fetch = sim.fetches[f]
     fetch.registered = 0
     sim.requests[fetch.request].fetch = -1
@@ -67,7 +68,7 @@ def take_note(sim, w):
         registered = sim.requests[sim.fetches[f].request].fetch
         sim.fetches[f].served = 0
         if registered >= 0:
-            _unregister(sim, w, registered)
+            unregister(sim, w, registered)
         if registered != f:
             servers.forget_fetch(sim, f)
     while host.written >= 0:
@@ -106,8 +107,39 @@ def _acquire_fetch(sim):
 
 
 @kernel
+def open_fetch(sim, w, r, static, begin, wanted, above, at_s):
+    """Ask storage from ``at_s`` on for ``wanted`` tokens behind ``begin`` on the path to ``static``, for request ``r``.
+
+    Their host memory has been taken, and the host copy of ``above`` is locked. Returns the fetch.
+    """
+    f = _acquire_fetch(sim)
+    fetch = sim.fetches[f]
+    fetch.begun_s = at_s
+    fetch.begin = begin
+    fetch.wanted = wanted
+    fetch.found = 0
+    fetch.read = 0
+    fetch.far_read = 0
+    fetch.request = r
+    fetch.static = static
+    fetch.above = above
+    fetch.stopped = 0
+    fetch.refused = 0
+    fetch.ahead = 0
+    fetch.registered = 1
+    fetch.served = 1
+    sim.requests[r].fetch = f
+    sim.hosts[w].fetching_tokens += wanted
+    servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, at_s)
+    return f
+
+
+@kernel
 def _begin_fetch(sim, w, r):
-    """Try to fetch what ``r`` is missing."""
+    """Try to fetch what ``r`` is missing, unless it has taken over a fetch ahead of its call."""
+    if sim.requests[r].fetch >= 0 and sim.fetches[sim.requests[r].fetch].ahead:
+        sim.fetches[sim.requests[r].fetch].ahead = 0
+        return
     host = sim.hosts[w]
     page = sim.config.page_tokens
     static = lists.path_end(sim, r)
@@ -123,23 +155,7 @@ def _begin_fetch(sim, w, r):
         hicache_nodes.unlock_host(sim, w, above)
         return
     servers.advance(sim, w)
-    f = _acquire_fetch(sim)
-    fetch = sim.fetches[f]
-    fetch.begun_s = sim.workers[w].now_s
-    fetch.begin = begin
-    fetch.wanted = wanted
-    fetch.found = 0
-    fetch.read = 0
-    fetch.far_read = 0
-    fetch.request = r
-    fetch.static = static
-    fetch.above = above
-    fetch.stopped = 0
-    fetch.registered = 1
-    fetch.served = 1
-    sim.requests[r].fetch = f
-    host.fetching_tokens += wanted
-    servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, sim.workers[w].now_s)
+    open_fetch(sim, w, r, static, begin, wanted, above, sim.workers[w].now_s)
 
 
 @kernel
@@ -180,7 +196,7 @@ def take_fetch(sim, w, r):
     sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
     sim.requests[r].fetched_tokens = fetch.read - present
     sim.requests[r].far_fetched_tokens = min(fetch.far_read, fetch.read - present)
-    _unregister(sim, w, f)
+    unregister(sim, w, f)
     return True
 
 

@@ -9,6 +9,7 @@ them. What expires moves nowhere. Moves between stores have a server of their ow
 
 from __future__ import annotations
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import links, moves, store
 from hisearch.kernels.jit import kernel
@@ -17,9 +18,16 @@ NEAR, FAR = 0, 1
 
 
 @kernel
+def number_of(sim, w, t):
+    """Number of worker ``w``'s store among those of tier ``t``."""
+    tier = sim.store_tiers[t]
+    return (w if tier.scope == hl.OF_WORKER else sim.hosts[w].place) // tier.workers_per_store
+
+
+@kernel
 def store_of(sim, w, t):
     """Index of worker ``w``'s store of tier ``t`` among the trees."""
-    return sim.store_tiers[t].first + w // sim.store_tiers[t].workers_per_store
+    return sim.store_tiers[t].first + number_of(sim, w, t)
 
 
 @kernel
@@ -28,9 +36,9 @@ def _travel(sim, w, t, now, tokens, back):
     if tokens == 0:
         return now
     tier = sim.store_tiers[t]
-    end = links.send(sim, tier.first_link + 2 * (w // tier.workers_per_store) + back, now, tokens)
+    end = links.send(sim, tier.first_link + 2 * number_of(sim, w, t) + back, now, tokens)
     if tier.first_network >= 0:
-        node = w // sim.tiers.workers_per_node
+        node = sim.hosts[w].place // sim.tiers.workers_per_node
         end = max(end, links.send(sim, tier.first_network + 2 * node + back, now, tokens))
     return end
 
@@ -178,6 +186,14 @@ def end_moving(sim, w, m, tokens, now):
             store.put(sim, store_of(sim, w, FAR), move.static, at, at + gap, now, move.priority)
         at += gap
         at += store.leading(sim, near, move.static, at, end, now)
+
+
+@kernel
+def lose_host(sim, w):
+    """Worker ``w``'s host is gone, and with it what its node's stores hold."""
+    for t in range(sim.tiers.storage):
+        if sim.store_tiers[t].scope == hl.OF_NODE:
+            store.clear(sim, store_of(sim, w, t))
 
 
 @kernel

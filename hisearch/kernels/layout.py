@@ -217,6 +217,7 @@ WORKER = np.dtype(
         ("longest_stale", "i8"),
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_open", "i4"),  # whether that event is only known to be no sooner than ``event_s``
+        ("coast_pages", "i8"),  # of those that it takes behind its first step, taken before its end (see ``outlook``)
         ("coast_s", "f8"),  # when the pass was that planned them
         ("coast_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),
@@ -445,8 +446,9 @@ class Sim(Handle):
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): who will use a trace-tree
         node's pages (see ``foresight``), of length 0 where nobody asks.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),
-        connectors (W,), notes (2 W,), transfers; stores (S,) with run_rows (S, 3 LISTS), run_cover (S, M): deepest run
-        in each trace-tree node, runs, and uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
+        fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
+        run_rows (S, 3 LISTS), run_cover (S, M): deepest run in each trace-tree node, runs, and
+        uses (S, USES) that wait to be settled; due (tokens of a block,): scratch;
         ledgers (L,), each with ledger_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each
         trace-tree node block_base (M,): key of its first block, and node_blocks (M, 2): number of that on the path, and
         one behind its last one's; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores
@@ -496,6 +498,7 @@ class Sim(Handle):
         "log_fetches": Array(hl.FETCH_LOG, 1),
         "offloading": Record(tl.OFFLOADING),
         "offloaded": Array(tl.OFFLOADED, 1),
+        "fresh": Array(tl.OFFLOADED, 1),
         "connectors": Array(tl.CONNECTOR, 1),
         "notes": Array(tl.NOTES, 1),
         "transfers": Array(tl.TRANSFER, 1),

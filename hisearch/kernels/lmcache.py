@@ -8,7 +8,8 @@ time is in no list yet.
 
 from __future__ import annotations
 
-from hisearch.kernels import chunk_order, ledger, links
+from hisearch.kernels import chunk_order, ledger, links, lists
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
@@ -87,8 +88,8 @@ def _room_behind(sim, v):
 
 
 @kernel
-def _queue_write(sim, v, end_s, slot, host, host_slot):
-    """Put a write into the ring, by the time of its end."""
+def _queue_write(sim, w, v, end_s, slot, host, host_slot):
+    """Put a write by worker ``w`` into the ring, by the time of its end."""
     book = sim.ledgers[v]
     ring = sim.writes[v - sim.offloading.stores]
     size = len(ring)
@@ -102,6 +103,7 @@ def _queue_write(sim, v, end_s, slot, host, host_slot):
     write.slot = slot
     write.host = host
     write.host_slot = host_slot
+    write.worker = w
     book.writes += 1
 
 
@@ -120,7 +122,7 @@ def _begin_write(sim, w, v, key, host_slot, now):
     host = sim.worker_stores[w, 0]
     sim.blocks[host, host_slot].users += 1
     end_s = travel(sim, w, v, 0, now, sim.offloading.block_tokens)
-    _queue_write(sim, v, end_s, slot, host, host_slot)
+    _queue_write(sim, w, v, end_s, slot, host, host_slot)
 
 
 # ---- look-ups --------------------------------------------------------------------------------------------------------
@@ -189,13 +191,15 @@ def _allocate(sim, v):
 
 
 @kernel
-def _offer(sim, v, key, ready_s):
-    """Cache the content of host memory just taken, unless it is cached already. Returns its slot, or -1."""
+def _offer(sim, w, key, ready_s):
+    """Cache what worker ``w`` puts into memory just taken, unless it is cached already. Returns its slot, or -1."""
+    v = sim.worker_stores[w, 0]
     if ledger.find(sim, v, key) >= 0:
         return -1
     slot = ledger.new(sim, v, key)
     sim.blocks[v, slot].users = 1
     sim.blocks[v, slot].ready_s = ready_s
+    sim.blocks[v, slot].writer = w
     chunk_order.put(sim, v, slot)
     sim.ledgers[v].stored += 1
     return slot
@@ -228,7 +232,7 @@ def read(sim, w, static, begin, end, now):
                 fresh += 1
             k += 1
     for k in range(fresh):
-        if _offer(sim, host, kept[k], at_s) < 0:
+        if _offer(sim, w, kept[k], at_s) < 0:
             sim.ledgers[host].used -= 1
     return at_s
 
@@ -251,7 +255,7 @@ def save(sim, w, static, begin, end, now):
     keys = sim.path[0]
     slots = sim.path[1]
     for k in range(end - begin):
-        slots[k] = _offer(sim, host, keys[k], now)
+        slots[k] = _offer(sim, w, keys[k], now)
     for k in range(end - begin):
         slot = slots[k]
         if slot < 0:
@@ -260,3 +264,74 @@ def save(sim, w, static, begin, end, now):
         for tier in range(1, sim.worker_stores.shape[1]):
             _begin_write(sim, w, sim.worker_stores[w, tier], keys[k], slot, now)
         _let_go(sim, host, slot)
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _cancel_writes(sim, w, v):
+    """What worker ``w`` is writing to store ``v`` never comes there."""
+    book = sim.ledgers[v]
+    ring = sim.writes[v - sim.offloading.stores]
+    count = book.writes
+    book.writes = 0
+    for k in range(count):
+        write = ring[(book.writes_head + k) % len(ring)]
+        if write.worker != w:
+            kept = ring[(book.writes_head + book.writes) % len(ring)]
+            kept.end_s = write.end_s
+            kept.slot = write.slot
+            kept.host = write.host
+            kept.host_slot = write.host_slot
+            kept.worker = write.worker
+            book.writes += 1
+            continue
+        _let_go(sim, write.host, write.host_slot)
+        sim.blocks[v, write.slot].users = 0
+        book.used -= 1
+        if sim.blocks[v, write.slot].list < 0:
+            ledger.forget(sim, v, write.slot)
+
+
+@kernel
+def _forget(sim, v, slot):
+    """The chunk, which nobody uses, is gone."""
+    chunk_order.take_out(sim, v, slot)
+    ledger.forget(sim, v, slot)
+    sim.ledgers[v].used -= 1
+
+
+@kernel
+def halt(sim, w, now):
+    """Worker ``w`` has died: what it was looking up, saving, fetching and writing comes nowhere.
+
+    Its requests still say what they have looked up.
+    """
+    advance(sim, w, now)
+    for r in range(sim.requests.shape[0]):
+        if sim.offloaded[r].asked and sim.requests[r].worker == w:
+            unpin(sim, w, r, lists.path_end(sim, r))
+            sim.offloaded[r].asked = 0
+    for tier in range(1, sim.worker_stores.shape[1]):
+        _cancel_writes(sim, w, sim.worker_stores[w, tier])
+    host = sim.worker_stores[w, 0]
+    slot = ledger.first(sim, host, tl.RECENT)
+    while slot >= 0:
+        after = sim.blocks[host, slot].next
+        if sim.blocks[host, slot].writer == w and sim.blocks[host, slot].ready_s > now:
+            _forget(sim, host, slot)
+            sim.ledgers[host].stored -= 1
+        slot = after
+
+
+@kernel
+def lose_host(sim, w):
+    """The host of worker ``w``, all of whose workers have died, loses what they shared; it counts as evicted."""
+    for tier in range(sim.worker_stores.shape[1]):
+        v = sim.worker_stores[w, tier]
+        if sim.ledgers[v].scope != hl.OF_NODE:
+            continue
+        while ledger.first(sim, v, tl.RECENT) >= 0:
+            _forget(sim, v, ledger.first(sim, v, tl.RECENT))
+            sim.ledgers[v].evicted += 1

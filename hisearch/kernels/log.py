@@ -7,6 +7,7 @@ again with larger ones.
 
 from __future__ import annotations
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
 from hisearch.kernels import ledger
@@ -57,7 +58,8 @@ def _held_in(sim, w, t):
     """Tokens in worker ``w``'s store of storage tier ``t``; 0 where there is none."""
     if t >= sim.tiers.storage:
         return 0
-    return _held(sim, sim.store_tiers[t].first + w // sim.store_tiers[t].workers_per_store)
+    tier = sim.store_tiers[t]
+    return _held(sim, tier.first + (w if tier.scope == hl.OF_WORKER else sim.hosts[w].place) // tier.workers_per_store)
 
 
 @kernel

@@ -11,6 +11,7 @@ from __future__ import annotations
 from hisearch.kernels import doors, flow, handover, lanes, pools
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
 
@@ -37,6 +38,8 @@ def forget(fleet, m, r):
     sim.requests[r] = sim.blank[0]
     request.preemptions = preemptions
     request.arrival_s = arrival
+    if sim.offloading.mover != tl.NO_MOVER:
+        sim.offloaded[r] = sim.fresh[0]
 
 
 @kernel

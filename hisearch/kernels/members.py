@@ -10,9 +10,10 @@ import math
 
 import numpy as np
 
-from hisearch.kernels import buckets, flow, heaps, losses, pools, tournament
+from hisearch.kernels import belief, buckets, doors, flow, heaps, losses, pools, tournament
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.jit import kernel
 
 #: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
@@ -51,6 +52,7 @@ def _step_back(fleet, m, state):
     place = m - fleet.routes[member.route].first
     for row in range(flow.ROWS * member.route, flow.ROWS * (member.route + 1)):
         tournament.put(fleet.keys[row], fleet.winners[row], place, np.inf)
+    belief.forget(fleet, fleet.routes[member.route], m)
     _list_ups(fleet, member.route)
 
 
@@ -74,10 +76,21 @@ def _die(fleet, m, now):
     for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
         heaps.event_clear(sim, lane)
         sim.workers[lane].phase = la.IDLE
+    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover != tl.NO_MOVER:
+        doors.knock(sim.config.door, sim, doors.HALT, member.index, 0, now)
     losses.lose(fleet, m, now)
     member.inflight_requests = 0
     member.inflight_tokens = 0
     member.outstanding_tokens = 0
+
+
+@kernel
+def _lose_stores(fleet, m, now):
+    """The host of member ``m``, whose workers have died, loses what they shared."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover == tl.LMCACHE:
+        doors.knock(sim.config.door, sim, doors.LOSE_HOST, member.index, 0, now)
 
 
 @kernel
@@ -106,6 +119,8 @@ def _befall(fleet, incident):
         _drain(fleet, m, incident.at_s)
     elif incident.kind == fl.DIES and member.state != fl.ABSENT:
         _die(fleet, m, incident.at_s)
+    elif incident.kind == fl.HOST_DIES:
+        _lose_stores(fleet, m, incident.at_s)
 
 
 @kernel

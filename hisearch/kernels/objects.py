@@ -34,6 +34,16 @@ def left_hbm(sim, w, d):
 
 
 @kernel
+def left_host(sim, w, d):
+    """A run of KV, node ``d``, leaves worker ``w``'s host: its only agent stands in line to fetch it from storage."""
+    if sim.config.objects == 0 or sim.agents.policy.kv_budget_pages == 0 or sim.tiers.storage == 0:
+        return
+    a = sim.agents.owner[sim.nodes[d].static]
+    if a >= 0 and sim.agents.agents[a].worker == w and sim.agents.agents[a].calls == 0:
+        agents_line.stand(sim, agents_line.fetch_row(sim, w), a)
+
+
+@kernel
 def pages_of(sim, d):
     """Pages of the object whose record is ``d``."""
     return sim.agents.things[sim.nodes[d].parent].pages

@@ -372,6 +372,24 @@ def quiet(sim, w):
 
 
 @kernel
+def halt(sim, w, now):
+    """Worker ``w`` has died, and its host memory with it: what was on its way there never came."""
+    connector = sim.connectors[w]
+    begun = True
+    t = connector.transfers_head
+    while t >= 0:
+        transfer = sim.transfers[t]
+        after = transfer.next
+        begun = begun and t != connector.prepared
+        if not begun or transfer.end_s > now:
+            sim.stores[store_of(sim, w)].stored -= transfer.tokens // sim.offloading.block_tokens
+        transfer.next = sim.counters[la.FREE_TRANSFER]
+        sim.counters[la.FREE_TRANSFER] = t
+        t = after
+    reset(sim, w)
+
+
+@kernel
 def reset(sim, w):
     """No transfers, no requests."""
     connector = sim.connectors[w]

@@ -117,7 +117,7 @@ def _kv_aware(fleet, route, r, now):
     for k in range(route.ups):
         m = fleet.up[route.first + k]
         member = fleet.members[m]
-        missing = fleet.trace.input_tokens[r] - belief.match(fleet, route, m, r)
+        missing = fleet.trace.input_tokens[r] - belief.match(fleet, route, m, r, now)
         load = (route.overlap_weight * missing + member.inflight_tokens) / member.weight
         if load < least:
             least = load

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 
 from hisearch.kernels import agents, device, doors, heaps, hicache, hicache_copies, lanes, lists, log, radix
+from hisearch.kernels import agents_layout as al
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
+from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
 from hisearch.kernels import sglang_gaps as gaps
@@ -174,6 +176,8 @@ def serve(sim, k, now):
     if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s and k % hl.SERVERS != hl.MOVER:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
+    if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
+        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
 
 
 @kernel
@@ -199,10 +203,14 @@ def form(sim, w, now):
     if sim.config.hicache:
         now = sim.workers[w].now_s
     _note_peak(sim, w)
+    waits = False
+    if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
+        doors.knock(sim.config.objects, sim, agents.STEP, w, kind, now)
+        waits = sim.agents.loaders[w].at_launch_s > 0.0
     if sim.config.lane_kind == la.WAVE:
         size, decoding, context, longest = _shape(sim, w, kind)
         lanes.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, decoding, context, longest)
-    elif kind == la.DECODE_STEP and sim.config.lanes == 1:
+    elif kind == la.DECODE_STEP and sim.config.lanes == 1 and not waits:
         decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)
@@ -319,6 +327,10 @@ def door(sim, errand, w, r, now):
         serve(sim, w, now)
     elif errand == doors.LET_GO:
         let_go(sim, w, r, now)
+    elif errand == doors.HALT:
+        servers.halt(sim, w)
+    elif errand == doors.LOSE_HOST:
+        stores.lose_host(sim, w)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
         if sim.config.hicache:

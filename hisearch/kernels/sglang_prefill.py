@@ -43,9 +43,14 @@ def _admit_waiting(sim, w, places, now):
         if sim.tiers.storage and not _arrived(sim, w, r):
             r = after
             continue
-        if sim.config.objects and not doors.knock(sim.config.objects, sim, agents.READY, w, r, now):
-            r = after
-            continue
+        if sim.config.objects:
+            ready = doors.knock(sim.config.objects, sim, agents.READY, w, r, now)
+            if ready == agents.FULL:
+                worker.full = 1
+                return
+            if not ready:
+                r = after
+                continue
         verdict = admission.try_admit(sim, w, r, now)
         if verdict == admission.NO_TOKEN:
             # With a host tier memory may be short only as long as copies hold it.

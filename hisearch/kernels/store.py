@@ -263,6 +263,20 @@ def come_up(sim, r):
 
 
 @kernel
+def _clear_heap(sim, v, h):
+    while sim.trees[h].heap_size > 0:
+        runs.remove(sim, v, sim.evict_heap[h, 0])
+
+
+@kernel
+def clear(sim, v):
+    """All that is held is gone; what an adaptive policy has learned stays."""
+    _clear_heap(sim, v, v)
+    if sim.trees[v].eviction == la.ARC:
+        _clear_heap(sim, v, sim.trees[v].shadows)
+
+
+@kernel
 def reset(sim, v, tier):
     """An empty store of tier ``tier``."""
     cache = sim.trees[v]

@@ -49,6 +49,7 @@ BLOCK = np.dtype(
         ("users", "i4"),  # LMCache, of host memory: the cache, saves, writes from it; behind it: writes to it
         ("pins", "i4"),  # LMCache: look-ups that found it and have not been served
         ("group", "i4"),  # LMCache: of chunks that have been used equally often
+        ("writer", "i4"),  # LMCache, of host memory: the worker that puts it there
     ],
     align=True,
 )
@@ -93,6 +94,7 @@ LEDGER = np.dtype(
         ("groups", "i4"),  # LMCache: groups ever used
         ("link", "i4"),  # LMCache: of its own, for writing; the next one is for reading; -1: none
         ("networked", "i4"),  # LMCache: 1 where it lies behind the nodes' networks
+        ("scope", "i4"),  # LMCache: whose it is (see ``hicache_layout``)
     ],
     align=True,
 )
@@ -154,8 +156,8 @@ NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", 
 #: A transfer to the host, in a list; in the free list by ``next``.
 TRANSFER = np.dtype([("end_s", "f8"), ("tokens", "i8"), ("request", "i4"), ("next", "i4")], align=True)
 
-#: A write to a store behind host memory: its slot there, and host memory: a ledger and a slot.
-WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot", "i4")], align=True)
+#: A write by a worker to a store behind host memory: its slot there, and host memory: a ledger and a slot.
+WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot", "i4"), ("worker", "i4")], align=True)
 
 #: Chunks of a store that have been used equally often; they are next to each other in its list. In the free list by
 #: ``tail``.

@@ -163,7 +163,9 @@ def complete(sim, w, now):
             decode_log.coast_steps(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
-        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1))
+        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages)
+        worker.allocated_pages += worker.coast_pages
+        worker.coast_pages = 0
         worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)

@@ -277,7 +277,8 @@ def take_in(sim, w):
             decode_log.coast_steps(sim, w)
         gaps.count_coast(sim, w)
         device.finish_coast(sim, w)
-        queue.take(sim, worker.home, lists.pages_over(sim, w, 1, steps - 1))
+        queue.take(sim, worker.home, lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages)
+        worker.coast_pages = 0
         note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)

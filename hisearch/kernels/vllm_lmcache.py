@@ -258,6 +258,10 @@ def door(sim, errand, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     elif errand == doors.LET_GO:
         vllm.let_go(sim, w, r, now)
+    elif errand == doors.HALT:
+        lmcache.halt(sim, w, now)
+    elif errand == doors.LOSE_HOST:
+        lmcache.lose_host(sim, w)
     else:
         _reset(sim, w)
     return 0

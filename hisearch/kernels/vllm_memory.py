@@ -112,7 +112,8 @@ def publish(sim, w, r, computed):
 
 
 @kernel
-def _decodes(sim, w, r):
+def decodes(sim, w, r):
+    """Whether ``r`` makes its output at worker ``w``."""
     request = sim.requests[r]
     if request.worker != w or request.outcome != la.IN_FLIGHT:
         return False
@@ -131,7 +132,7 @@ def _made(sim, w, q, r):
 @kernel
 def _sooner(sim, w, a, b):
     """Whether the decoding request ``a`` made the tokens that it shares with ``b`` before ``b`` did."""
-    if not _decodes(sim, w, b):
+    if not decodes(sim, w, b):
         return True
     lead = sim.trace.input_tokens[a] + sampled(sim, w, a) - sim.trace.input_tokens[b] - sampled(sim, w, b)
     return lead > 0 or (lead == 0 and sim.requests[a].order < sim.requests[b].order)
@@ -152,7 +153,7 @@ def _publish_rivals(sim, w, r, static):
             while k >= 0:
                 q = sim.owner[k]
                 k = sim.next_owner[k]
-                if q == r or not _decodes(sim, w, q) or not _sooner(sim, w, q, r):
+                if q == r or not decodes(sim, w, q) or not _sooner(sim, w, q, r):
                     continue
                 if tree.floor_page(sim, _made(sim, w, q, r)) <= sim.requests[q].locked_tokens:
                     continue
@@ -177,7 +178,7 @@ def reveal(sim, w, static):
         k = sim.owner_head[s]
         while k >= 0:
             q = sim.owner[k]
-            if _decodes(sim, w, q):
+            if decodes(sim, w, q):
                 made = findable_tokens(sim, w, q)
                 if sim.requests[q].state == la.DECODING:
                     made = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)

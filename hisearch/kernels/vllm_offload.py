@@ -388,6 +388,8 @@ def door(sim, errand, w, r, now):
         receive(sim, w, r, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
-    elif errand != doors.LET_GO:
+    elif errand == doors.HALT:
+        offload.halt(sim, w, now)
+    elif errand == doors.RESET:
         _reset(sim, w)
     return 0

@@ -11,7 +11,7 @@ from hisearch.specs.cluster import TransferSpec
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.pool_space import ApartSpace, MixedSpace
 from hisearch.specs.routing import AdmissionSpec, RouterSpec
-from hisearch.specs.study import RoutingSpace, SearchSpaceSpec
+from hisearch.specs.search_space import RoutingSpace, SearchSpaceSpec
 
 
 @dataclass(frozen=True)

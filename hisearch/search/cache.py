@@ -26,7 +26,7 @@ from hisearch.search.problem import Problem
 from hisearch.search.tier_choices import Decision, NotOffered, TierChoice
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.study import CacheSpace
+from hisearch.specs.search_space import CacheSpace
 from hisearch.specs.tiers import MovementSpec
 
 if TYPE_CHECKING:
@@ -83,10 +83,17 @@ class CacheSearch:
     bases: tuple[DeploymentSpec, ...] = ()
 
 
-def search_cache(problem: Problem, ledger: Ledger, until: int, first: Sequence[Trial] = ()) -> CacheSearch:
+def search_cache(
+    problem: Problem, ledger: Ledger, until: int, first: Sequence[Trial] = (), number: int = 1
+) -> CacheSearch:
     """Run stage 3 on top of the ledger's trials; it stops at ``until`` simulations or when nothing new is proposed.
 
-    ``first``: trials to vary whatever else there is.
+    Args:
+        problem: the question.
+        ledger: runs the simulations. What stage 3 has made of the same deployments before is told to the sampler.
+        until: see above.
+        first: trials to vary whatever else there is.
+        number: of this run of stage 3, from 1: each draws otherwise.
     """
     others = bases(ledger.considered, problem.objectives, tiers=bool(problem.space.cache.tiers))
     found = list({trial.number: trial for trial in (*first, *others)}.values())
@@ -96,15 +103,25 @@ def search_cache(problem: Problem, ledger: Ledger, until: int, first: Sequence[T
     if until <= ledger.simulations or ledger.stopped:
         return CacheSearch(ended=False, bases=varied)
     with quiet_optuna():
-        study = _study(problem, until - ledger.simulations)
-        for index, trial in enumerate(found):
+        study = _study(problem, until - ledger.simulations, problem.seed + number - 1)
+        known = [*enumerate(found), *_made_before(found, ledger.trials)]
+        for index, trial in known:
             study.enqueue_trial(_values_of(index, trial.deployment, problem))
-        stale = 0
+        stale = -(len(known) // ASK_BATCH)  # batches of what is known count as none
         while ledger.simulations < until and not ledger.stopped and stale < STALE_BATCHES:
             before = ledger.simulations
             _run_batch(study, problem, found, ledger, until)
-            stale = stale + 1 if ledger.simulations == before else 0
+            stale = stale + 1 if ledger.simulations == before or stale < 0 else 0
     return CacheSearch(stale == STALE_BATCHES, varied)
+
+
+def _made_before(found: Sequence[Trial], trials: Sequence[Trial]) -> list[tuple[int, Trial]]:
+    """What earlier runs of stage 3 made of the deployments ``found``, each with the place of its deployment there."""
+    places = {_without_cache(trial.deployment): index for index, trial in reversed(list(enumerate(found)))}
+    there = {trial.number for trial in found}
+    others = [trial for trial in trials if trial.stage == STAGE and trial.comparable and trial.number not in there]
+    named = [(places.get(_without_cache(trial.deployment)), trial) for trial in others]
+    return [(index, trial) for index, trial in named if index is not None]
 
 
 def count_settings(problem: Problem, varied: Iterable[DeploymentSpec], trials: Sequence[Trial]) -> tuple[int, int]:
@@ -157,16 +174,16 @@ def _memory_steps(low: float, high: float) -> int:
     return math.floor((high - low) / MEMORY_STEP + 1e-9)
 
 
-def _study(problem: Problem, trials: int) -> optuna.Study:
+def _study(problem: Problem, trials: int, seed: int) -> optuna.Study:
     import optuna
 
     sampler: optuna.samplers.BaseSampler
     if trials < NSGA_FROM:
         sampler = optuna.samplers.TPESampler(
-            seed=problem.seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=2 * ASK_BATCH
+            seed=seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=2 * ASK_BATCH
         )
     else:
-        sampler = optuna.samplers.NSGAIISampler(seed=problem.seed)
+        sampler = optuna.samplers.NSGAIISampler(seed=seed)
     return optuna.create_study(directions=["minimize"] * len(problem.objectives), sampler=sampler)
 
 

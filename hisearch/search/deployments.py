@@ -11,7 +11,7 @@ from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.routing import RouterSpec
-from hisearch.specs.study import CacheSpace, RoutingSpace
+from hisearch.specs.search_space import CacheSpace, RoutingSpace
 from hisearch.specs.tiers import MOVER_TITLES
 
 #: Share of device memory that the engines' documentation starts from.

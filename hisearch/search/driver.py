@@ -208,8 +208,8 @@ def _execution_stage(problem: Problem, ledger: Ledger) -> ExecutionReport:
 class _Course:
     """The stages and what follows them, in rounds, and what of stage 3 they left out.
 
-    cache_begun: stage 3 simulated something. cache_ended: it never wanted for simulations. cache_bases: what its
-    rounds could have varied.
+    cache_begun: stage 3 simulated something. cache_ended: when last run it did not want for simulations. cache_bases:
+    what its rounds could have varied.
     """
 
     def __init__(
@@ -248,9 +248,18 @@ class _Course:
             left = round((until - self._ledger.simulations) * (1 - COMPARISON_SHARE))
             if self._begun == len(self._execution.kept) or left < LEAST_ROOM:
                 break
+        self._go_on_with_cache(until)
         if not self._over:
             self._widen(until)
             self._compare_unlikely(until)
+
+    def _go_on_with_cache(self, until: int) -> None:
+        """Stage 3 where it wanted for simulations, with what nothing else needs, until it has nothing to propose."""
+        while not (self._over or self.cache_ended) and (room := until - self._ledger.simulations) >= LEAST_ROOM:
+            self._number += 1
+            self._cache(until - round(room * COMPARISON_SHARE))
+            self._widen(until)
+            self._compare(until)
 
     def use_up(self, until: int) -> None:
         """Further rounds with what was held back: without a recommendation there is nothing to compare."""
@@ -297,9 +306,9 @@ class _Course:
         if "cache" not in self._without and not _none_can_serve(ledger.trials):
             before = ledger.simulations
             saved = try_tiers(problem, ledger, until - DESCENT_SIMULATIONS)
-            done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS, saved)
+            done = search_cache(problem, ledger, until - DESCENT_SIMULATIONS, saved, self._number)
             self.cache_begun |= ledger.simulations > before
-            self.cache_ended &= done.ended
+            self.cache_ended = done.ended
             self.cache_bases += done.bases
         descend(problem, ledger, until)
         self._end_stage()

@@ -27,7 +27,7 @@ from hisearch.specs.base import ENGINE_TITLES, DType
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.parallelism import degrees_of
 from hisearch.specs.routing import RouterSpec
-from hisearch.specs.study import ExecutionSpace
+from hisearch.specs.search_space import ExecutionSpace
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from hisearch.search.arms import decode_routers, mixed_routing
 from hisearch.search.deployments import OWN_WEIGHT_DTYPE, router_arms
 from hisearch.specs.pool_space import SideSpace
-from hisearch.specs.study import SearchSpaceSpec
+from hisearch.specs.search_space import SearchSpaceSpec
 
 #: Name of a parameter -> its values.
 Dimensions = dict[str, tuple[Any, ...]]

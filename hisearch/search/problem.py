@@ -13,8 +13,9 @@ from hisearch.search.tier_choices import TierChoices
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import ScopeName
+from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.study import BudgetSpec, LimitSpec, SearchSpaceSpec
+from hisearch.specs.study import BudgetSpec, LimitSpec
 
 
 class Planner(Protocol):

@@ -191,8 +191,14 @@ class Simulation:
         if job.slice_fraction != 1.0:
             return replace(found, metrics=found.metrics | self._at_most(found.metrics, _room_for_load(found)))
 
+        from hisearch.simulate.engine import ObjectsLeaveNoRoom
+
         def score_at(load: float) -> Score:
-            other = found if load == 1.0 else self._evaluate_once(replace(job, load=load))
+            try:
+                other = found if load == 1.0 else self._evaluate_once(replace(job, load=load))
+            except ObjectsLeaveNoRoom:
+                # Of a larger society, whose objects the host memory does not hold: no figure of it is used.
+                return Score(found.metrics, found.slo, False)
             return Score(other.metrics, other.slo, other.feasible)
 
         most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hisearch.specs.agent_memory import AgentMemorySpec, AgentPolicyName
+from hisearch.specs.agent_memory import OWN_KV_EVICTION, AgentMemorySpec, AgentPolicyName
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EvictionName, PoolSpec
 from hisearch.specs.hardware import ScopeName
-from hisearch.specs.study import AgentMemorySpace, CacheSpace, TierSpace
+from hisearch.specs.search_space import AgentMemorySpace, CacheSpace, TierSpace
 from hisearch.specs.tiers import (
     MOST_TIERS,
     MOVERS,
@@ -94,7 +94,7 @@ class TierChoices:
         movement = self._movement(ask, mover, len(tiers))
         agents = self._agents(ask, tiered=True)
         evictions: Sequence[EvictionName] = self.space.eviction
-        if self.engine != "sglang" or (agents is not None and agents.policy != "lru"):
+        if self.engine != "sglang" or (agents is not None and agents.policy not in OWN_KV_EVICTION):
             return TierChoice(tuple(tiers), movement, "lru", agents)
         return TierChoice(tuple(tiers), movement, ask("eviction", evictions), agents)
 
@@ -112,6 +112,7 @@ class TierChoices:
             adapters=space.adapters,
             objects=space.objects,
             slots=slots,
+            host=space.host if tiered and space.has_objects else "beside",
             ahead_s=ahead_s,
         )
 
@@ -238,7 +239,7 @@ class TierChoices:
         space = self.space.agents
         if space is None:
             return evictions
-        ways = {"lru": evictions, "distance": len(space.ahead_s)}
+        ways = dict.fromkeys(OWN_KV_EVICTION, evictions) | {"distance": len(space.ahead_s)}
         return len(_slots(space, tiered=tiered)) * sum(ways.get(policy, 1) for policy in space.policies)
 
     def _variants(self, tier: TierSpace, number: int, mover: MoverName) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_prepare as prepare
 from hisearch.kernels import layout as la
 from hisearch.simulate.agent_plan import AgentPlan
+from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
@@ -18,11 +19,18 @@ from hisearch.traces.compiled import CompiledTrace, TraceArrays
 #: (loading, order) of each policy.
 _POLICIES = {
     "lru": (al.AT_LAUNCH, al.BY_USE),
+    "by_slot": (al.AT_LAUNCH, al.BY_SLOT),
     "queued": (al.ON_CALL, al.BY_USE),
     "duration": (al.ON_CALL, al.BY_DURATION),
     "steps": (al.AHEAD, al.BY_STEPS),
     "distance": (al.AHEAD, al.BY_DISTANCE),
 }
+
+
+class ObjectsDoNotFit(ValueError):  # noqa: N818
+    """The agents' objects leave too little of the host memory that they share with KV."""
+
+
 #: Sets the seed of errors apart from those of other streams: the first 64 bits of the square root of 3's fraction.
 _ERRORS = 0xBB67AE8584CAA73B
 _SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
@@ -30,7 +38,7 @@ _SOURCES = {"trace": al.HINTS, "past": al.PAST, "oracle": al.ORACLE}
 
 def evicts_by_due(plan: AgentPlan | None) -> bool:
     """Whether HBM evicts by when agents are due, and not by the engine's own policy."""
-    return plan is not None and plan.policy != "lru"
+    return plan is not None and _POLICIES[plan.policy][0] != al.AT_LAUNCH
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
@@ -45,6 +53,34 @@ def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     if agents is None or plan is None:
         return 0
     return sum(_count(kind.per, agents) for kind in plan.kinds)
+
+
+def host_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Pages of host memory that objects of all kinds take, on each rank."""
+    if agents is None or plan is None:
+        return 0
+    return sum(_count(kind.per, agents) * kind.pages for kind in plan.kinds)
+
+
+def beside_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
+    """The worker whose first tier has the room that the objects in its memory leave to KV.
+
+    Raises:
+        ObjectsDoNotFit: they leave no more than SGLang needs for KV.
+    """
+    if plan.agents is None or not plan.agents.in_tier:
+        return plan
+    host = plan.tiers[0]
+    taken = host_pages(agents_of(trace, plan.agents), plan.agents) * plan.engine.page_size
+    left = host.capacity_tokens - taken
+    if left <= plan.kv_capacity_tokens:
+        gib = host.bytes_per_token / 2**30
+        raise ObjectsDoNotFit(
+            f"agents' objects take {taken * gib:.1f} GiB of the first tier's {host.capacity_tokens * gib:.1f}; "
+            f"SGLang's host pool must exceed its device pool of {plan.kv_capacity_tokens} tokens "
+            f"({plan.kv_capacity_tokens * gib:.1f} GiB)"
+        )
+    return replace(plan, tiers=(replace(host, capacity_tokens=left), *plan.tiers[1:]))
 
 
 def _count(per: str, agents: AgentArrays) -> int:
@@ -201,6 +237,8 @@ def handle(
     states["end_s"] = -1.0
     states["due"] = al.NOBODY
     states["next_call"] = first
+    states["newest"] = first
+    states["sought"] = -1
     states["static"] = np.where(first >= 0, trace.prompt_node[np.maximum(first, 0)], 0)
     states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
     loaders = _records(workers, al.LOADER_STATE)
@@ -220,14 +258,24 @@ def handle(
         things=uses.things,
         objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
         loaders=loaders,
-        line=np.empty((2 * workers, len(states)), np.int32),
-        line_slot=np.full((2 * workers, len(states)), -1, np.int32),
-        line_size=np.zeros(2 * workers, np.int64),
+        slots=np.full((workers, _slots(plan)), -1, np.int32),
+        line=np.empty((3 * workers, len(states)), np.int32),
+        line_slot=np.full((3 * workers, len(states)), -1, np.int32),
+        line_size=np.zeros(3 * workers, np.int64),
         least=np.full(2 * total, al.NOBODY),
         keys=np.empty(nodes if evicts_by_due(plan) else 1),
         holds=np.zeros(count, np.int32),
         rng=np.array([seed], np.uint64) ^ np.uint64(_ERRORS),
     )
+
+
+def _slots(plan: AgentPlan) -> int:
+    """Numbered slots of a worker."""
+    if plan.policy != "by_slot" or not plan.kinds:
+        return 0
+    if len(plan.kinds) > 1 or not plan.pool_pages:
+        raise ValueError("policy by_slot: one kind of objects, in a pool of their own")
+    return plan.pool_pages // plan.kinds[0].pages
 
 
 def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
@@ -260,6 +308,7 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
             kv_tokens_ahead=int(loader.kv_loaded_pages) * page,
             kv_tokens_used=int(loader.kv_used_pages) * page,
             kv_load_s=float(loader.kv_load_s),
+            kv_tokens_fetched=int(loader.fetched_pages) * page,
             host_bytes=host_bytes,
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
@@ -275,7 +324,7 @@ def _nothing() -> dict[str, Any]:
         **dict.fromkeys(("entries_begin", "entries_end", "entry", "holds"), none),
         **dict.fromkeys(("hint_begin", "hint_agent", "hint_line"), none),
         **dict.fromkeys(("least", "keys", "hint_after_s", "hint_s", "hint_steps", "hint_at_s"), never),
-        **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot")},
+        **{name: np.empty((0, 0), np.int32) for name in ("line", "line_slot", "slots")},
         "agents": _records(0, al.AGENT),
         "things": _records(0, al.THING),
         "objects": np.zeros((0, 0), al.OBJECT).view(np.recarray),

@@ -91,6 +91,7 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
         tested=spec.trust == "tested",
         noise=spec.noise,
         bias=spec.bias,
+        in_tier=spec.host == "tier",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PolicyName = Literal["lru", "queued", "duration", "steps", "distance"]
+PolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
 SourceName = Literal["trace", "past", "oracle"]
 
 
@@ -42,6 +42,7 @@ class AgentPlan:
         preempt: whether a load for a call interrupts one ahead of its call.
         tested: whether distances count only while they tell the order better than last use.
         noise, bias: error of distances.
+        in_tier: whether objects lie in the first tier's memory, of which KV has what they leave; else beside it.
     """
 
     policy: PolicyName
@@ -56,3 +57,4 @@ class AgentPlan:
     tested: bool = True
     noise: float = 0.0
     bias: float = 1.0
+    in_tier: bool = False

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import TierPlan, TransferLaw
 
+SCOPES = {"worker": hl.OF_WORKER, "node": hl.OF_NODE, "cluster": hl.OF_ALL}
 _EVICTIONS = {"lru": la.LRU, "lfu": la.LFU, "fifo": la.FIFO, "mru": la.MRU}
 
 
@@ -77,7 +80,7 @@ def link_laws(plan: WorkerPlan, workers: int) -> list[TransferLaw]:
     return laws
 
 
-def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int) -> dict[str, Any]:
+def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: Sequence[int] = ()) -> dict[str, Any]:
     """The fields of ``layout.Sim`` that LMCache has.
 
     Args:
@@ -85,6 +88,7 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int) -> dict[s
         requests: of the trace.
         workers: how many.
         blocks: chunks of all the trace's paths.
+        places: of each worker, that in whose place it stands on its node; empty: itself.
     """
     made = stores(plan, workers)
     tiers = len(plan.tiers)
@@ -95,14 +99,18 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int) -> dict[s
     books, slots = fields["ledgers"], fields["blocks"].shape[1]
     books["eviction"] = [_EVICTIONS[store.plan.eviction] for store in made]
     books["link"] = [store.link for store in made]
+    books["scope"] = [SCOPES[store.plan.scope] for store in made]
     books["networked"] = [is_networked(plan, store.plan) for store in made]
     worker_stores = np.empty((workers, tiers), np.int32)
     for v, store in enumerate(made):
         worker_stores[store.first_worker : store.first_worker + store.workers, store.tier] = v
+    stands = np.arange(workers) if not len(places) else np.array(places[:workers])
+    shared = [tier for tier, plan_of in enumerate(plan.tiers) if plan_of.scope != "worker"]
+    worker_stores[:, shared] = worker_stores[stands][:, shared]
     # A write takes room in its store, and host memory; of each chunk there is one at a time.
     writes = min(int(capacities[hosts:].max(initial=0)), int(capacities[:hosts].sum()), blocks) + 1
     connectors = np.zeros(workers, tl.CONNECTOR).view(np.recarray)
-    connectors["network"] = first_network(plan, workers) + 2 * (np.arange(workers) // plan.workers_per_node)
+    connectors["network"] = first_network(plan, workers) + 2 * (stands // plan.workers_per_node)
     counted = any(store.plan.eviction == "lfu" for store in made)
     return {
         **fields,

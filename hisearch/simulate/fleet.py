@@ -12,7 +12,7 @@ from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.routing import AdmissionSpec, RouterSpec
 
 RoleName = Literal["unified", "prefill", "decode"]
-IncidentName = Literal["up", "drain", "down"]
+IncidentName = Literal["up", "drain", "down", "host_lost"]
 MetricName = Literal["requests_in_flight", "wait_s"]
 
 
@@ -30,6 +30,8 @@ NEVER = GiveUp()
 @dataclass(frozen=True)
 class Incident:
     """Something that befalls a worker at ``at_s``: it comes up, its caches cold; takes no more requests; dies.
+
+    host_lost: its host, whose workers have died, loses what they shared.
 
     A worker that comes up again after it had gone is another one of its pool's ``slots``.
     """
@@ -81,7 +83,8 @@ class PoolPlan:
     plan: one of them, compiled. replicas: how many there are when the run begins. spare: that may come up later,
     behind them. scaler: who decides about them, beside incidents. name: how messages call the pool. usd_per_hour: of
     one worker, for routers that look at prices. model: what requests must ask for to be served by it.
-    kv_bytes_per_token: that move where it hands prompts over, or takes them over; None: as the transfer's.
+    kv_bytes_per_token: that move where it hands prompts over, or takes them over; None: as the transfer's. back_for: of
+    the last ``spare`` workers, those that they come back for, on whose node they are then; empty: none.
     """
 
     plan: WorkerPlan
@@ -93,6 +96,12 @@ class PoolPlan:
     scaler: ScalerPlan | None = None
     model: ServedModel = ServedModel()
     kv_bytes_per_token: float | None = None
+    back_for: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Of each worker that there may ever be, that in whose place it stands on its node."""
+        return (*range(self.slots - len(self.back_for)), *self.back_for)
 
     @property
     def slots(self) -> int:

@@ -26,7 +26,7 @@ _ADMISSIONS = {
     "none": fl.ADMIT_ALL, "queue_cap": fl.QUEUE_CAP, "token_bucket": fl.TOKEN_BUCKET,
     "slo_shedding": fl.SLO_SHEDDING,
 }  # fmt: skip
-_KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES}
+_KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES, "host_lost": fl.HOST_DIES}
 _METRICS = {"requests_in_flight": fl.BY_REQUESTS, "wait_s": fl.BY_WAIT}
 #: Points of each member on the ring of consistent hashing.
 RING_POINTS = 64
@@ -81,7 +81,7 @@ def allocate(
     gates = _gates(agents, count)
     waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
     head, after = _followers(waits)
-    window = 2 * count if any(r.policy == "bucket" for r in fronts) else 1
+    window = int(routes["window_places"].sum()) if any(r.policy == "bucket" for r in fronts) else 1
     return fl.Fleet(
         config=_settings(plan, horizon_s, give_up),
         trace=trace_of(trace),
@@ -249,11 +249,18 @@ def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> 
         row = _route(plan.routers[model][side], first, count)
         if side == fl.FRONT:
             row["word"], row["words"] = words, -(-count // 64)
-            row["window_first"], row["window_places"] = places, 2 * sent[model]
+            row["window_first"], row["window_places"] = places, 2 * _most_routed(plan) * sent[model]
             words += -(-count // 64)
-            places += 2 * sent[model]
+            places += int(row["window_places"][0])
         rows.append(row)
     return np.concatenate(rows).view(np.recarray)
+
+
+def _most_routed(plan: FleetPlan) -> int:
+    """How often a request may be sent to a front worker: at each try, and where that one goes while it waits for it."""
+    if not plan.may_lack_workers:
+        return 1
+    return (1 + plan.retries) * (2 if plan.hands_over else 1)
 
 
 def _route(router: RouterSpec, first: int, members: int) -> Any:

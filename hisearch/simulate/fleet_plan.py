@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, ServedModel, TransferPlan
+from hisearch.simulate.fleet import FleetPlan, Incident, IncidentName, PoolPlan, ScalerPlan, ServedModel, TransferPlan
 from hisearch.simulate.plan import WorkerPlan
-from hisearch.specs.cluster import TransferSpec
+from hisearch.specs.cluster import IncidentSpec, TransferSpec
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import FabricSpec
 from hisearch.specs.model import ModelSpec
@@ -30,7 +30,7 @@ def plan_fleet(
         usd_per_hour: of one worker of each pool.
         fabric: what KV is handed over on; None where there are no decode workers.
     """
-    back = _spares_back(deployment)
+    back = _back_for(deployment, workers)
     moved = _kv_bytes(deployment, workers, models)
     pools = tuple(
         PoolPlan(
@@ -39,7 +39,8 @@ def plan_fleet(
             pool.name,
             pool.role,
             usd,
-            spare=_spare(pool) + len(back.get(pool.name, ())),
+            spare=_spare(pool) + len(back[pool.name]),
+            back_for=tuple(back[pool.name]),
             scaler=_scaler(pool),
             model=_served(deployment, pool, models),
             kv_bytes_per_token=moved.get(deployment.model_ref(pool)),
@@ -52,7 +53,7 @@ def plan_fleet(
         decode_router=deployment.decode_router,
         admission=deployment.admission,
         transfer=_transfer(deployment, models, fabric) if fabric is not None else TransferPlan(),
-        incidents=tuple(_incidents(deployment)),
+        incidents=tuple(_incidents(deployment, workers)),
         retry_s=deployment.retry.after_s,
         retries=deployment.retry.retries,
         own_routers={ref: (deployment.router_of(ref), deployment.decode_router_of(ref)) for ref in deployment.routers},
@@ -93,25 +94,39 @@ def _spare(pool: PoolSpec) -> int:
     return sum(max(change, 0) for _, change in _changes(pool))
 
 
-def _spares_back(deployment: DeploymentSpec) -> dict[str, list[int]]:
-    """Of each pool, the incidents whose worker comes back."""
-    found: dict[str, list[int]] = {}
-    for index, incident in enumerate(deployment.incidents):
+def _struck(deployment: DeploymentSpec, workers: Sequence[WorkerPlan], incident: IncidentSpec) -> tuple[int, list[int]]:
+    """Index of the pool that an incident befalls, and those of its workers whom it does."""
+    p = [pool.name for pool in deployment.pools].index(incident.pool)
+    if incident.kind != "host_down":
+        return p, [incident.worker]
+    each = workers[p].workers_per_node
+    first = incident.worker - incident.worker % each
+    return p, list(range(first, min(first + each, deployment.pools[p].replicas)))
+
+
+def _back_for(deployment: DeploymentSpec, workers: Sequence[WorkerPlan]) -> dict[str, list[int]]:
+    """Of each pool, the workers that come back, in the order of the incidents."""
+    found: dict[str, list[int]] = {pool.name: [] for pool in deployment.pools}
+    for incident in deployment.incidents:
         if incident.back_after_s is not None:
-            found.setdefault(incident.pool, []).append(index)
+            found[incident.pool] += _struck(deployment, workers, incident)[1]
     return found
 
 
-def _incidents(deployment: DeploymentSpec) -> list[Incident]:
-    names = [pool.name for pool in deployment.pools]
+def _incidents(deployment: DeploymentSpec, workers: Sequence[WorkerPlan]) -> list[Incident]:
     found = [event for p, pool in enumerate(deployment.pools) for event in _scheduled(p, pool)]
-    back = _spares_back(deployment)
-    for index, incident in enumerate(deployment.incidents):
-        p = names.index(incident.pool)
-        found.append(Incident(incident.at_s, p, incident.worker, incident.kind))
-        if incident.back_after_s is not None:
-            slot = deployment.pools[p].replicas + back[incident.pool].index(index)
-            found.append(Incident(incident.at_s + incident.back_after_s, p, slot, "up"))
+    slots = [pool.replicas for pool in deployment.pools]
+    for incident in deployment.incidents:
+        p, struck = _struck(deployment, workers, incident)
+        kind: IncidentName = "drain" if incident.kind == "drain" else "down"
+        found += [Incident(incident.at_s, p, worker, kind) for worker in struck]
+        if incident.kind == "host_down":
+            found.append(Incident(incident.at_s, p, incident.worker, "host_lost"))
+        if incident.back_after_s is None:
+            continue
+        for _ in struck:
+            found.append(Incident(incident.at_s + incident.back_after_s, p, slots[p], "up"))
+            slots[p] += 1
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def door(engine: int, mover: str | None) -> int:
     return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[mover]
 
 
-def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dict[str, Any]:
+def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places: Sequence[int] = ()) -> dict[str, Any]:
     """The fields of ``layout.Sim`` that vLLM's tiers have; of length 1 where there are none.
 
     Args:
@@ -43,6 +44,7 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dic
         trace: compiled.
         workers: how many.
         room: for so many transfers to the host at a time, and runs of blocks.
+        places: of each worker, that in whose place it stands on its node; empty: itself.
     """
     mover = mover_of(plan)
     fields = _nothing()
@@ -62,7 +64,7 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int) -> dic
     }
     blocks = int(whole.sum())
     if mover == "lmcache":
-        return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks)
+        return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks, places)
     return fields | _runs(plan, stores, workers, room, len(trace.parent)) | _counts(plan, stores, blocks)
 
 
@@ -121,6 +123,7 @@ def _nothing() -> dict[str, Any]:
     return {
         "offloading": _records(1, tl.OFFLOADING),
         "offloaded": _records(1, tl.OFFLOADED),
+        "fresh": _records(1, tl.OFFLOADED),
         "connectors": _records(1, tl.CONNECTOR),
         "notes": _records(1, tl.NOTES),
         "transfers": _records(1, tl.TRANSFER),

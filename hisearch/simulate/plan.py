@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hisearch.hardware.power import PowerPlan, plan_power
@@ -174,12 +174,11 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens,
         devices=beside,
     )
-    objects_tokens = agents.pool_pages * engine.page_size if agents is not None else 0
     return WorkerPlan(
         engine,
         with_adapters(costs, pool, model, accelerator),
         memory,
-        memory.kv_capacity_tokens - objects_tokens,
+        memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
         max_request_tokens=model.max_context_tokens,
         tiers=tiers.plans,
         movement=tiers.movement,
@@ -269,7 +268,15 @@ def plan_room(
     """Where a worker keeps KV: its device memory, and its tiers; arguments and errors as of ``plan_worker``."""
     memory = plan_pool_memory(pool, model, accelerator, profile, devices)
     check_simulated(pool)
-    return memory, plan_tiers(pool, model=model, memory=memory, accelerator=accelerator, host=host, media=media)
+    # What agents' objects have of their own is no room for KV that the tiers would have to match.
+    objects_tokens = _tokens_of_objects(pool, plan_agents(pool, model, memory, accelerator))
+    left = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
+    return memory, plan_tiers(pool, model=model, memory=left, accelerator=accelerator, host=host, media=media)
+
+
+def _tokens_of_objects(pool: PoolSpec, agents: AgentPlan | None) -> int:
+    """KV tokens whose room agents' objects take off device memory."""
+    return agents.pool_pages * pool.engine.page_size if agents is not None else 0
 
 
 def check_simulated(pool: PoolSpec) -> None:

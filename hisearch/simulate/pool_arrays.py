@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,13 @@ def request_records(count: int) -> Any:
     return requests
 
 
+def _hosts(workers: int, places: Sequence[int]) -> Any:
+    """Host memory of each worker."""
+    hosts = records(workers, hl.HOST)
+    hosts["place"] = places[:workers] if len(places) else np.arange(workers)
+    return hosts
+
+
 def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
     """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.rng``)."""
     from hisearch.kernels import rng
@@ -196,6 +204,7 @@ def allocate(
     node_room: int,
     log_room: int = 0,
     agents: AgentArrays | None = None,
+    places: Sequence[int] = (),
 ) -> la.Sim:
     """All arrays of one pool.
 
@@ -208,6 +217,7 @@ def allocate(
         node_room: cache-tree nodes to reserve.
         log_room: steps to log.
         agents: whose requests they are.
+        places: of each worker, that in whose place it stands on its node; empty: itself.
     """
     config = settings[0]
     count = len(trace.arrival_s)
@@ -248,11 +258,11 @@ def allocate(
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
-        hosts=records(workers if config.hicache else 1, hl.HOST),
+        hosts=_hosts(workers if config.hicache else 1, places),
         servers=records(servers, hl.SERVER),
         server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_room, hl.FETCH_LOG),
-        **offload_arrays.arrays(plan, trace, workers, node_room),
+        **offload_arrays.arrays(plan, trace, workers, node_room, places),
         cover=np.empty((covers, len(trace.parent)), np.int32),
         ways=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),

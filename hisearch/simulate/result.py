@@ -247,7 +247,9 @@ class ObjectUse:
         peak_tokens: most that the pool they lie in held at once, in KV tokens.
         kv_tokens_ahead: tokens whose KV was brought from host memory ahead of a call. kv_tokens_used: of them, those
             that were still there when the call came. kv_load_s: link time of these loads.
-        host_bytes: of all agents' objects, which lie in the memory of the worker's host whoever calls there.
+        kv_tokens_fetched: tokens whose KV came from storage into host memory ahead of a call.
+        host_bytes: of all agents' objects, which lie in the memory of the worker's host whoever calls there: beside
+            the first tier, or in it.
     """
 
     calls: int
@@ -264,6 +266,7 @@ class ObjectUse:
     kv_tokens_ahead: int = 0
     kv_tokens_used: int = 0
     kv_load_s: float = 0.0
+    kv_tokens_fetched: int = 0
     host_bytes: float = 0.0
 
 

@@ -55,7 +55,8 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -
         "tiers": tier_record(plan),
         "store_tiers": _store_tier_records(plan, workers),
         "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
-        "fetches": np.zeros(2 * len(trace.arrival_s) if storage else 1, hl.FETCH).view(np.recarray),
+        # Two for each request, and for each worker's fetch ahead of a call.
+        "fetches": np.zeros(2 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
         "links": link_array(plan, workers),
         **_user_arrays(plan, trace),
     }
@@ -113,6 +114,7 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         record["first"] = tree
         record["stores"] = stores
         record["workers_per_store"] = workers_sharing(tier, plan, workers)
+        record["scope"] = chunk_arrays.SCOPES[tier.scope]
         record["first_shadow"] = shadow
         record["first_link"] = 2 * tree
         record["first_network"] = networks if _networked(tier, plan.movement) else -1

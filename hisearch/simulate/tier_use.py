@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.simulate import chunk_arrays, under_way
 from hisearch.simulate.offload_arrays import mover_of
@@ -45,9 +46,11 @@ def store_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, .
     rows += [_host_pool(sim, w, page, end_s) for w in range(workers)]
     for index, tier in enumerate(sim.store_tiers, 2):
         sharing = int(tier.workers_per_store)
-        for k in range(int(tier.stores)):
+        # Workers that are back use the stores of the dead ones' nodes, but for those that were a worker's own.
+        there = workers if tier.scope == hl.OF_WORKER else int(sim.hosts["place"].max()) + 1
+        for k in range(math.ceil(there / sharing)):
             v = int(tier.first) + k
-            mine = min(sharing, workers - k * sharing)
+            mine = min(sharing, there - k * sharing)
             rows.append(_store(sim, index, v, k * sharing, mine, int(sim.trees[v].peak_pages), page))
     return tuple(rows)
 
@@ -115,7 +118,10 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
     rows = []
     for v, store in enumerate(chunk_arrays.stores(plan, int(sim.config.workers))):
         book = sim.ledgers[v]
-        mine = range(store.first_worker, store.first_worker + store.workers)
+        # Workers that are back use what they share where the dead ones did.
+        mine = np.flatnonzero(sim.worker_stores[:, store.tier] == v).tolist()
+        if not mine:
+            continue
         if store.tier == 0:
             peak = int(book.peak)
             stored = sum(_arrived(sim, 2 * w) for w in mine) + int(book.fetched) * block
@@ -129,7 +135,7 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
             StoreUse(
                 store.tier + 1,
                 store.first_worker,
-                store.workers,
+                len(mine),
                 int(book.capacity) * block,
                 peak * block,
                 stored,

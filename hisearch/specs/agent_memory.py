@@ -9,12 +9,15 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import Count, DType, NonNegative, Positive, Strict
 from hisearch.specs.errors import KeyedError
 
-AgentPolicyName = Literal["lru", "queued", "duration", "steps", "distance"]
+AgentPolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
 DistanceSourceName = Literal["trace", "past", "oracle"]
+#: Policies under which KV goes by the engine's own eviction.
+OWN_KV_EVICTION: tuple[AgentPolicyName, ...] = ("lru", "by_slot")
 #: Engines that they are simulated for.
 AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
 ObjectScopeName = Literal["agent", "all"]
+HostName = Literal["beside", "tier"]
 
 
 class AdaptersSpec(Strict):
@@ -41,16 +44,18 @@ class AgentMemorySpec(Strict):
     """Objects that an agent's calls need in device memory; host memory always has them, and they are never computed.
 
     Policies. lru: the least recently used goes; a step loads what it misses before it computes (SGLang without
-    --enable-lora-overlap-loading). queued: what waiting requests miss is loaded while others run (S-LoRA; SGLang with
-    it). duration: likewise, and first goes who stays away for so long that keeping costs more memory x time than
-    loading (after InferCept). steps: the farthest in whole steps goes, the next step's are loaded ahead (after KVFlow).
-    distance: the farthest goes, whoever is due soon is loaded ahead, and gives way to calls that wait.
+    --enable-lora-overlap-loading). by_slot: likewise, but the first slot goes whose adapter the step's batch does not
+    need, be it that of a call that runs on and loads it again (SGLang before it had --lora-eviction-policy). queued:
+    what waiting requests miss is loaded while others run (S-LoRA; SGLang with it). duration: likewise, and first goes
+    who stays away for so long that keeping costs more memory x time than loading (after InferCept). steps: the farthest
+    in whole steps goes, the next step's are loaded ahead (after KVFlow). distance: the farthest goes, whoever is due
+    soon is loaded ahead, and gives way to calls that wait.
     """
 
     policy: AgentPolicyName = Field(
         "lru",
-        description="What is loaded when, and what goes; under SGLang KV pages alike but for lru, vLLM evicts KV by "
-        "last use.",
+        description="What is loaded when, and what goes; under SGLang KV pages alike but for lru and by_slot, vLLM "
+        "evicts KV by last use.",
     )
     distance: DistanceSourceName = Field(
         "trace",
@@ -63,6 +68,12 @@ class AgentMemorySpec(Strict):
         None,
         description="Agents whose objects fit into a pool of their own, taken off the KV pool (SGLang "
         "max_loras_per_batch, vLLM max_loras for adapters); absent, under SGLang: objects and KV share one pool.",
+    )
+    host: HostName = Field(
+        "beside",
+        description="Where objects lie in host memory, all of them from the beginning. beside: in memory of their own, "
+        "as large as it takes, which no tier pays for; tier: in that of the first tier, of which KV has what they "
+        "leave. SGLang keeps every adapter that it was given, beside its host pool: give the tier the size of both.",
     )
     ahead_s: NonNegative = Field(10.0, description="distance: who is due within so many seconds is loaded ahead …")
     ahead_frames: NonNegative = Field(1.0, description="… or within so many frames of the world, where there are any.")
@@ -87,8 +98,10 @@ class AgentMemorySpec(Strict):
     def _check(self) -> AgentMemorySpec:
         if self.adapters is None and not self.objects and self.slots is not None:
             raise ValueError("slots: there are no objects; give adapters or objects")
-        if self.policy in ("lru", "queued") and (self.noise or self.bias != 1.0):
+        if self.policy in ("lru", "by_slot", "queued") and (self.noise or self.bias != 1.0):
             raise ValueError(f"noise and bias: policy {self.policy} knows no distances")
+        if self.policy == "by_slot" and (self.objects or self.adapters is None or self.slots is None):
+            raise ValueError("policy by_slot is about adapters alone, in slots")
         return self
 
 
@@ -109,7 +122,13 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
         raise KeyedError(("agents", "slots"), "vLLM keeps adapters in a pool of their own; give slots")
     if not caching:
         raise KeyedError(("agents",), "needs engine.prefix_caching")
-    if agents.policy != "lru" and eviction != "lru":
+    if agents.policy == "by_slot" and engine != "sglang":
+        raise KeyedError(("agents", "policy"), f"by_slot is SGLang's; {engine} evicts adapters by last use")
+    if agents.policy not in OWN_KV_EVICTION and eviction != "lru":
         raise KeyedError(("agents", "policy"), f"{agents.policy} says what is evicted; leave engine.eviction at lru")
+    if agents.host == "tier" and not tiers:
+        raise KeyedError(("agents", "host"), "tier: the pool has no tier whose memory objects could share")
+    if agents.host == "tier" and agents.adapters is None and not agents.objects:
+        raise KeyedError(("agents", "host"), "tier: there are no objects; give adapters or objects")
     if tiers and agents.slots is None and (agents.adapters is not None or agents.objects):
         raise KeyedError(("agents", "slots"), "beside KV tiers objects need a pool of their own; give slots")

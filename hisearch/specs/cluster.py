@@ -12,7 +12,7 @@ RoleName = Literal["unified", "prefill", "decode"]
 HandOverName = Literal["auto", "reserve_first", "prefill_first"]
 GranularityName = Literal["auto", "whole", "chunk", "layer"]
 MetricName = Literal["requests_in_flight", "wait_s"]
-IncidentName = Literal["drain", "down"]
+IncidentName = Literal["drain", "down", "host_down"]
 
 
 class TransferSpec(Strict):
@@ -83,10 +83,13 @@ class IncidentSpec(Strict):
     worker: NonNegativeInt = Field(description="Its number in the pool, from 0.")
     at_s: NonNegative = Field(description="Seconds from the trace's start.")
     kind: IncidentName = Field(
-        "down", description="down: it dies and loses what it has of its requests; drain: it takes no more requests."
+        "down",
+        description="down: it dies and loses what it has of its requests; host_down: so do all workers of its pool on "
+        "its host, and what they share there is gone; drain: it takes no more requests.",
     )
     back_after_s: Positive | None = Field(
-        None, description="It is back after so many seconds, its caches cold; never where absent."
+        None,
+        description="It is back after so many seconds, on its host, its own caches cold; never where absent.",
     )
 
 

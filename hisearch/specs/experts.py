@@ -15,7 +15,8 @@ class ExpertsSpec(Strict):
 
     distribution: Literal["balanced", "routed", "zipf", "histogram"] = Field(
         "balanced",
-        description="balanced: every rank has the mean. The others draw each token's experts: routed with even shares, "
+        description="balanced: every rank has the mean; under fitted laws of experts, which know the busiest rank of "
+        "tokens that draw by popularity, it has that. The others draw each token's experts: routed with even shares, "
         "zipf with shares of 1 / rank ** zipf_exponent in a seeded order, histogram with the given ones.",
     )
     zipf_exponent: Annotated[float, Field(ge=0)] = Field(0.5, description="zipf: 0 is even.")

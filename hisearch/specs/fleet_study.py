@@ -9,17 +9,9 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import Seed, Strict
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.study import (
-    OF_AGENTS,
-    BudgetSpec,
-    ConfidenceSpec,
-    LimitSpec,
-    Objective,
-    SearchSpaceSpec,
-    WorkloadRef,
-    check_limits,
-)
+from hisearch.specs.study import OF_AGENTS, BudgetSpec, ConfidenceSpec, LimitSpec, Objective, WorkloadRef, check_limits
 
 #: Figures of a deployment that are the sum of those of its models.
 SUMMED: frozenset[str] = frozenset({"goodput", "usd_per_hour", "accelerators", "mean_w"})

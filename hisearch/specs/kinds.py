@@ -14,8 +14,9 @@ from hisearch.specs.fleet_study import FleetStudySpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.study import SearchSpaceSpec, StudySpec
+from hisearch.specs.study import StudySpec
 from hisearch.specs.workload import WorkloadSpec
 
 KINDS: dict[str, type[Strict]] = {

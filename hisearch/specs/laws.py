@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, EngineName, Evidence, NonNegative, Positive, Strict
+from hisearch.specs.versions import precedes, version_key
 
 #: Share of a sheet's rate. Clocks above base and caches can carry a fit a little past 1.
 Share = Annotated[float, Field(gt=0, le=1.5)]
@@ -122,10 +123,6 @@ class MoeTerms(LawTerms):
         description="Share of the memory bandwidth for passes over the tokens of all ranks that hold experts."
     )
     sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
-    spread: Positive = Field(description="Draws that count as even and independent, of all that a step makes.")
-    imbalance: Annotated[float, Field(ge=0, le=1)] = Field(
-        description="Exponent of the sets of ranks by which the busiest one's load exceeds the mean."
-    )
     tokens: list[Count] = Field(default_factory=list, description="Knots of the correction, tokens of the layer.")
     correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log tokens.")
 
@@ -179,5 +176,17 @@ class LawsSpec(Strict):
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     moe: dict[str, MoeTerms] = Field(default_factory=dict, description="By format of the weights.")
+    former_moe: dict[str, dict[str, MoeTerms]] = Field(
+        default_factory=dict,
+        description="Of engine versions before each of these, whose experts had other kernels, for `validate silicon`.",
+    )
     linear_attention: dict[str, LinearTerms] = Field(default_factory=dict, description="By format of the activations.")
     collectives: CollectiveCurves | None = Field(None, description="None where a host has one accelerator.")
+
+    def of_version(self, version: str) -> LawsSpec:
+        """With the experts' laws of the engine's ``version``."""
+        later = [name for name in self.former_moe if precedes(version, name)]
+        if not later:
+            return self
+        first = min(later, key=version_key)
+        return self.model_copy(update={"moe": self.moe | self.former_moe[first]})

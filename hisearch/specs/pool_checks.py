@@ -89,8 +89,6 @@ def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSp
         known = ", ".join(pool.name for pool in deployment.pools)
         raise KeyedError(("incidents", index, "pool"), f"no pool is named '{incident.pool}'; there are {known}")
     pool = found[0]
-    if pool.tiers:
-        raise KeyedError(("incidents", index, "pool"), "incidents in pools with cache tiers are not simulated yet")
     if pool.agents is not None:
         raise KeyedError(("incidents", index, "pool"), "incidents in pools with agents' objects are not simulated yet")
     if pool.schedule or pool.autoscale is not None:

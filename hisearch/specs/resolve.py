@@ -17,9 +17,10 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
+from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.source import Source, read_source
-from hisearch.specs.study import SearchSpaceSpec, StudySpec
+from hisearch.specs.study import StudySpec
 from hisearch.specs.tier_checks import scope_of, tier_problems
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import WorkloadSpec

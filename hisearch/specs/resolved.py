@@ -18,8 +18,9 @@ from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, Mediu
 from hisearch.specs.kinds import FOLDERS
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.study import SearchSpaceSpec, StudySpec
+from hisearch.specs.study import StudySpec
 from hisearch.specs.workload import WorkloadSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 

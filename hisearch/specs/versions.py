@@ -17,6 +17,17 @@ def release_of(version: str) -> str:
     return _BUILD.sub("", version)
 
 
+def version_key(version: str) -> tuple[tuple[int, str], ...]:
+    """Versions in order: numbers by value; a release candidate is before its release, a post-release behind it."""
+    parts = re.findall(r"\d+|[a-z]+", version)
+    return (*((int(part), "") if part.isdigit() else (-int(part != "post"), part) for part in parts), (0, ""))
+
+
+def precedes(version: str, other: str) -> bool:
+    """Whether a numbered ``version`` is of a release before ``other``; nightly builds and none at all are not."""
+    return version[:1].isdigit() and version_key(release_of(version)) < version_key(other)
+
+
 def nearest_version(version: str, known: Iterable[str]) -> str | None:
     """``version`` itself if it is ``known``, else the first one that is of the same release; None if there is none."""
     names = list(known)

@@ -23,7 +23,7 @@ def test_nine_rows_in_ten_are_simulated(report: SiliconReport) -> None:
 
 
 def test_errors_are_those_that_the_accuracy_page_states(report: SiliconReport) -> None:
-    assert report.all.tpot_median_ape < 0.062
+    assert report.all.tpot_median_ape < 0.066
     assert report.all.tpot_mape < 0.115
     assert report.all.ttft_median_ape < 0.125
     assert report.all.ttft_mape < 0.21

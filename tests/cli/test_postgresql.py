@@ -147,4 +147,6 @@ def test_trials_written_in_bulk_are_those_that_optuna_writes(server: Server) -> 
         [(t.number, t.state, t.values, t.params, t.distributions, t.user_attrs, t.system_attrs) for t in study.trials]
         for study in (ours, theirs)
     )
+    storage.remove_session()
+    storage.engine.dispose()
     assert found == wanted

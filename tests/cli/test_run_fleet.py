@@ -9,6 +9,7 @@ import yaml
 
 from hisearch.api.deployment import simulate_deployment
 from hisearch.api.fleet_study import load_fleet_study
+from hisearch.report.quantities import usd
 from tests.cli.conftest import Hisearch
 
 STUDY = """\
@@ -76,6 +77,10 @@ def test_the_whole_is_what_each_models_study_says(hisearch: Hisearch, both: Path
     terms = [[term["label"] for term in share["slo"]["terms"]] for share in chosen["simulated"]["models"]]
     assert terms == [["ttft_p99", "rejected_fraction"], ["e2e_p95", "rejected_fraction"]]
     assert json.loads(Path("out/fleet.json").read_text()) == found
+    page = Path("out/report.html").read_text()
+    assert usd(chosen["figures"]["usd_per_hour"]) in page
+    for one in found["models"]:
+        assert f'href="{one["run_dir"]}/report.html"' in page
     front = pd.read_csv("out/front.csv")
     assert len(front) == len(found["front"])
     assert front["usd_per_hour"].min() == pytest.approx(chosen["figures"]["usd_per_hour"])
@@ -116,6 +121,7 @@ def test_a_limit_on_the_whole_couples_the_models(hisearch: Hisearch, both: Path)
     assert ran.json["missed"] == []
     assert ran.json["front"] == []
     assert ran.json["recommendation"] is None
+    assert "those of all together exceed the limits on accelerators" in Path("out/report.html").read_text()
     ran = hisearch("run", both, "--out", "out2", "--set", "spec.limits={accelerators: {at_most: 4}}", *QUIET)
     assert ran.code == 0
     assert all(point["accelerators"] <= 4 for point in ran.json["front"])

@@ -14,7 +14,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import cluster
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.simulate import Result, engine, simulate
+from hisearch.simulate import Result, agent_arrays, engine, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plan import WorkerPlan
@@ -26,6 +26,9 @@ from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents
+from tests.kernels import invariants as shared
+from tests.kernels import store_invariants as stores
+from tests.kernels import tier_invariants as tiers
 from tests.kernels.systems import System
 
 POLICIES: tuple[AgentPolicyName, ...] = get_args(AgentPolicyName)
@@ -63,6 +66,9 @@ class Society:
     host_tokens: int = 0
     write_policy: str = "write_through"
     host_s_per_token: float = 2e-5
+    store_tokens: int = 0
+    store_s_per_token: float = 1e-4
+    prefetch: str = "best_effort"
 
     @property
     def plan(self) -> WorkerPlan:
@@ -81,17 +87,24 @@ class Society:
         law = TransferLaw(0.0, self.host_s_per_token)
         movement = MovementPlan("hicache", self.write_policy, load_back_tokens=4, host_read=law, host_write=law)
         tokens = self.host_tokens // self.page_tokens * self.page_tokens
-        tiers = (TierPlan("host", "worker", tokens, self.page_tokens),)
-        return replace(plain, agents=self.agents, tiers=tiers, movement=movement)
+        found = [TierPlan("host", "worker", tokens, self.page_tokens)]
+        if self.store_tokens:
+            way = TransferLaw(1e-4, self.store_s_per_token)
+            size = self.store_tokens // self.page_tokens * self.page_tokens
+            found.append(TierPlan("disk", "node", size, self.page_tokens, read=way, write=way, query_s=1e-3))
+            movement = replace(movement, prefetch=self.prefetch, prefetch_threshold_tokens=8)
+        return replace(plain, agents=self.agents, tiers=tuple(found), movement=movement)
 
     def run(self, horizon_s: float = math.inf) -> la.Sim:
         """All arrays at the end, or at the horizon."""
-        fleet = FleetPlan((PoolPlan(self.plan, self.workers),))
+        plan = agent_arrays.beside_objects(self.plan, self.trace)
+        fleet = FleetPlan((PoolPlan(plan, self.workers),))
         room = 50 * len(self.trace) + 1000
         arrays, sims = engine.allocate(fleet, self.trace, [room], horizon_s=horizon_s)
         cluster.run(arrays)
-        if self.host_tokens and currently_in_test_context():
-            # Copies hold memory that the engine's admission rule counts on: it would stop, as the real one.
+        if (self.host_tokens or not self.agents.pool_pages) and currently_in_test_context():
+            # Copies, and objects under way in the KV pool, hold memory that the engine's admission rule counts on: it
+            # would stop.
             assume(sims[0].counters[la.FAULT] != la.OUT_OF_MEMORY)
         assert not sims[0].counters[la.FAULT]
         # What pools share is kept alive with them.
@@ -109,12 +122,14 @@ def adapters(pages: int = 60, load_s: float = 0.004) -> KindPlan:
 
 
 @st.composite
-def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sglang") -> Society:
+def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, engine: EngineName = "sglang") -> Society:
     """Every policy, source, pacing and kind; pools of their own and shared ones, several objects and workers.
 
-    ``tiered``: with host memory for KV, which is loaded ahead or is not.
+    ``tiered``: with host memory for KV, which is loaded ahead or is not; ``stored``: and a disk behind it.
     """
     slotted = tiered or engine == "vllm"
+    policy = draw(st.sampled_from([policy for policy in POLICIES if engine == "sglang" or policy != "by_slot"]))
+    numbered = policy == "by_slot"
     pacing = draw(st.sampled_from([{}, FREE]))
     trace = society(
         draw(st.sampled_from(["independent", "interaction", "diffusion"])),
@@ -124,16 +139,16 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sg
     )
     page = draw(st.sampled_from([1, 4]))
     kinds = [adapters(60 // page, draw(st.sampled_from([0.0005, 0.02])))]
-    if draw(st.booleans()):
+    if not numbered and draw(st.booleans()):
         kinds.append(KindPlan("index", "agent", 20 // page, 0.003, 1e6))
-    if draw(st.booleans()):
+    if not numbered and draw(st.booleans()):
         kinds.append(KindPlan("draft", "all", 40 // page, 0.05, 1e6))
     # The largest call has some 250 tokens, its objects 120.
-    slots = draw(st.sampled_from([2, 5, 9] if slotted else [0, 0, 2, 5]))
+    slots = draw(st.sampled_from([2, 5, 9] if slotted or numbered else [0, 0, 2, 5]))
     each = sum(kind.pages for kind in kinds if kind.per != "all")
     common = sum(kind.pages for kind in kinds if kind.per == "all")
     plan = AgentPlan(
-        policy=draw(st.sampled_from(POLICIES)),
+        policy=policy,
         source=draw(st.sampled_from(SOURCES)),
         kinds=tuple(kinds),
         pool_pages=slots * each + common if slots else 0,
@@ -158,6 +173,9 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, engine: EngineName = "sg
         host_tokens=draw(st.sampled_from([1500, 6000])) if tiered else 0,
         write_policy=draw(st.sampled_from(["write_through", "write_through_selective", "write_back"])),
         host_s_per_token=draw(st.sampled_from([1e-6, 2e-5, 1e-3])),
+        store_tokens=draw(st.sampled_from([4000, 20_000])) if stored else 0,
+        store_s_per_token=draw(st.sampled_from([1e-6, 1e-4, 2e-3])),
+        prefetch=draw(st.sampled_from(["best_effort", "wait_complete", "timeout"])),
     )
 
 
@@ -185,10 +203,14 @@ def check(sim: la.Sim) -> None:
     for w in range(int(sim.config.workers)):
         _check_objects(sim, w)
         _check_order(sim, w)
-        for row in (w, int(sim.config.workers) + w):
+        for row in range(w, len(sim.agents.line), int(sim.config.workers)):
             _check_line(sim, row)
         if sim.config.hicache:
             _check_kv(sim, w)
+        if sim.tiers.storage:
+            _check_fetch(sim, w)
+    if sim.config.hicache:
+        _check_host(sim)
 
 
 def _check_objects(sim: la.Sim, w: int) -> None:
@@ -202,16 +224,19 @@ def _check_objects(sim: la.Sim, w: int) -> None:
             a = int(agents.agent[r])
             held[agents.uses[agents.uses_begin[a] : agents.uses_begin[a + 1]]] += 1
     taken = locked = fresh = 0
+    numbered = agents.policy.order == al.BY_SLOT
     for o, (thing, copy) in enumerate(zip(agents.things, here, strict=True)):
         loading = copy.where == al.LOADING
         assert loading == (int(loader.object) == o)
         lock = int(sim.nodes[copy.node].lock)
         assert lock == held[o] + loading
-        if held[o]:
+        if held[o] and not numbered:
             assert copy.where == al.RESIDENT, "a call holds what is not there"
         taken += int(thing.pages) * (copy.where != al.ABSENT)
         locked += int(thing.pages) * (copy.where == al.RESIDENT and lock > 0)
         fresh += int(thing.pages) * int(copy.fresh)
+        if numbered:
+            continue
         assert (int(sim.nodes[copy.node].heap_slot) >= 0) == (copy.where == al.RESIDENT and lock == 0)
     assert fresh == loader.fresh_pages
     if v != w:
@@ -220,7 +245,9 @@ def _check_objects(sim: la.Sim, w: int) -> None:
     under_way = int(loader.object)
     loading_pages = int(agents.things[under_way].pages) if 0 <= under_way < len(agents.things) else 0
     resident = taken - loading_pages
-    if v != w:
+    if numbered:
+        _check_slots(sim, w, held)
+    elif v != w:
         assert pool.evictable_pages == resident - locked
     assert loader.peak_pages <= pool.capacity_pages
     assert math.isclose(loader.load_s, sum_of_loads(sim, w), abs_tol=1e-9)
@@ -228,6 +255,18 @@ def _check_objects(sim: la.Sim, w: int) -> None:
     assert loader.used_ahead <= loader.loads_ahead + (loader.object >= 0)
     if v == w:
         _check_shared_pool(sim, w, taken)
+
+
+def _check_slots(sim: la.Sim, w: int, held: np.ndarray) -> None:
+    """Every resident object has one slot; calls that run have slots enough, and it is known whose are taken away."""
+    loader, here = sim.agents.loaders[w], sim.agents.objects[w]
+    slots = sim.agents.slots[w]
+    resident = np.flatnonzero(here.where == al.RESIDENT)
+    assert sorted(slots[: loader.slots].tolist()) == resident.tolist()
+    assert (slots[loader.slots :] == -1).all()
+    assert loader.held == (held > 0).sum() <= len(slots)
+    assert loader.lost == ((held > 0) & (here.where == al.ABSENT)).sum()
+    assert loader.loads == loader.slots + loader.evicted
 
 
 def _check_link(sim: la.Sim, w: int) -> None:
@@ -270,6 +309,46 @@ def _check_kv(sim: la.Sim, w: int) -> None:
     assert pool.free_pages + pages <= pool.capacity_pages
     if sim.workers[w].phase == la.IDLE and sim.workers[w].waiting == 0:
         assert pool.free_pages + pages == pool.capacity_pages
+
+
+def _check_host(sim: la.Sim) -> None:
+    """Pages of nodes, those that no look-up comes to among them, of fetches, and free ones are all that hosts have."""
+    page, workers = int(sim.config.page_tokens), range(int(sim.config.workers))
+    used = set(range(len(sim.trees), int(sim.counters[la.NODES_USED])))
+    used -= set(shared._chain(sim.nodes, int(sim.counters[la.FREE_NODE])))
+    used -= set(sim.agents.objects["node"].ravel().tolist())
+    if sim.tiers.storage:
+        used -= {d for v in range(len(workers), len(sim.cover)) for d in stores.runs_of(sim, v)}
+    on_host = [sim.nodes[d] for d in used if sim.hosted[d].where & hl.ON_HOST]
+    held = sum((int(node.end) - int(node.begin)) // page for node in on_host)
+    if sim.tiers.storage:
+        held += sum(tiers._fetch_pages(sim, w) for w in workers)
+    pools = [sim.trees[tiers.host_pool(sim, w)] for w in workers]
+    assert min(int(pool.free_pages) for pool in pools) >= 0
+    known = held + sum(int(pool.free_pages) for pool in pools) + sum(int(host.released_pages) for host in sim.hosts)
+    room = sum(int(pool.capacity_pages) for pool in pools)
+    # See ``tier_invariants``: of retracted requests' fetches some memory may be lost, as in the engine.
+    assert known == room or (sim.tiers.storage and sim.workers["preemptions"].any() and known < room)
+
+
+def _check_fetch(sim: la.Sim, w: int) -> None:
+    """A fetch ahead is of an agent's newest call there, which has ended, and of nothing that was sought before."""
+    tiers._check_fetches(sim, w)
+    agents, loader = sim.agents, sim.agents.loaders[w]
+    under_way = int(loader.fetch)
+    for r in np.flatnonzero(sim.requests["fetch"] >= 0).tolist():
+        f = int(sim.requests[r].fetch)
+        if sim.requests[r].worker == w and sim.requests[r].outcome == la.FINISHED:
+            assert f == under_way or sim.fetches[f].refused
+    if under_way < 0:
+        return
+    fetch, agent = sim.fetches[under_way], agents.agents[int(loader.fetch_agent)]
+    assert agents.policy.loading == al.AHEAD
+    assert agents.policy.kv_budget_pages > 0
+    if sim.requests[int(loader.fetch_request)].fetch == under_way and agent.worker == w:
+        assert agent.calls == 0
+        assert agent.newest == loader.fetch_request == fetch.request
+        assert agent.sought == agent.static == fetch.static
 
 
 def _check_kv_load(sim: la.Sim, w: int) -> None:

@@ -182,6 +182,8 @@ class System:
             self.router.fill_requests,
             self.router.prefix_tokens,
             self.router.hash_key == "prefix",
+            self.router.overlap_weight,
+            self.router.staleness_s,
         )
         # Workers are made in order, each with a stream of its own for random schedules.
         streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
@@ -357,10 +359,10 @@ class _DeclaredLmcache(lmcache.LmcacheWorker):
 
 
 def routers() -> st.SearchStrategy[RouterSpec]:
-    """Every policy that the reference has, with thresholds that matter at this size."""
+    """Every policy, with thresholds that matter at this size."""
     return st.builds(
         RouterSpec,
-        policy=st.sampled_from([policy for policy in POLICIES if policy != "kv_aware"]),
+        policy=st.sampled_from(POLICIES),
         cache_threshold=st.sampled_from([0.0, 0.3, 0.8]),
         balance_abs_threshold=st.sampled_from([1, 8]),
         balance_rel_threshold=st.sampled_from([1.0, 1.5]),
@@ -371,7 +373,18 @@ def routers() -> st.SearchStrategy[RouterSpec]:
         fill_requests=st.sampled_from([1, 3]),
         hash_key=st.sampled_from(["session", "prefix"]),
         prefix_tokens=st.sampled_from([8, 24]),
+        overlap_weight=st.sampled_from([0.5, 1.0, 4.0]),
+        staleness_s=st.sampled_from([0.0, 0.1, 1.0]),
     )
+
+
+def kv_aware(systems: st.SearchStrategy[System]) -> st.SearchStrategy[System]:
+    """The same with several workers behind a router that looks into them."""
+    looking = routers().map(lambda spec: spec.model_copy(update={"policy": "kv_aware"}))
+    return st.builds(
+        lambda system, router, workers: replace(system, router=router, workers=workers),
+        systems, looking, st.integers(2, 4),
+    )  # fmt: skip
 
 
 def vllm_engines() -> st.SearchStrategy[EngineSpec]:

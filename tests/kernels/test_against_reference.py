@@ -23,6 +23,7 @@ from tests.kernels.systems import (
     System,
     crowded,
     examples,
+    kv_aware,
     lmcache_systems,
     offload_systems,
     sglang_engines,
@@ -184,6 +185,28 @@ def test_offloading_equals_its_reference(system: System, uses: int) -> None:
 @given(system=lmcache_systems())
 def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_same_without_log(system, _assert_equal(system))
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        systems(vllm_engines(), repeats=True),
+        systems(sglang_engines(), repeats=True),
+        systems(trtllm_engines(), repeats=True),
+        offload_systems(),
+        trtllm_host_systems(),
+    ],
+    ids=["vllm", "sglang", "trtllm", "offload", "trtllm_host"],
+)
+def test_a_router_that_looks_into_caches_equals_its_reference(behind: st.SearchStrategy[System]) -> None:
+    """As they are at that moment, within runs of decode steps and outputs under way too, or were some time ago."""
+
+    @examples(150)
+    @given(system=kv_aware(behind))
+    def check(system: System) -> None:
+        _assert_same_without_log(system, _assert_equal(system))
+
+    check()
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import layout as la
-from hisearch.simulate import Outcome, simulate
+from hisearch.simulate import Outcome, Result, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.base import EngineName
 from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, societies, society
 from tests.kernels.systems import examples
@@ -33,6 +34,15 @@ def test_everything_adds_up_wherever_a_run_stops(case: Society, stop: float) -> 
 @examples(100)
 @given(case=societies(tiered=True), stop=st.floats(0.0, 1.0))
 def test_everything_adds_up_beside_kv_in_host_memory(case: Society, stop: float) -> None:  # laws L1, L3, L4
+    finished = case.run()
+    assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
+    check(finished)
+    check(case.run(stop * float(np.nanmax(finished.requests["finish_s"]))))
+
+
+@examples(100)
+@given(case=societies(tiered=True, stored=True), stop=st.floats(0.0, 1.0))
+def test_everything_adds_up_beside_kv_on_disks(case: Society, stop: float) -> None:  # laws L1, L3, L4
     finished = case.run()
     assert set(finished.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     check(finished)
@@ -91,6 +101,50 @@ def test_lru_loads_what_a_list_by_last_use_misses(slots: int, engine: EngineName
         recent[agent] = None
         recent.move_to_end(agent)
     assert loads_of(case) == misses
+
+
+def slots_by_steps(case: Society, result: Result) -> tuple[int, list[int]]:
+    """Loads, and what lies in each slot at the end, by what each step ran."""
+    assert case.trace.agents is not None
+    assert result.log is not None
+    of_agent, agent = case.trace.agents.adapter, case.trace.agents.agent
+    slots: list[int] = []
+    most = case.agents.pool_pages // case.agents.kinds[0].pages
+    loads = 0
+    for step in range(len(result.log)):
+        batch = [int(of_agent[agent[r]]) for r in result.log.batch(step)["request"].tolist()]
+        before = loads
+        for adapter in batch:
+            if adapter in slots:
+                continue
+            loads += 1
+            if len(slots) < most:
+                slots.append(adapter)
+            else:
+                slots[next(k for k, one in enumerate(slots) if one not in batch)] = adapter
+        took = result.log.steps[step]
+        assert took["end_s"] - took["start_s"] > (loads - before) * case.agents.kinds[0].load_s
+    return loads, slots
+
+
+@pytest.mark.parametrize("mixed_chunk", [False, True])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("slots", [3, 6, 8])
+@pytest.mark.parametrize("adapters_", [None, 6])
+def test_by_slot_a_step_takes_the_first_slots_that_its_batch_can_do_without(
+    slots: int, overlap: bool, mixed_chunk: bool, adapters_: int | None
+) -> None:
+    """Those of calls that run on are among them, which is what makes it load more than lru."""
+    trace = society(agents=20, calls=400, active_rate=0.4, adapters=adapters_)
+    plan = AgentPlan(policy="by_slot", kinds=(adapters(),), pool_pages=60 * slots)
+    case = Society(trace, plan, capacity_tokens=4000, max_running=12, overlap=overlap, mixed_chunk=mixed_chunk)
+    result = case.simulate(log=True)
+    final = case.run()
+    loads, held = slots_by_steps(case, result)
+    assert result.objects[0].loads == loads == final.agents.loaders[0].loads
+    assert final.agents.slots[0][: len(held)].tolist() == held
+    if adapters_ is None and slots > 3 and not mixed_chunk:
+        assert loads > 1.05 * loads_of(replace(case, agents=replace(plan, policy="lru")))
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
@@ -168,6 +222,81 @@ def test_kv_that_a_step_loads_back_interrupts_kv_ahead_of_its_call() -> None:
     assert loader.wasted_s > 0
     assert patient.run().agents.loaders[0].preempted == 0
     assert mean_ttft_s(case) < 0.95 * mean_ttft_s(patient)
+
+
+def with_disk(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Society:
+    """Histories that grow: of a few agents in HBM, of a few more in host memory, of all on a disk."""
+    endless = {"history_cap_tokens": None} | (pacing or {})
+    return replace(
+        with_host(policy, kind, share=share, pacing=endless, **settings),
+        capacity_tokens=4000,
+        host_tokens=8000,
+        host_s_per_token=1e-6,
+        store_tokens=40_000,
+        prefetch="wait_complete",
+    )
+
+
+@pytest.mark.parametrize("policy", ["steps", "distance"])
+@pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
+def test_kv_on_a_disk_is_in_host_memory_before_its_call(kind: str, policy: str) -> None:
+    late, ahead = with_disk(policy, kind, share=0.0), with_disk(policy, kind)
+    finished, reactive = ahead.run(), late.run()
+    loader = finished.agents.loaders[0]
+    assert loader.fetches > 30
+    assert loader.fetched_pages > 0
+    assert reactive.agents.loaders[0].fetches == reactive.agents.loaders[0].fetched_pages == 0
+    # What requests fetched themselves.
+    own = [int(sim.requests["fetched_tokens"].sum()) for sim in (finished, reactive)]
+    assert own[0] < 0.8 * own[1]
+    assert finished.hosts[0].fetched_tokens >= own[0] + loader.fetched_pages
+    assert mean_ttft_s(ahead) < mean_ttft_s(late)
+
+
+def test_a_call_takes_the_fetch_ahead_of_it_over() -> None:
+    """It is done sooner than one that begins with the call."""
+    late, ahead = (replace(with_disk("distance", share=share), store_s_per_token=3e-4) for share in (0.0, 0.5))
+    assert ahead.run().agents.loaders[0].fetches_called > 10
+    assert mean_ttft_s(ahead) < 0.95 * mean_ttft_s(late)
+
+
+def test_a_call_that_fetches_for_itself_stops_a_long_fetch_for_another() -> None:
+    """A batch is 128 pages; what has come is kept."""
+    trace = society("interaction", agents=20, calls=300, history_cap_tokens=None, system_prompt_tokens=400)
+    plan = AgentPlan(policy="distance", kinds=(), kv_share=1.0, ahead_steps=4.0, tested=False)
+    case = Society(
+        trace, plan, capacity_tokens=6000, max_running=3, host_tokens=9000, store_tokens=40_000, store_s_per_token=1e-4
+    )
+    patient = replace(case, agents=replace(plan, preempt=False))
+    assert case.run().agents.loaders[0].fetches_stopped > 0
+    assert patient.run().agents.loaders[0].fetches_stopped == 0
+
+
+@pytest.mark.parametrize("pacing", [{}, FREE])
+def test_useless_distances_cost_no_more_with_kv_fetched_ahead(pacing: dict) -> None:
+    useless, reactive = with_disk("distance", pacing=pacing, noise=8.0), with_disk("lru", pacing=pacing)
+    assert useless.simulate().makespan_s <= 1.02 * reactive.simulate().makespan_s
+
+
+def in_tier(policy: str, tokens: int, *, shared: bool) -> Society:
+    """KV and adapters in host memory: beside each other, or in one."""
+    case = with_host(policy)
+    return replace(case, agents=replace(case.agents, in_tier=shared), host_tokens=tokens)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_objects_in_a_tier_leave_kv_the_rest_of_it(policy: str) -> None:  # law L3
+    """40 adapters of 60 pages take 2,400 tokens: as a tier that is so much smaller, whatever else happens."""
+    one, other = in_tier(policy, 6400, shared=True).simulate(), in_tier(policy, 4000, shared=False).simulate()
+    np.testing.assert_array_equal(one.requests.finish_s, other.requests.finish_s)
+    assert one.stores == other.stores
+    assert one.objects == other.objects
+
+
+def test_objects_that_leave_a_tier_too_little_are_refused() -> None:
+    with pytest.raises(EngineOutOfMemory, match=r"objects take .* of the first tier"):
+        in_tier("lru", 3900, shared=True).simulate()
+    in_tier("lru", 3901, shared=True).simulate()
 
 
 @pytest.mark.parametrize("policy", ["lru", "queued", "duration"])

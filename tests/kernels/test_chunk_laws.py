@@ -28,7 +28,7 @@ from tests.reference.cluster import tree_path
 LAW = CopyLaw(1e-4, 4e-6)
 
 
-def _slots(sim: la.Sim, v: int) -> list[int]:
+def slots_of(sim: la.Sim, v: int) -> list[int]:
     """The slots in the list of ledger ``v``, in order, checked both ways."""
     found, before = [], -1
     slot = int(sim.ledger_rows[v, 3 * tl.RECENT + tl.HEAD])
@@ -51,12 +51,12 @@ def _writes(sim: la.Sim, v: int) -> list[np.void]:
     return found
 
 
-def _check(sim: la.Sim) -> None:
+def check_ledgers(sim: la.Sim) -> None:
     """Law L3 and the ledgers' own order."""
     writes = {v: _writes(sim, v) for v in range(int(sim.offloading.stores), len(sim.ledgers))}
     asked = Counter((int(write.host), int(write.host_slot)) for ring in writes.values() for write in ring)
     for v, book in enumerate(sim.ledgers):
-        slots = _slots(sim, v)
+        slots = slots_of(sim, v)
         assert len({int(sim.blocks[v, slot].key) for slot in slots}) == len(slots)
         assert all(sim.blocks[v, slot].pins >= 0 for slot in slots)
         if v < sim.offloading.stores:
@@ -79,11 +79,11 @@ def _check(sim: la.Sim) -> None:
 @given(system=lmcache_systems(), stop=st.floats(0.0, 1.0))
 def test_tiers_are_consistent_wherever_a_run_stops(system: System, stop: float) -> None:
     finished = run_until(system)
-    _check(finished)
+    check_ledgers(finished)
     assert not any(
-        block.pins for v in range(len(finished.ledgers)) for block in finished.blocks[v, _slots(finished, v)]
+        block.pins for v in range(len(finished.ledgers)) for block in finished.blocks[v, slots_of(finished, v)]
     )
-    _check(run_until(system, stop * float(max(finished.workers["event_s"]))))
+    check_ledgers(run_until(system, stop * float(max(finished.workers["event_s"]))))
 
 
 @examples(150)

@@ -29,7 +29,7 @@ DECODE = DecodeTerms(
 )  # fmt: skip
 MOE = MoeTerms(
     source="round figures", launch_s=30e-6, bandwidth=0.8, flops=0.5, small_tile_loss=0.3, wave_s=1e-6,
-    quantisation=0.5, permute_bandwidth=0.5, route_bandwidth=2, sharpness=3, spread=0.9, imbalance=0.5,
+    quantisation=0.5, permute_bandwidth=0.5, route_bandwidth=2, sharpness=3,
 )  # fmt: skip
 CURVE = CollectiveCurve(ranks=2, payload_bytes=[1e3, 1e6, 1e9], seconds=[5e-6, 20e-6, 5e-3])
 LAWS = LawsSpec(

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import CURVE, DECODE, GEMM, LAWS, MOE, PREFILL, SHEET
 
+from hisearch.calibrate.routing import power_law
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, relative_rate
 from hisearch.latency.laws.collectives import Collectives, curve_for, curve_s
 from hisearch.latency.laws.gemm import gemm_s
-from hisearch.latency.laws.moe import Experts, active, moe_s
+from hisearch.latency.laws.moe import POPULARITY, TILE_TOKENS, Experts, Routing, dealt, drawn, moe_s
 from hisearch.latency.laws.ranges import beyond
-from hisearch.latency.laws.sheet import corrected, p_norm, waves
+from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
@@ -122,17 +123,79 @@ def test_rates_between_measured_widths_are_between_theirs() -> None:
     assert 0.7 < relative_rate(96, 0.7, 1.1) < 1.0
 
 
-def test_distinct_experts_follow_even_draws() -> None:
+def draws(experts: Experts, tokens: int, rounds: int, seed: int) -> np.ndarray:
+    """Slow reference: used experts, load and groups of the busiest rank, means over ``rounds`` of drawing them.
+
+    Experts have a popularity each, dealt to ranks at random, and take or leave each token by it.
+    """
+    rng, found = np.random.default_rng(seed), []
+    count, sets = int(experts.experts), int(experts.sets)
+    popularity = np.resize(POPULARITY, count)
+    for _ in range(rounds):
+        share = rng.permutation(popularity) * experts.per_token / count
+        entries = rng.binomial(tokens, share).reshape(sets, -1)
+        groups = [np.ceil(entries / rows).sum(axis=1).max() for rows in TILE_TOKENS]
+        found.append([(entries > 0).sum(axis=1).max(), entries.sum(axis=1).max(), *groups])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize(("count", "per_token", "sets"), [(256, 8, 1), (256, 8, 8), (512, 10, 4), (128, 4, 2)])
+@pytest.mark.parametrize("tokens", [8, 64, 512])
+def test_what_the_busiest_rank_does_is_what_draws_make_of_it(
+    count: int, per_token: int, sets: int, tokens: int
+) -> None:
+    experts = Experts(1.0, 1.0, count, per_token, sets)
+    routing, (used, load, *groups) = drawn(experts, one(tokens)), draws(experts, tokens, 200, seed=count)
+    assert routing.used[0] == pytest.approx(used, rel=0.05)
+    assert routing.load[0] == pytest.approx(load, rel=0.05)
+    assert [group[0] for group in routing.groups] == pytest.approx(groups, rel=0.12)
+
+
+@given(COUNTS, st.sampled_from([(8, 2), (128, 4), (256, 8), (512, 10), (896, 16)]), st.sampled_from([1, 2, 8, 32]))
+def test_no_rank_does_more_than_there_is(tokens: int, of: tuple[int, int], sets: int) -> None:
+    count, per_token = of
+    sets = min(sets, count)
+    for routing in (way(Experts(1.0, 1.0, count, per_token, sets), one(tokens)) for way in (dealt, drawn)):
+        assert 1 <= routing.used[0] <= count / sets
+        assert routing.used[0] <= routing.load[0] <= max(tokens * per_token, 1) * (1 + 1e-12)
+        assert routing.load[0] >= tokens * per_token / sets * (1 - 1e-12)
+        for rows, group in zip(TILE_TOKENS, routing.groups, strict=True):
+            assert max(routing.used[0], routing.load[0] / rows) <= group[0] * (1 + 1e-12)
+
+
+def test_few_tokens_repeat_few_experts_and_many_use_all() -> None:
     experts = Experts(2048, 768, 128, 8, 1)
-    assert active(experts, one(1))[0] == pytest.approx(8.0)
-    assert active(experts, one(16))[0] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 16))
-    assert active(experts, one(1e6))[0] == pytest.approx(128.0)
-    assert active(Experts(2048, 768, 8, 8, 1), one(1))[0] == pytest.approx(8.0)
+    assert drawn(experts, one(1)).used[0] == pytest.approx(8.0)
+    even = 128 * (1 - (1 - 8 / 128) ** 16)
+    assert 0.75 * even < drawn(experts, one(16)).used[0] < even
+    assert drawn(experts, one(1e6)).used[0] == pytest.approx(128.0)
+    assert drawn(Experts(2048, 768, 8, 8, 1), one(1)).used[0] == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(("count", "per_token"), [(128, 4), (128, 8), (256, 8), (512, 10)])
+def test_as_many_experts_are_at_work_as_in_skewed_measurements(count: int, per_token: int) -> None:
+    tokens = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    ours = drawn(Experts(1.0, 1.0, count, per_token, 1), np.array(tokens, float)).used
+    theirs = np.array([power_law(each, count, per_token, 1)[0] for each in tokens])
+    assert np.abs(ours / theirs - 1).max() < 0.18
+    assert np.abs(ours / theirs - 1).mean() < 0.1
+
+
+def experts_s(experts: Experts, tokens: np.ndarray) -> np.ndarray:
+    return moe_s(MOE, SHEET, experts, tokens, drawn(experts, tokens), **WIDE)
+
+
+def test_more_experts_at_work_take_longer() -> None:
+    """16 tokens on 8 experts, as a router limited to groups may deal them, take less than on 64."""
+    experts, tokens = Experts(4096, 2048, 64, 4, 1), one(16)
+    few = Routing(one(8), one(64), tuple(one(8) for _ in TILE_TOKENS))
+    limited = moe_s(MOE, SHEET, experts, tokens, few, **WIDE)[0]
+    assert limited < experts_s(experts, tokens)[0] / 3
 
 
 def test_all_experts_are_read_once() -> None:
     experts = Experts(4096, 2048, 64, 4, 1)
-    seconds = moe_s(MOE, SHEET, experts, one(512), **WIDE)[0]
+    seconds = experts_s(experts, one(512))[0]
     assert seconds > 64 * 3 * 4096 * 2048 * 2 / (SHEET.bytes_per_s * MOE.bandwidth)
     assert seconds == pytest.approx(64 * 3 * 4096 * 2048 * 2 / (SHEET.bytes_per_s * MOE.bandwidth), rel=0.1)
 
@@ -140,14 +203,42 @@ def test_all_experts_are_read_once() -> None:
 @given(COUNTS, COUNTS, st.sampled_from([1, 2, 8]))
 def test_experts_rise_with_tokens_by_and_large(tokens: int, more: int, sets: int) -> None:
     """Tiles of an expert's tokens may fit a little better at one more token; the table is made to rise."""
-    pair = moe_s(MOE, SHEET, Experts(2048, 768, 128, 8, sets), np.array([tokens, tokens + more], float), **WIDE)
+    pair = experts_s(Experts(2048, 768, 128, 8, sets), np.array([tokens, tokens + more], float))
     assert np.isfinite(pair).all()
     assert 0 < pair[0] <= 1.15 * pair[1]
 
 
 def test_dealing_experts_out_costs_less_than_holding_all() -> None:
-    one_set, eight = (moe_s(MOE, SHEET, Experts(2048, 768, 128, 8, n), one(256), **WIDE)[0] for n in (1, 8))
+    one_set, eight = (experts_s(Experts(2048, 768, 128, 8, n), one(256))[0] for n in (1, 8))
     assert eight < one_set / 2
+
+
+@pytest.mark.parametrize(
+    ("version", "former"),
+    [
+        ("1.1.0rc2.post2", True), ("1.2.0rc5", True), ("1.2.0rc6", False), ("1.2.0rc6.post2", False),
+        ("1.2.0", False), ("nightly-dev", False), ("", False),
+    ],
+)  # fmt: skip
+def test_versions_before_a_change_of_kernels_have_their_own_experts(version: str, former: bool) -> None:
+    slow = MOE.model_copy(update={"launch_s": 1.0})
+    laws = LAWS.model_copy(update={"former_moe": {"1.2.0rc6": {"bf16": slow}, "1.3.0": {"bf16": MOE}}})
+    assert (laws.of_version(version).moe["bf16"] is slow) == former
+    assert laws.of_version("2.0") is laws
+
+
+def test_the_shipped_law_of_former_experts_is_slower_than_that_of_the_present() -> None:
+    """DeepGEMM, on 8 tokens of DeepSeek V3 on 8 ranks: 178 us are in the table, 57 with the kernels that came after."""
+    laws = Catalogue().get("LatencyProfile", "trtllm-b200").spec.laws
+    experts, tokens = Experts(7168.0, 256.0, 256.0, 8.0, 1.0), one(8)
+    sheet, even = Sheet(laws.multiprocessors, 4.5e15, laws.memory_bandwidth_bytes_per_s), dealt(experts, tokens)
+    narrow = {"weight_bytes": 1.0, "operand_bytes": 1.0}
+    then, now = (
+        moe_s(of.moe["fp8_block"], sheet, experts, tokens, even, **narrow)[0]
+        for of in (laws.of_version("1.1.0rc2.post2"), laws)
+    )
+    assert then == pytest.approx(178e-6, rel=0.25)
+    assert then > 1.7 * now
 
 
 def test_curves_meet_their_knots_and_go_on_at_the_last_slope() -> None:

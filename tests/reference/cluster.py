@@ -25,7 +25,8 @@ from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request, Step
 from hisearch.validate.restatement.vllm import StuckError
 
-from .router import Router, RouterConfig
+from .caches import cached_tokens, page_tokens
+from .router import Path, Router, RouterConfig
 
 if TYPE_CHECKING:
     from hisearch.traces.compiled import TraceArrays
@@ -119,7 +120,8 @@ class Cluster:
     ) -> None:
         self.trace = trace
         self.engines = [make_worker() for _ in range(workers)]
-        self.router = Router(router, workers)
+        paths = {node: tree_path(trace, node) for node in range(1, len(trace.parent))}
+        self.router = Router(router, workers, self._look, paths, page_tokens(self.engines[0]))
         self.outcomes: dict[int, RequestOutcome] = {}
         self.tallies = [WorkerOutcome() for _ in range(workers)]
         # Whether a pass or the end of a step is among the events; only an arrival wakes a worker without either.
@@ -155,6 +157,9 @@ class Cluster:
         finishes = [outcome.finish_s for outcome in self.outcomes.values() if outcome.finish_s is not None]
         requests = dict(sorted(self.outcomes.items()))
         return ClusterOutcome(requests, self.tallies, max(finishes, default=0.0), self.engines)
+
+    def _look(self, worker: int, path: Path, tokens: int) -> int:
+        return cached_tokens(self.engines[worker], path, tokens)
 
     def _arrive(self, index: int, now: float) -> None:
         outcome = self.outcomes[index] = RequestOutcome(now)

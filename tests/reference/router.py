@@ -1,14 +1,18 @@
-"""The router in front of identical workers; ``kv_aware``, which looks into them, is not among its policies.
+"""The router in front of identical workers.
 
-It knows what it dispatched and what has finished, and nothing of the workers' insides.
+It knows what it dispatched and what has finished, and nothing of the workers' insides; ``kv_aware`` alone is told what
+they have cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hisearch.validate.restatement.splitmix import SplitMix64
+
+#: Runs ``(node, start_token, end_token)`` from the root on.
+Path = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class RouterConfig:
     fill_requests: int = 8
     prefix_tokens: int = 256
     by_prefix: bool = False
+    overlap_weight: float = 1.0
+    staleness_s: float = 0.0
+
+
+#: Leading tokens of a path that a worker has in HBM, in whole pages of the first so many: (worker, path, tokens).
+Look = Callable[[int, Path, int], int]
 
 
 @dataclass
@@ -41,11 +51,29 @@ class Router:
     Attributes:
         in_flight_requests, in_flight_tokens: per worker, over dispatched unfinished requests (prompt tokens).
         believed: per worker, node -> tokens of the prompts that went there (cache_aware only; never trimmed).
+
+    Args:
+        config: policy and parameters.
+        workers: how many.
+        look: into their caches, of pages of ``page_tokens`` (kv_aware only, as the next). paths: to every node of the
+            trace's prefix tree.
     """
 
-    def __init__(self, config: RouterConfig, workers: int) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        workers: int,
+        look: Look | None = None,
+        paths: Mapping[int, Path] | None = None,
+        page_tokens: int = 1,
+    ) -> None:
         self.config = config
         self.workers = workers
+        self._look = look
+        self._paths = paths or {}
+        self._page_tokens = page_tokens
+        self._picture_s = 0.0
+        self._picture: list[set[int]] = [set() for _ in range(workers)]
         self.random = SplitMix64(config.seed)
         self.dispatched = 0
         self.in_flight_requests = [0] * workers
@@ -59,7 +87,7 @@ class Router:
         self._bucket_tokens = 0
         self._bounds = [(k + 1) * (4096 // workers) - 1 for k in range(workers - 1)]
 
-    def dispatch(self, request: int, prompt: Sequence[tuple[int, int, int]], now: float = 0.0, session: int = 0) -> int:
+    def dispatch(self, request: int, prompt: Path, now: float = 0.0, session: int = 0) -> int:
         """Choose the worker of a request and count it as in flight.
 
         Args:
@@ -85,7 +113,7 @@ class Router:
         self.in_flight_requests[done.worker] -= 1
         self.in_flight_tokens[done.worker] -= done.tokens
 
-    def _choose(self, prompt: Sequence[tuple[int, int, int]], now: float, session: int) -> int:
+    def _choose(self, prompt: Path, now: float, session: int) -> int:
         if self.workers == 1:
             return 0
         if self.config.policy == "bucket":
@@ -104,6 +132,8 @@ class Router:
             return self.dispatched % self.workers
         if self.config.policy == "power_of_two":
             return self._power_of_two()
+        if self.config.policy == "kv_aware":
+            return self._kv_aware(prompt, now)
         self._trim_where_due(now)
         worker = self._cache_aware(prompt)
         self.believed[worker].update((node, end - start) for node, start, end in prompt)
@@ -123,6 +153,38 @@ class Router:
                     break
                 del held[node]
 
+    def _kv_aware(self, prompt: Path, now: float) -> int:
+        """Least of prompt tokens in flight and, by their worth, those of this prompt that are not cached there."""
+        assert self._look is not None
+        tokens = prompt[-1][2]
+        if self.config.staleness_s == 0.0:
+            cached = [self._look(w, prompt, tokens) for w in range(self.workers)]
+        else:
+            self._take_picture_where_due(now)
+            cached = [
+                max((end for node, _, end in prompt if node in self._picture[w]), default=0)
+                for w in range(self.workers)
+            ]
+        loads = [
+            self.config.overlap_weight * (tokens - cached[w]) + self.in_flight_tokens[w] for w in range(self.workers)
+        ]
+        return loads.index(min(loads))
+
+    def _take_picture_where_due(self, now: float) -> None:
+        """What of the tree each worker has: nodes in which a page ends, and all pages that do so there or above."""
+        if now < self._picture_s:
+            return
+        while self._picture_s <= now:
+            self._picture_s += self.config.staleness_s
+        for worker in range(self.workers):
+            self._picture[worker] = {node for node, path in self._paths.items() if self._holds(worker, path)}
+
+    def _holds(self, worker: int, path: Path) -> bool:
+        assert self._look is not None
+        _, start, end = path[-1]
+        whole = end // self._page_tokens * self._page_tokens
+        return whole > start and self._look(worker, path, end) == whole
+
     def _cheapest(self) -> int:
         """All cost the same: the first with room, else the one with the fewest requests."""
         for worker in range(self.workers):
@@ -130,7 +192,7 @@ class Router:
                 return worker
         return min(range(self.workers), key=lambda w: (self.in_flight_requests[w], w))
 
-    def _hashed(self, prompt: Sequence[tuple[int, int, int]], session: int) -> int:
+    def _hashed(self, prompt: Path, session: int) -> int:
         key = session
         if self.config.by_prefix:
             key = next(node for node, _, end in prompt if end >= min(self.config.prefix_tokens, prompt[-1][2]))
@@ -191,7 +253,7 @@ class Router:
             second += 1
         return min(first, second, key=lambda w: (self.in_flight_tokens[w], self.in_flight_requests[w], w))
 
-    def _cache_aware(self, prompt: Sequence[tuple[int, int, int]]) -> int:
+    def _cache_aware(self, prompt: Path) -> int:
         indices = range(self.workers)
         most, least = max(self.in_flight_requests), min(self.in_flight_requests)
         unbalanced = (
@@ -204,7 +266,7 @@ class Router:
             return matches.index(max(matches))
         return min(indices, key=lambda w: (sum(self.believed[w].values()), w))
 
-    def _match(self, worker: int, prompt: Sequence[tuple[int, int, int]]) -> int:
+    def _match(self, worker: int, prompt: Path) -> int:
         """Leading tokens of the prompt that the worker is believed to have."""
         matched = 0
         for node, _, end in prompt:

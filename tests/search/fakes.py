@@ -18,8 +18,9 @@ from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.routing import RouterSpec
+from hisearch.specs.search_space import CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec, TierSpace
 from hisearch.specs.slo import SloSpec, SloTerm
-from hisearch.specs.study import BudgetSpec, CacheSpace, ExecutionSpace, RoutingSpace, SearchSpaceSpec, TierSpace
+from hisearch.specs.study import BudgetSpec
 
 #: Requests per second of one accelerator, and its price.
 SPEED = {"slow": 1.0, "fast": 4.0, "dear": 5.0}

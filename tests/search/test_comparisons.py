@@ -18,7 +18,7 @@ from hisearch.search.routing import search_routing
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.routing import RouterSpec
-from hisearch.specs.study import RoutingSpace
+from hisearch.specs.search_space import RoutingSpace
 from tests.search.fakes import FakeEvaluator, make_problem
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from hisearch.search.driver import SearchOutcome, search
+from hisearch.search.driver import CAPACITY_SIMULATIONS, LEAST_ROOM, SearchOutcome, search
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.journal import Journal
 from hisearch.search.ledger import Ledger
@@ -11,6 +11,7 @@ from hisearch.search.problem import Problem
 from hisearch.search.recommend import describe_miss
 from hisearch.search.storage import StudyDatabase
 from hisearch.search.tables import candidates_frame, trials_frame
+from hisearch.specs.search_space import CacheSpace
 from tests.search.fakes import FakeEvaluator, make_problem
 
 
@@ -36,7 +37,11 @@ def test_l6_the_number_of_workers_changes_nothing(tmp_path: Path, simulations: i
 def test_another_seed_samples_stage_3_otherwise() -> None:
     problem = make_problem(simulations=200)
     other = Problem(**{**vars(problem), "seed": 1})
-    assert run(problem).trials != run(other).trials
+    trials = [
+        search(each, Ledger(FakeEvaluator(), each.budget, workers=1), without=("front", "comparisons")).trials
+        for each in (problem, other)
+    ]
+    assert trials[0] != trials[1]
 
 
 def test_the_recommendation_is_the_cheapest_feasible_trial() -> None:
@@ -142,6 +147,36 @@ def test_the_database_opens_in_optuna_with_every_trial(tmp_path: Path) -> None:
     assert frozen.params["accelerator"] == same.deployment.pool.accelerator
     assert any(t.state == optuna.trial.TrialState.FAIL for study in loaded for t in study.trials)
     assert {t.user_attrs["number"] for t in main.best_trials} >= {t.number for t in outcome.front}
+
+
+def test_stage_3_goes_on_with_what_nothing_else_needs() -> None:
+    problem = make_problem(simulations=150, accelerators=("fast",))
+    sizes = {"low": 1, "high": 4096}
+    tiers = [{"media": ["ddr5"], "gib": sizes}, {"media": ["nvme-gen5"], "gib": sizes}]
+    one = {"tensor_parallel": [1], "chunk_tokens": [2048], "max_running_requests": [64], "engines": ["sglang"]}
+    space = problem.space.model_copy(
+        update={
+            "cache": CacheSpace.model_validate({"tiers": tiers}),
+            "execution": problem.space.execution.model_copy(update=one),
+        }
+    )
+    problem = Problem(**{**vars(problem), "space": space})
+    ledger = Ledger(FakeEvaluator(), problem.budget, workers=1)
+    outcome = search(problem, ledger, without=("front", "comparisons"))
+    # But for what is held back for larger loads, and is too little for another round.
+    held = CAPACITY_SIMULATIONS + LEAST_ROOM
+    assert problem.budget.simulations - held < ledger.simulations <= problem.budget.simulations
+    assert outcome.ending.stopped == "simulations"
+    assert "stage 3" in outcome.ending.untried[0]
+
+
+def test_a_stage_3_that_ends_by_itself_leaves_the_budget() -> None:
+    problem = make_problem(simulations=1000, accelerators=("fast",))
+    fixed = CacheSpace.model_validate({"tiers": [{"media": ["ddr5"], "gib": [0, 64]}], "memory_fraction": [0.9, 0.9]})
+    problem = Problem(**{**vars(problem), "space": problem.space.model_copy(update={"cache": fixed})})
+    outcome = search(problem, Ledger(FakeEvaluator(), problem.budget, workers=1), without=("front",))
+    assert len(outcome.trials) < 500
+    assert outcome.stopped == ""
 
 
 def test_tables_hold_every_trial_and_candidate() -> None:

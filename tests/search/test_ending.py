@@ -12,8 +12,9 @@ from hisearch.search.failure import explain
 from hisearch.search.ledger import Ledger
 from hisearch.search.problem import Problem
 from hisearch.search.progress import PlainProgress
+from hisearch.specs.search_space import CacheSpace
 from hisearch.specs.slo import SloSpec, SloTerm
-from hisearch.specs.study import BudgetSpec, CacheSpace
+from hisearch.specs.study import BudgetSpec
 from tests.search.fakes import FakeEvaluator, make_problem
 
 

@@ -9,7 +9,7 @@ import pytest
 from hisearch.search.deployments import parameters_of, router_arms
 from hisearch.search.pool_dimensions import pool_dimensions
 from hisearch.specs.routing import ROUTER_PARAMETERS, AdmissionSpec, RouterName, RouterSpec
-from hisearch.specs.study import RoutingSpace
+from hisearch.specs.search_space import RoutingSpace
 from tests.search.fakes import make_deployment, make_problem
 
 

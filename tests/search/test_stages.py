@@ -242,3 +242,15 @@ def test_stage_3_stays_within_the_space_and_the_limit() -> None:
         assert tier_gib(pool) in problem.space.cache.tiers[0].sizes()
         assert pool.engine.eviction == "lru" or pool.engine.name == "sglang"
     assert len({tier_gib(t.deployment.pool) for t in stage_3}) > 1
+
+
+def test_stage_3_goes_on_from_what_it_made_before() -> None:
+    problem = make_problem(simulations=150)
+    ledgers = [Ledger(FakeEvaluator(), problem.budget, workers=1) for _ in range(2)]
+    for ledger, number in zip(ledgers, (1, 2), strict=True):
+        search_routing(problem, search_execution(problem, keep=6).kept, ledger, until=90)
+        search_cache(problem, ledger, until=110)
+        made = ledger.simulations
+        search_cache(problem, ledger, until=140, number=number)
+        assert ledger.simulations > made
+    assert ledgers[0].trials != ledgers[1].trials  # another number draws otherwise

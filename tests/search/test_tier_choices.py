@@ -15,7 +15,7 @@ from hisearch.search.routing import search_routing
 from hisearch.search.tier_choices import NotOffered, TierChoice, TierChoices
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.study import CacheSpace
+from hisearch.specs.search_space import CacheSpace
 from hisearch.specs.tiers import MovementSpec
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial, tier_gib
 

@@ -16,7 +16,7 @@ from hisearch.search.journal import Journal
 from hisearch.search.ledger import Ledger
 from hisearch.search.problem import Problem
 from hisearch.search.tier_tries import SHARE, savable_misses, try_tiers, with_largest_tiers
-from hisearch.specs.study import CacheSpace
+from hisearch.specs.search_space import CacheSpace
 from tests.search.fakes import (
     OBJECTIVES,
     TTFT_BOUND_S,

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hisearch.kernels import cluster
+from hisearch.kernels import fleet_layout as fl
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
@@ -17,7 +18,7 @@ from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan, ScalerPlan, T
 from hisearch.simulate.result import Outcome
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.routing import RouterSpec
-from tests.kernels.systems import compiled, examples, plan
+from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan
 from tests.kernels.test_waves import wave_plan
 from tests.reference.random_traces import TraceShape, random_trace
 
@@ -29,14 +30,18 @@ def pool(name: str = "vllm", replicas: int = 2, spare: int = 0, scaler: ScalerPl
     return PoolPlan(plan(engine, 4000), replicas, spare=spare, scaler=scaler)
 
 
-@examples(25)
+@examples(60)
 @given(
     seed=st.integers(0, 10**6),
-    name=st.sampled_from(["vllm", "sglang", "trtllm"]),
-    policy=st.sampled_from(["round_robin", "cache_aware", "least_outstanding_tokens", "power_of_two", "bucket"]),
+    name=st.sampled_from(ENGINES),
+    policy=st.sampled_from(POLICIES),
     down_s=st.floats(0.0, 6.0),
     back_s=st.floats(0.1, 3.0),
 )
+# Believed caches outlived their workers, and drew requests to them.
+@example(0, "vllm", "cache_aware", 1.4541323703632565, 0.5)
+@example(945210, "vllm", "cache_aware", 1.3013321159370057, 0.215257897952906)
+@example(828022, "trtllm", "cache_aware", 1.5934533885792925, 0.1108999721715433)
 def test_no_request_is_lost_when_a_worker_dies_and_another_is_there(
     seed: int, name: str, policy: str, down_s: float, back_s: float
 ) -> None:
@@ -129,6 +134,49 @@ def test_a_drained_worker_finishes_what_it_has_and_takes_no_more() -> None:
     assert (result.requests.outcome == Outcome.FINISHED).all()
     assert (result.requests.arrival_s[mine] <= 1.0).all()
     assert result.workers.gone_s[1] == max(result.requests.finish_s[mine].max(), 1.0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@examples(10)
+@given(seed=st.integers(0, 10**6), name=st.sampled_from(ENGINES), at_s=st.floats(0.0, 4.0))
+def test_no_router_sends_to_a_drained_worker(policy: str, seed: int, name: str, at_s: float) -> None:
+    router = RouterSpec.model_validate({"policy": policy, "cache_threshold": 0.05})
+    fleet = FleetPlan((pool(name, replicas=3),), router, incidents=(Incident(at_s, 0, 1, "drain"),))
+    table = simulate_fleet(fleet, compiled(random_trace(seed, SHAPE)), seed=seed).requests
+    assert (table.outcome == Outcome.FINISHED).all()
+    # Incidents come before the arrivals of their moment.
+    assert (table.arrival_s[table.worker == 1] < at_s).all()
+
+
+@examples(40)
+@given(
+    seed=st.integers(0, 10**6),
+    window_s=st.floats(0.2, 20.0),
+    losses=st.lists(st.tuples(st.floats(0.0, 6.0), st.floats(0.05, 1.0)), min_size=1, max_size=4),
+)
+def test_buckets_count_what_was_sent_within_their_window(
+    seed: int, window_s: float, losses: list[tuple[float, float]]
+) -> None:
+    """However often workers die and requests are sent again."""
+    router = RouterSpec(policy="bucket", bucket_window_s=window_s)
+    ups = [Incident(down_s + back_s, 0, 2 + k, "up") for k, (down_s, back_s) in enumerate(losses)]
+    downs = [Incident(down_s, 0, k, "down") for k, (down_s, _) in enumerate(losses)]
+    fleet = FleetPlan(
+        (pool(spare=len(losses)),),
+        router,
+        incidents=tuple(sorted(ups + downs, key=lambda event: event.at_s)),
+        retry_s=0.05,
+    )
+    trace = compiled(random_trace(seed, SHAPE))
+    rooms = [engine_module.node_room(pool, trace) for pool in fleet.pools]
+    shared, _ = engine_module.allocate(fleet, trace, rooms, seed=seed)
+    cluster.run(shared)
+    route = shared.routes[fl.FRONT]
+    window = slice(int(route.window_head), int(route.window_tail))
+    sent = np.zeros(len(shared.members), np.int64)
+    np.add.at(sent, shared.window_member[window], trace.arrays.input_tokens[shared.window[window]])
+    assert route.window_tail <= route.window_first + route.window_places
+    np.testing.assert_array_equal(shared.members["window_tokens"], sent)
 
 
 def test_an_incident_after_the_end_changes_nothing() -> None:

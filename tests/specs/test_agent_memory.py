@@ -10,10 +10,11 @@ from hisearch.export.flags import Launch, engine_flags
 from hisearch.search.tier_choices import TierChoices
 from hisearch.simulate import plan_worker
 from hisearch.simulate.agent_memory import AgentsRefused, adapter_elements
+from hisearch.simulate.tiers import TierRefused
 from hisearch.specs.agent_memory import AdaptersSpec
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.study import CacheSpace, SearchSpaceSpec
+from hisearch.specs.search_space import CacheSpace, SearchSpaceSpec
 from hisearch.specs.tiers import TierSpec
 
 CATALOGUE = Catalogue()
@@ -64,6 +65,32 @@ def test_slots_come_off_the_kv_pool_and_loads_take_the_link_s_time():
     assert shared.agents.pool_pages == 0
 
 
+def test_a_tier_has_to_hold_more_than_the_kv_that_slots_leave():
+    tier = TierSpec(medium="ddr5", gib=32)
+    slotted = plan(pool(adapters={"rank": 64}, slots=125, tiers=[tier]))
+    assert slotted.kv_capacity_tokens < slotted.tiers[0].capacity_tokens < slotted.memory.kv_capacity_tokens
+    with pytest.raises(TierRefused, match="must exceed its device pool"):
+        plan(pool(adapters={"rank": 64}, slots=5, tiers=[tier]))
+
+
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        ({"adapters": {}, "slots": 4, "host": "tier"}, "no tier whose memory objects could share"),
+        ({"host": "tier", "tiers": [TierSpec(medium="ddr5", gib=128)]}, "there are no objects"),
+    ],
+)
+def test_objects_share_a_tier_that_is_there(agents, words):
+    with pytest.raises(ValidationError, match=words):
+        pool(**agents)
+
+
+def test_objects_in_a_tier_are_planned_so():
+    tier = TierSpec(medium="ddr5", gib=128)
+    assert plan(pool(adapters={}, slots=4, host="tier", tiers=[tier])).agents.in_tier
+    assert any("--hicache-size" in note for note in notes(pool(adapters={}, slots=4, host="tier", tiers=[tier])))
+
+
 def test_adapters_are_read_by_every_step():
     plain, adapted = plan(pool()), plan(pool(adapters={"rank": 64}))
     seconds = adapted.costs.seconds.host_per_sequence_s - plain.costs.seconds.host_per_sequence_s
@@ -78,6 +105,15 @@ def test_adapters_are_read_by_every_step():
         ({"engine": {"name": "vllm"}, "adapters": {}}, "vLLM keeps adapters in a pool of their own; give slots"),
         ({"engine": {"name": "vllm"}, "tiers": [TierSpec(medium="ddr5", gib=128)]}, "for the engine sglang alone"),
         ({"engine": {"prefix_caching": False}}, "needs engine.prefix_caching"),
+        ({"policy": "by_slot", "adapters": {}}, "by_slot is about adapters alone, in slots"),
+        (
+            {"policy": "by_slot", "adapters": {}, "slots": 4, "objects": [{"name": "index", "mib": 1}]},
+            "by_slot is about adapters alone, in slots",
+        ),
+        (
+            {"policy": "by_slot", "adapters": {}, "slots": 4, "engine": {"name": "vllm"}},
+            "by_slot is SGLang's; vllm evicts adapters by last use",
+        ),
         ({"engine": {"eviction": "fifo"}, "policy": "distance"}, "leave engine.eviction at lru"),
         ({"tiers": [TierSpec(medium="ddr5", gib=128)], "adapters": {}}, "a pool of their own; give slots"),
         ({"slots": 4}, "there are no objects"),
@@ -139,6 +175,12 @@ def test_flags_of_adapters():
 def test_what_no_engine_has_is_said_in_words(agents, words):
     assert any(words in note for note in notes(pool(**agents)))
     assert not notes(pool())
+
+
+def test_what_sglang_did_before_it_evicted_by_last_use_is_written_as_that():
+    old = {"adapters": {}, "slots": 8, "policy": "by_slot"}
+    assert flags(**old) == flags(adapters={}, slots=8)
+    assert any("only before it had --lora-eviction-policy" in note for note in notes(pool(**old)))
 
 
 def test_flags_of_adapters_under_vllm():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.specs.study import CacheSpace, GibRange, TierSpace
+from hisearch.specs.search_space import CacheSpace, GibRange, TierSpace
 from tests.specs.files import refusal
 
 

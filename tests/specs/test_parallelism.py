@@ -18,7 +18,7 @@ from hisearch.specs.parallelism import (
     split_problems,
     workers_per_node,
 )
-from hisearch.specs.study import ExecutionSpace
+from hisearch.specs.search_space import ExecutionSpace
 
 CATALOGUE = Catalogue()
 MOE: ModelSpec = CATALOGUE.get("Model", "deepseek-v3").spec

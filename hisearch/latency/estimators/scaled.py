@@ -38,7 +38,7 @@ from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
 from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
-from hisearch.latency.laws.moe import Experts, moe_s
+from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.steps import rising
@@ -169,8 +169,9 @@ class ScaledWorker:
             self.model.hidden_size, self.part.expert_intermediate, moe.experts, moe.experts_per_token, split.expert,
             2.0 if self.model.gated_ffn else 1.0,
         )  # fmt: skip
+        of_layer = tokens * split.attention_data
         seconds = moe_s(
-            terms, self.sheet(layout.rate), experts, tokens * split.attention_data,
+            terms, self.sheet(layout.rate), experts, of_layer, drawn(experts, of_layer),
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
         return seconds - self._hidden_s(terms.launch_s)

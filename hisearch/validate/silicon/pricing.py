@@ -238,7 +238,8 @@ class Pricer:
         dtype = _weight_dtype(row, self._model(row))
         name = self._profile_of(row)[0]
         engine = conditions.engine.model_dump_json()
-        key = (name, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, engine, row.tokens)
+        version = engine_version(row)
+        key = (name, version, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, engine, row.tokens)
         if key not in self._plans:
             self._plans[key] = self._compile(row, conditions)
         return self._plans[key]
@@ -255,7 +256,8 @@ class Pricer:
                 engine=priced.engine,
                 parallelism=priced.split,
             )
-            costs = build_estimator(name, _device_alone(profile, row.backend)).compile(priced)
+            device = _device_alone(profile, row.backend, engine_version(row))
+            costs = build_estimator(name, device).compile(priced)
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:
@@ -369,9 +371,11 @@ def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
     return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
 
 
-def _device_alone(profile: LatencyProfileSpec, engine: str) -> LatencyProfileSpec:
-    """``profile`` with no host work of ``engine``."""
-    return profile.model_copy(update={"engines": {engine: profile.engines[engine].with_times(HostTimes(step_s=0.0))}})
+def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> LatencyProfileSpec:
+    """``profile`` with no host work of ``engine``, and the kernels of its ``version``."""
+    alone = {"engines": {engine: profile.engines[engine].with_times(HostTimes(step_s=0.0))}}
+    laws = None if profile.laws is None else profile.laws.of_version(version)
+    return profile.model_copy(update={**alone, "laws": laws})
 
 
 def _plain(name: str) -> str:

@@ -1,34 +1,20 @@
-"""Writes the tables of measured serving runs into docs/accuracy.md, between its markers, and draws their residuals.
-
-Usage::
-
-    hisearch validate silicon measured.csv --fit hosts.yaml --rows rows.csv --json > report.json
-    python docs/generate_silicon.py report.json rows.csv hosts.yaml --write
-"""
+"""Tables and residual figures of measured serving runs, as docs/accuracy.md has them."""
 
 from __future__ import annotations
 
-import argparse
-import csv
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from silicon_figures import residual_figure
 
-PAGE = Path(__file__).with_name("accuracy.md")
-IMAGES = Path(__file__).with_name("images")
 #: Residual figures: file, title, and the property of a row.
 FIGURES: tuple[tuple[str, str, Callable[[dict[str, str]], float]], ...] = (
     ("silicon-in-flight.svg", "requests in flight", lambda row: float(row["concurrency"])),
     ("silicon-prompt.svg", "tokens of a prompt", lambda row: float(row["input_tokens"])),
     ("silicon-tpot.svg", "measured TPOT in ms", lambda row: rounded(row, "measured_tpot_ms")),
 )
-BEGIN, END = "<!-- silicon: written by docs/generate_silicon.py -->", "<!-- silicon: end -->"
 #: Constants of an engine, with the unit they are shown in.
 CONSTANTS = (
     ("step_s", "step, ms", 1e3),
@@ -141,35 +127,49 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
     )
 
 
+def apart(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
+    """Runs with prefill and decode apart: in all, and those that state their workers by what decodes."""
+    done = [row for row in rows if row["predicted_ttft_ms"]]
+    stated = [row for row in done if float(row["prefill_workers"] or 0) > 0 and float(row["decode_workers"] or 0) > 0]
+    deployments: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for row in stated:
+        deployments[_deployment(row)].append(row)
+    body = []
+    for name, of in sorted(deployments.items()):
+        cells = [name, str(len(of))]
+        for time in ("ttft", "tpot"):
+            signed = np.array(
+                [float(row[f"predicted_{time}_ms"]) / float(row[f"measured_{time}_ms"]) - 1 for row in of]
+            )
+            cells += [
+                percent(float(np.median(np.abs(signed)))),
+                f"{percent(signed.min(), '+')} to {percent(signed.max(), '+')}",
+            ]
+        body.append(cells)
+    names = {"apart_stated": "workers stated", "apart_known": "recipe known", "apart": "all"}
+    return "\n\n".join(
+        [
+            f"{report['priced']:,} of {report['rows']:,} rows are simulated with the profiles' constants as they are; "
+            "nothing is fitted to them.",
+            errors_table(report[name] | {"key": title} for name, title in names.items()),
+            "Rows that state their workers, by what decodes:",
+            table(("", "n", "TTFT median APE", "from, to", "TPOT median APE", "from, to"), body),
+        ]
+    )
+
+
+def _deployment(row: dict[str, str]) -> str:
+    """Engine, GPU, format and what one decode worker is."""
+    groups = int(float(row["decode_attention_dp"] or 1))
+    split = f"{groups} groups" if groups > 1 else f"TP {int(float(row['decode_tp']))}"
+    gpu = row["system"].split("_")[0].upper()
+    model = row["model"].rsplit("/", 1)[-1]
+    return f"{row['backend']}, {gpu}, {model}, {row['gemm_dtype'] or '16 bits'}, decode {split}"
+
+
 def peer(report: dict[str, Any]) -> list[str]:
     """Another tool's own prediction of the rows that both price, where it was asked."""
     if not report["peer"]:
         return []
     found = report["peer"]
     return [f"Beside {found['tool']}, on the rows that both price:", errors_table([found["ours"], found["theirs"]])]
-
-
-def main() -> None:
-    """Write or print the block."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path)
-    parser.add_argument("rows", type=Path)
-    parser.add_argument("hosts", type=Path)
-    parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
-    given = parser.parse_args()
-    with given.rows.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    text = block(json.loads(given.report.read_text(encoding="utf-8")), rows, yaml.safe_load(given.hosts.read_text()))
-    if not given.write:
-        print(text)
-        return
-    page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    for name, figure in figures(rows).items():
-        (IMAGES / name).write_text(figure, encoding="utf-8")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

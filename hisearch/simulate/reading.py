@@ -1,0 +1,222 @@
+"""From kernel arrays to a ``Result``: what became of requests, workers, stores and links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import layout as la
+from hisearch.simulate import agent_arrays, fleet_arrays, tier_arrays, tier_use
+from hisearch.simulate.fleet import FleetPlan
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.pool_logs import merged_logs
+from hisearch.simulate.result import (
+    HandOverUse,
+    PoolUse,
+    RequestTable,
+    Result,
+    StepLog,
+    StoreUse,
+    TierEnergy,
+    WorkerTable,
+)
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.models import RequestModels
+
+
+def result_of(
+    plan: FleetPlan,
+    trace: CompiledTrace,
+    asked: RequestModels,
+    fleet: fl.Fleet,
+    sims: Sequence[la.Sim],
+    end_s: float,
+    horizon_reached: bool,
+) -> Result:
+    """What a run that ended at ``end_s`` left in the arrays of ``fleet`` and of its pools, ``sims``."""
+    table = _request_table(plan, trace, fleet, sims)
+    pools = _pool_uses(plan, sims)
+    until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
+    first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
+    plans = [pool.plan for pool in plan.pools]
+    return Result(
+        requests=table,
+        workers=_worker_table(plan, fleet, sims, end_s),
+        makespan_s=max(end_s - first, 0.0),
+        kv_capacity_tokens=plans[0].kv_capacity_tokens,
+        idle_w=plans[0].idle_w,
+        horizon_reached=horizon_reached,
+        warnings=tuple(dict.fromkeys(warning for each in plans for warning in each.costs.warnings)),
+        events=int(fleet.counters[fl.EVENTS]),
+        gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
+        pool_gap_counts=tuple(sim.gaps.copy() for sim in sims),
+        log=_logs(pools, sims) if sims[0].config.log else None,
+        far_hit_tokens=sum(pool.far_hit_tokens for pool in pools),
+        observed_s=max(until_s - first, 0.0),
+        stores=_stores(pools, plans, sims, until_s),
+        links=tuple(
+            replace(use, pool=p) for p, sim in enumerate(sims) for use in tier_use.link_uses(plans[p], sim, until_s)
+        ),
+        hand_overs=_hand_overs(plan, fleet),
+        fetches_ahead=any(pool.fetches_ahead for pool in pools),
+        pools=pools,
+        objects=tuple(
+            use for p, sim in enumerate(sims) for use in agent_arrays.object_uses(plans[p].agents, sim, plans[p].ranks)
+        ),
+        asked=asked,
+    )
+
+
+def _stores(
+    pools: Sequence[PoolUse], plans: Sequence[WorkerPlan], sims: Sequence[la.Sim], until_s: float
+) -> tuple[StoreUse, ...]:
+    return tuple(
+        replace(use, pool=p, first_worker=pools[p].first_worker + use.first_worker)
+        for p, sim in enumerate(sims)
+        for use in tier_use.store_uses(plans[p], sim, until_s)
+    )
+
+
+def _hand_overs(plan: FleetPlan, fleet: fl.Fleet) -> tuple[HandOverUse, ...]:
+    if not plan.hands_over:
+        return ()
+    rows = []
+    for m, member in enumerate(fleet.members):
+        networks = plan.pools[member.pool].networks
+        first = int(member.nic) + (1 if member.route % fl.SIDES == fl.BACK else 0)
+        mine = fleet.nics[first : first + 2 * networks : 2]
+        used = HandOverUse(m, float(mine.busy_s.mean()), int(mine.tokens.sum()), int(mine.transfers.sum()))
+        rows.append(used)
+    return tuple(rows)
+
+
+def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
+    return tuple(
+        PoolUse(
+            pool.name,
+            pool.role,
+            first,
+            pool.slots,
+            pool.plan.kv_capacity_tokens,
+            pool.plan.idle_w,
+            pool.plan.power,
+            pool.model.name,
+            tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in pool.plan.tiers),
+            int(sim.workers["far_hit_tokens"].sum()),
+            bool(tier_arrays.storage_of(pool.plan)),
+        )
+        for pool, sim, first in zip(plan.pools, sims, fleet_arrays.first_members(plan), strict=True)
+    )
+
+
+#: Columns of a request's records that hold for it as a whole.
+_COLUMNS = (
+    "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens", "preemptions",
+    "outcome",
+)  # fmt: skip
+
+
+def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim]) -> RequestTable:
+    """What became of requests; each pool has noted what its workers did."""
+    prefill_worker = fleet.sent_to.copy()
+    columns = _noted(fleet, sims, prefill_worker)
+    worker, handed_s = prefill_worker, None
+    if plan.hands_over:
+        handed = (fleet.hands["state"] != fl.NOT_HANDED) & (fleet.trace.output_tokens > 1)
+        worker = np.where(handed, fleet.hands["target"], prefill_worker).astype(np.int32)
+        columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
+        came = fleet.hands["state"] == fl.ARRIVED
+        handed_s = np.where(came, fleet.hands["due_s"], np.nan)
+    return RequestTable(
+        arrival_s=fleet.arrival_s.copy(),
+        worker=worker,
+        prefill_worker=prefill_worker,
+        input_tokens=trace.arrays.input_tokens,
+        output_tokens=trace.arrays.output_tokens,
+        handed_s=handed_s,
+        **columns,
+    )
+
+
+def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
+    """The records of each request that the pool of ``member`` has; -1: of the first pool that takes requests."""
+    first = int(fleet.members[0].pool)
+    pool = np.where(member >= 0, fleet.members["pool"][member], first)
+    if (pool == first).all():
+        return {name: sims[first].requests[name].copy() for name in _COLUMNS}
+    return {name: np.choose(pool, [sim.requests[name] for sim in sims]) for name in _COLUMNS}
+
+
+def _with_handed(
+    front: dict[str, np.ndarray], back: dict[str, np.ndarray], handed: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What holds for requests that a decode worker has taken over, or will, where ``handed``; its part is ``back``."""
+    columns = dict(front)
+    columns["preemptions"] = front["preemptions"] + np.where(handed, back["preemptions"], 0).astype(np.int32)
+    for name in ("first_token_s", "finish_s"):
+        columns[name] = np.where(handed, back[name], front[name])
+    on_the_way = (back["outcome"] == la.UNREACHED) & (front["outcome"] == la.FINISHED)
+    outcome = np.where(back["outcome"] == la.UNREACHED, front["outcome"], back["outcome"])
+    outcome = np.where(on_the_way, la.IN_FLIGHT, outcome)
+    columns["outcome"] = np.where(handed, outcome, front["outcome"]).astype(np.int32)
+    return columns
+
+
+def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim], end_s: float) -> WorkerTable:
+    """The workers of all pools, in the order of the fleet's members."""
+    members, tables, firsts = fleet.members, [], fleet_arrays.first_members(plan)
+    for p, pool in fleet_arrays.in_order(plan):
+        mine = members[firsts[p] : firsts[p] + pool.slots]
+        tables.append(_pool_workers(pool.plan, sims[p], mine, end_s))
+    return WorkerTable(
+        begun_s=members["begun_s"].copy(),
+        gone_s=members["gone_s"].copy(),
+        **{name: np.concatenate([table[name] for table in tables]) for name in tables[0]},
+    )
+
+
+def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: float) -> dict[str, np.ndarray]:
+    """A pool's workers, each the sum of its lanes; their mean of the time that devices are busy."""
+    lanes, workers = plan.lanes, sim.workers
+    columns = {
+        name: workers[name].reshape(-1, lanes).sum(axis=1)
+        for name in (
+            "steps", "requests", "preemptions", "energy_j", "prefill_tokens", "decode_tokens", "host_hit_tokens",
+        )
+    }  # fmt: skip
+    # The first lane keeps it for all. A worker that has gone no longer sleeps, and one that never was did not.
+    until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
+    after_last_s = until_s - workers["awake_until_s"][::lanes] - plan.power.standby_after_s
+    asleep_s = workers["standby_s"][::lanes] + np.maximum(after_last_s, 0.0)
+    evicted = sim.trees["evicted_tokens"][: len(workers)]
+    return columns | {
+        "busy_s": workers["busy_s"].reshape(-1, lanes).sum(axis=1) / lanes,
+        "peak_kv_tokens": workers["peak_pages"].reshape(-1, lanes).max(axis=1) * sim.config.page_tokens,
+        "evicted_tokens": evicted.reshape(-1, lanes).sum(axis=1),
+        "standby_s": np.where(np.isnan(members["begun_s"]), 0.0, asleep_s),
+    }
+
+
+def _log(sim: la.Sim) -> StepLog:
+    steps, entries, lost, fetches = (
+        np.asarray(array[: sim.counters[used]])
+        for array, used in (
+            (sim.log_steps, la.LOG_STEPS),
+            (sim.log_entries, la.LOG_ENTRIES),
+            (sim.log_lost, la.LOG_LOST),
+            (sim.log_fetches, la.LOG_FETCHES),
+        )
+    )
+    return StepLog(steps, entries, lost, fetches)
+
+
+def _logs(pools: Sequence[PoolUse], sims: Sequence[la.Sim]) -> StepLog:
+    """The logs of all pools as one, workers by their number in the fleet."""
+    logs = [_log(sim) for sim in sims]
+    for pool, sim, log in zip(pools, sims, logs, strict=True):
+        log.steps["worker"] //= sim.config.lanes
+        log.steps["worker"] += pool.first_worker
+    return merged_logs(logs)

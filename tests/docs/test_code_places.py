@@ -1,0 +1,61 @@
+"""What pages say of where things are in the code is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, blocks, prose
+
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "simulator.md"]
+MAP = ROOT / "docs" / "simulator.md"
+#: Of other projects: rules of engines are quoted with the file that has them.
+FOREIGN = {"py_executor.py", "resource_manager.py", "_util.py"}
+
+
+def named_files(page: Path) -> set[str]:
+    return set(re.findall(r"`([\w/]+\.py)(?:: \w+)?`", prose(page))) - FOREIGN
+
+
+def named_places(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"`([\w/]+\.py): (\w+)`", prose(page))
+
+
+def found(name: str) -> list[Path]:
+    """Files of that path from the root, from the package or, without a folder, anywhere in either."""
+    if "/" in name:
+        return [path for path in (ROOT / name, ROOT / "hisearch" / name) if path.is_file()]
+    return [path for top in ("hisearch", "tests", "docs") for path in (ROOT / top).rglob(name)]
+
+
+def test_a_stale_place_is_noticed() -> None:
+    assert ("kernels/router.py", "_choose") in named_places(GUIDES[0])
+    assert found("kernels/router.py")
+    assert found("radix.py")
+    assert not found("kernels/nothing.py")
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    assert [name for name in sorted(named_files(page)) if not found(name)] == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_names_that_are_said_to_be_in_a_file_are_defined_there(page: Path) -> None:
+    def defined(name: str, file: str) -> bool:
+        pattern = rf"^(?:(?:def|class) {name}\b|{name}\b[^=\n]*=)"
+        return any(re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) for path in found(file))
+
+    assert [f"{file}: {name}" for file, name in named_places(page) if not defined(name, file)] == []
+
+
+@pytest.mark.parametrize("folder", ["kernels", "simulate"])
+def test_every_module_of_the_simulator_is_on_the_map(folder: str) -> None:
+    modules = {path.name for path in (ROOT / "hisearch" / folder).glob("*.py")} - {"__init__.py"}
+    assert modules - named_files(MAP) == set()
+
+
+def test_every_package_is_in_the_contributors_table() -> None:
+    (table,) = (block.text for block in blocks(ROOT / "CONTRIBUTING.md", "") if "hisearch/specs" in block.text)
+    packages = {path.parent.name for path in (ROOT / "hisearch").glob("*/__init__.py")}
+    assert packages - set(re.findall(r"hisearch/(\w+)", table)) == set()

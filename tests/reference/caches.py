@@ -1,0 +1,41 @@
+"""What the reference's workers have in HBM, looked up page by page, leaving no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hisearch.validate.restatement.content import PathContent, page
+from hisearch.validate.restatement.sglang import SglangWorker
+from hisearch.validate.restatement.sglang_tree import RadixTree
+from hisearch.validate.restatement.vllm import VllmWorker
+
+
+def page_tokens(worker: Any) -> int:
+    """Tokens of a page, whichever the engine."""
+    if isinstance(worker, SglangWorker):
+        return worker.config.page_size
+    return worker.config.block_size if isinstance(worker, VllmWorker) else int(worker.config.tokens_per_block)
+
+
+def cached_tokens(worker: Any, path: Sequence[tuple[int, int, int]], tokens: int) -> int:
+    """How much of the whole pages of the first ``tokens`` tokens of a path in the trace's tree ``worker`` has."""
+    each = page_tokens(worker)
+    content = PathContent(None, path)
+    keys = [page(content, index, each) for index in range(tokens // each)]
+    if isinstance(worker, SglangWorker):
+        return each * (_in_tree(worker.cache.tree, keys) if worker.cache.tree else 0)
+    # A pool of blocks: without reuse none of them can be found.
+    return each * next((k for k, key in enumerate(keys) if worker.pool.find(key) is None), len(keys))
+
+
+def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:
+    """Leading keys that a radix tree has."""
+    node, found = tree.root, 0
+    while found < len(keys) and keys[found] in node.children:
+        node = node.children[keys[found]]
+        for key in node.pages:
+            if found == len(keys) or keys[found] != key:
+                return found
+            found += 1
+    return found
