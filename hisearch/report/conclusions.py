@@ -18,6 +18,9 @@ HEADINGS = {
     "load": "Load",
 }
 
+#: Why the study's own rule recommends what it does.
+OF_CHOSEN = "The recommendation: see above."
+
 RULES = {
     "cheapest": "Cheapest",
     "best_value": "Best value",
@@ -80,7 +83,8 @@ def conclusions(data: ReportInput) -> Conclusions | None:
     rules = tuple(
         RuleLine(
             RULES.get(one.rule, one.rule), one.trial, *_named(trials[one.trial]),
-            f"{one.reason} {one.against_baseline}".strip(), one.rule == chosen.rule,
+            OF_CHOSEN if one.rule == chosen.rule else f"{one.reason} {one.against_baseline}".strip(),
+            one.rule == chosen.rule,
         )
         for one in found.rules
     )  # fmt: skip

@@ -1,9 +1,10 @@
 """How sure a recommendation is: ``confidence.json`` of a run folder, where it has one.
 
 The file's object has ``terms`` (label of an SLO term -> probability that it holds), ``intervals`` (metric -> [low,
-high], the range that it lies in with probability ``level``, in the metric's own unit) and ``headroom`` (anything said
-of it); and, of what ``hisearch run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``contenders``,
-``rules``, ``sentences`` and ``simulations``. All may be left out; further keys are allowed and left alone.
+high], the range that it lies in with probability ``level``, in the metric's own unit), ``headroom`` (anything said of
+it), ``all_terms`` (probability that the whole SLO holds) and ``all_terms_range`` ([low, high]); and, of what ``hisearch
+run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``contenders``, ``rules``, ``sentences`` and
+``simulations``. All may be left out; further keys are allowed and left alone.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class Rule:
 class Confidence:
     """terms: label -> probability, 0 to 1. intervals: metric -> (low, high). headroom: as written.
 
-    level: of the intervals, None where it is not said. summary: in words. satisfied: whether the probability that was
-    asked for is reached, None where none was. rules_within_usd: the price that rules which need one are shown within.
-    sentences: what would change the answer, by kind. simulations: by what they were for.
+    chance: that the recommendation meets the whole SLO, None where it is not said; chance_range: what so many draws
+    tell of it. level: of the intervals, None where it is not said. summary: in words. satisfied: whether the
+    probability that was asked for is reached, None where none was. rules_within_usd: the price that rules which
+    need one are shown within. sentences: what would change the answer, by kind. simulations: by what they were for.
     """
 
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -59,6 +61,8 @@ class Confidence:
     rules_within_usd: float | None = None
     sentences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     simulations: Mapping[str, int] = field(default_factory=dict)
+    chance: float | None = None
+    chance_range: tuple[float, float] | None = None
 
 
 def read_confidence(path: Path) -> Confidence | None:
@@ -76,7 +80,7 @@ def read_confidence(path: Path) -> Confidence | None:
         raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {type(data).__name__}")
-    level = data.get("level")
+    level, chance, chance_range = data.get("level"), data.get("all_terms"), data.get("all_terms_range")
     within = data.get("rules_within_usd_per_hour")
     return Confidence(
         {label: _probability(value, path, f"terms.{label}") for label, value in _object(data, "terms", path).items()},
@@ -96,6 +100,8 @@ def read_confidence(path: Path) -> Confidence | None:
             what: _typed(count, int, path, f"simulations.{what}")
             for what, count in _object(data, "simulations", path).items()
         },
+        None if chance is None else _probability(chance, path, "all_terms"),
+        None if chance_range is None else _interval(chance_range, path, "all_terms_range"),
     )
 
 

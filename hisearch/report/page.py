@@ -320,9 +320,15 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
 
 
 def cautions(data: ReportInput) -> tuple[Caution, ...]:
-    """What to doubt: a margin below the profile's stated error, notes on the highlighted terms, a search cut short."""
+    """What to doubt: how likely the SLO is to hold, notes on the highlighted terms, a search cut short.
+
+    Where that is not known, a margin below the profile's stated error stands for it.
+    """
     found = []
-    if data.recommendation is not None:
+    unsure = _unsure(data.confidence)
+    if unsure:
+        found.append(Caution("May miss the SLO", unsure))
+    elif data.recommendation is not None:
         margin, error = data.recommendation.trial.worst_margin, data.provenance.profile.relative_error
         if math.isfinite(margin) and margin < error:
             text = (
@@ -337,6 +343,28 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     if data.cut_short:
         found.append(Caution("Search cut short", data.cut_short))
     return tuple(found)
+
+
+#: A recommendation that meets the SLO with less than this probability is cautioned of.
+SURE = 0.9
+
+
+def _unsure(confidence: Confidence | None) -> str:
+    """How likely the recommendation is to meet the whole SLO, and what to do, where that is not likely enough."""
+    if confidence is None or confidence.chance is None or confidence.chance >= SURE:
+        return ""
+    spread = confidence.chance_range
+    between = f" (so many draws tell: between {spread[0]:.0%} and {spread[1]:.0%})" if spread is not None else ""
+    text = (
+        f"With what is known of step times, workload and prices, it meets the whole SLO with a probability of "
+        f"{confidence.chance:.0%}{between}."
+    )
+    if confidence.satisfied is not None:  # a probability was asked for: the answer says so itself
+        return text
+    return (
+        f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: "
+        f"hisearch run --resume RUN --confidence {SURE:g}."
+    )
 
 
 def caution(data: ReportInput) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 from hisearch.export.deployment import summary
 from hisearch.report import page
+from hisearch.report.confidence import Confidence
 from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
 from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progress_data
 from hisearch.report.quantities import percent, quantity, significant, usd
@@ -120,6 +121,20 @@ def test_caution_says_what_is_noted_of_the_terms(build_input: Any) -> None:
     (only,) = page.cautions(dataclasses.replace(data, recommendation=Recommendation(noted, "")))
     assert (only.title, only.text) == ("SLO terms", text)
     assert text.startswith("tpot_p99: undefined. rejected_fraction: 2 of 9 requests rejected: 2 with more tokens")
+
+
+def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any) -> None:
+    data = build_input()
+    doubtful = Confidence(chance=0.53, chance_range=(0.43, 0.63))
+    (first, *_) = page.cautions(dataclasses.replace(data, confidence=doubtful))
+    assert first.title == "May miss the SLO"
+    assert "meets the whole SLO with a probability of 53% (so many draws tell: between 43% and 63%)" in first.text
+    assert "--confidence 0.9" in first.text
+    asked = dataclasses.replace(doubtful, satisfied=False)
+    assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=asked))[0].text
+    for sure in (Confidence(chance=0.95), Confidence(), None):
+        titles = [one.title for one in page.cautions(dataclasses.replace(data, confidence=sure))]
+        assert "May miss the SLO" not in titles
 
 
 def test_one_list_of_assumed_prices(build_record: Any) -> None:

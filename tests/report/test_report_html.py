@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hisearch.report.conclusions import OF_CHOSEN
 from hisearch.report.confidence import Confidence, Contender, Rule
 from hisearch.report.describe import settings
 from hisearch.report.html import render, write_report
@@ -167,7 +168,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
         '<p class="caution">It holds in &lt;b&gt;half&lt;/b&gt; of 64 draws.</p>',
         "under the same 8 draws",
         "<li>If decode is 6 % slower, 4 replicas are needed.</li>",
-        "It is cheap. Half the baseline.",
+        OF_CHOSEN,
         "lowest latency and most headroom within $42.00 per hour",
         "64 for draws and 5 for baseline",
         "5.50 to 6.50 with a probability of 80%",
