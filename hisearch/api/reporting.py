@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hisearch.api.costs import cost_rows
 from hisearch.api.provenance import price_notes, profile_note, simulations_in_words
+from hisearch.api.run_folder import NOT_EXPORTED
 from hisearch.report.confidence import CONFIDENCE, read_confidence
 from hisearch.report.data import ReportInput, RunRecord
 from hisearch.search.pareto import hypervolume_progress
@@ -23,6 +24,7 @@ def report_input(result: StudyResult) -> ReportInput:
         ValueError: the run folder's ``confidence.json`` is not one.
     """
     study, facts, failure = result.resolved.study, result.provenance, result.failure
+    refused = result.run_dir / NOT_EXPORTED if result.recommendation is not None else None
     return ReportInput(
         title=f"{result.resolved.name}: which deployment to buy",
         study=result.resolved.name,
@@ -37,6 +39,7 @@ def report_input(result: StudyResult) -> ReportInput:
         failure=failure.text if failure is not None else "",
         failure_heading=failure.heading if failure is not None else "",
         cut_short=result.caution,
+        not_exported=refused.read_text(encoding="utf-8").strip() if refused is not None and refused.is_file() else "",
         capacity=result.closeup.loads if result.closeup is not None else (),
         progress=hypervolume_progress(result.trials, study.objectives),
         costs=cost_rows(result.resolved, result.recommendation, result.nearest_miss),

@@ -42,6 +42,8 @@ CLOSEUP = "closeup.json"
 #: Of a run of several models: where the folder of each one's run is.
 MODELS = "models"
 REPORT = "report.html"
+#: Why there is no folder ``recommended``.
+NOT_EXPORTED = "recommended.txt"
 
 #: End of the name of a folder that is being filled.
 _TREE_PART = ".parts"
@@ -110,14 +112,14 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
     )
     if result.closeup is not None:
         write_text(folder / CLOSEUP, result.closeup.to_json())
-    replace_with(folder / REPORT, lambda path: write_report(result.report_input(), path))
     if outcome.recommendation is not None:
         trial = outcome.recommendation.trial
-        (folder / "recommended.txt").unlink(missing_ok=True)
+        (folder / NOT_EXPORTED).unlink(missing_ok=True)
         try:
             write_tree(folder / "recommended", lambda path: result.export_trial(trial, path))
         except ExportError as error:
-            write_text(folder / "recommended.txt", f"The recommendation was not exported: {error}\n")
+            write_text(folder / NOT_EXPORTED, f"The recommendation was not exported: {error}\n")
+    replace_with(folder / REPORT, lambda path: write_report(result.report_input(), path))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
 from hisearch.api.result import StudyResult
+from hisearch.api.run_folder import NOT_EXPORTED, REPORT
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings
@@ -135,7 +136,7 @@ def _show_origin(result: StudyResult) -> None:
     ended = "" if result.stopped else f"; {result.outcome.ending.in_words()}"
     output.say(
         f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
-        f"Report: {result.run_dir / 'report.html'}"
+        f"Report: {result.run_dir / REPORT}"
     )
     if result.recommendation is not None:
         output.say(_scripts(result.run_dir, result.recommendation.trial))
@@ -143,7 +144,7 @@ def _show_origin(result: StudyResult) -> None:
 
 def _scripts(run_dir: Path, trial: Trial) -> str:
     """Where the launch scripts are, or why there are none, and what they start."""
-    folder, reason = run_dir / "recommended", run_dir / "recommended.txt"
+    folder, reason = run_dir / "recommended", run_dir / NOT_EXPORTED
     if reason.is_file():
         return reason.read_text(encoding="utf-8").strip()
     beside = [devices_in_words(pool.devices) for pool in trial.deployment.pools if pool.devices is not None]

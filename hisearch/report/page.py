@@ -320,7 +320,7 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
 
 
 def cautions(data: ReportInput) -> tuple[Caution, ...]:
-    """What to doubt: how likely the SLO is to hold, notes on the highlighted terms, a search cut short.
+    """What to doubt: whether the SLO holds, the highlighted terms, what cannot be launched, a search cut short.
 
     Where that is not known, a margin below the profile's stated error stands for it.
     """
@@ -340,6 +340,9 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
         if noted:
             found.append(Caution("SLO terms", noted))
+    if data.not_exported:
+        text = f"{data.not_exported.removesuffix('.')}. hisearch export RUN --trial N exports another one of the front."
+        found.append(Caution("No launch scripts", text))
     if data.cut_short:
         found.append(Caution("Search cut short", data.cut_short))
     return tuple(found)

@@ -9,6 +9,7 @@ import pytest
 from hisearch.api.stored_run import load_run
 from hisearch.api.study import load_study
 from hisearch.export.flags import ExportError
+from hisearch.report.page import cautions
 from tests.cli.documents import STUDY
 
 SETTINGS = (
@@ -27,6 +28,10 @@ def test_the_run_says_why_instead(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "recommended").exists()
     reason = (tmp_path / "run" / "recommended.txt").read_text()
     assert "has no --radix-eviction-policy fifo; it takes lru or lfu" in reason
+    found = {one.title: one.text for one in cautions(result.report_input())}
+    assert found["No launch scripts"].startswith(reason.strip().removesuffix("."))
+    assert "hisearch export RUN --trial N" in found["No launch scripts"]
+    assert "No launch scripts" in (tmp_path / "run" / "report.html").read_text()
     with pytest.raises(ExportError, match="no --radix-eviction-policy fifo"):
         load_run(tmp_path / "run").export(tmp_path / "out")
     assert not list(tmp_path.glob("out/*"))
