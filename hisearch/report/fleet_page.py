@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, usd
-from hisearch.report.scatter import Mark, Scatter
+from hisearch.report.scatter import FRAME, Mark, Scatter
 from hisearch.report.templating import render_page
 from hisearch.report.terms import TermLine
 from hisearch.specs.fleet_study import PRICE
@@ -93,6 +93,7 @@ def render_fleet(data: FleetReport) -> str:
         rows=rows,
         left=len(data.front) - len(rows),
         scatters=_scatters(data),
+        frame=FRAME,
         front_heading=counted(len(data.front), "deployment"),
         models=listed([search.name for search in data.searches]),
     )

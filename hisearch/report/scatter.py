@@ -10,9 +10,19 @@ import numpy as np
 
 from hisearch.report.quantities import Quantity
 
-#: Of the drawing, in its own units: all, and what is left free for labels at the left, the right, the top, the bottom.
-WIDTH, HEIGHT = 640.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 12.0, 44.0
+
+class Frame(NamedTuple):
+    """Of the drawing, in its own units: its width and height, and the edges of what lies within the axes."""
+
+    width: float = 640.0
+    height: float = 300.0
+    left: float = 64.0
+    right: float = 624.0
+    top: float = 12.0
+    bottom: float = 256.0
+
+
+FRAME = Frame()
 
 #: Labels on an axis, about.
 _TICKS = 5
@@ -34,19 +44,14 @@ class Tick(NamedTuple):
     text: str
 
 
-class Spot(NamedTuple):
-    """A point on the drawing."""
-
-    x: float
-    y: float
-    text: str
-    chosen: bool
-
-
 class Scatter(NamedTuple):
-    """What a template draws. beyond: how many points have no place on it, since a value is not finite."""
+    """What a template draws.
 
-    spots: tuple[Spot, ...]
+    spots: the marks, their values in the drawing's units. beyond: how many have no place on it, as a value is not
+    finite.
+    """
+
+    spots: tuple[Mark, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
     x_title: str
@@ -58,18 +63,18 @@ class Scatter(NamedTuple):
         """Place the marks; x, y: what the axes show."""
         drawn = [mark for mark in marks if math.isfinite(mark.x) and math.isfinite(mark.y)]
         xs, ys = _Axis.over([mark.x * x.scale for mark in drawn]), _Axis.over([mark.y * y.scale for mark in drawn])
-        wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        wide, high = FRAME.right - FRAME.left, FRAME.bottom - FRAME.top
         spots = [
-            Spot(
-                round(LEFT + wide * xs.share(mark.x * x.scale), 1),
-                round(TOP + high * (1 - ys.share(mark.y * y.scale)), 1),
+            Mark(
+                round(FRAME.left + wide * xs.share(mark.x * x.scale), 1),
+                round(FRAME.top + high * (1 - ys.share(mark.y * y.scale)), 1),
                 mark.text,
                 mark.chosen,
             )
             for mark in sorted(drawn, key=lambda mark: mark.chosen)  # what stands out is drawn last
         ]
-        across = [Tick(round(LEFT + wide * xs.share(value), 1), _label(value)) for value in xs.ticks]
-        up = [Tick(round(TOP + high * (1 - ys.share(value)), 1), _label(value)) for value in ys.ticks]
+        across = [Tick(round(FRAME.left + wide * xs.share(value), 1), _label(value)) for value in xs.ticks]
+        up = [Tick(round(FRAME.top + high * (1 - ys.share(value)), 1), _label(value)) for value in ys.ticks]
         return cls(tuple(spots), tuple(across), tuple(up), x.title, y.title, len(marks) - len(drawn))
 
 

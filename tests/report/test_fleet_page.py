@@ -8,7 +8,7 @@ import pytest
 
 from hisearch.report.fleet_page import Combined, FleetReport, ModelPart, SearchPart, render_fleet
 from hisearch.report.quantities import quantity
-from hisearch.report.scatter import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Mark, Scatter
+from hisearch.report.scatter import FRAME, Mark, Scatter
 from hisearch.report.terms import term_lines
 from hisearch.score.terms import LimitCheck, RejectionCheck, TermCheck
 from tests import chromium
@@ -87,7 +87,7 @@ def test_points_lie_within_the_axes_and_their_labels_are_round() -> None:
     found = Scatter.of(marks, quantity("usd_per_hour"), quantity("ttft_p99"))
     assert found.beyond == 1
     assert [spot.text for spot in found.spots] == ["b", "a"]
-    assert all(LEFT <= spot.x <= WIDTH - RIGHT and TOP <= spot.y <= HEIGHT - BOTTOM for spot in found.spots)
+    assert all(FRAME.left <= spot.x <= FRAME.right and FRAME.top <= spot.y <= FRAME.bottom for spot in found.spots)
     assert [tick.text for tick in found.across] == ["25", "30", "35", "40", "45"]
     assert [tick.text for tick in found.up] == ["0", "1", "2", "3", "4"]
     dearer, cheaper = found.spots
