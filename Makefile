@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (a minute or two)
+quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (a minute; five the first time)
 	$(BIN)/hisearch run studies/quickstart.yaml
 
 test: $(STAMP) ## Set up, then run the tests

@@ -100,8 +100,21 @@ def export(
         return
     for path in files:
         output.say(str(path))
+    best = result.recommendation
+    if best is not None and best.trial.number != chosen.number:
+        output.note(f"this is {_named(chosen)}; the run recommends {_named(best.trial)}")
     if not (chosen.feasible and chosen.comparable):
         output.warn([f"{found.title}: {'; '.join(found.lines)}"])
+
+
+def _named(trial: Trial) -> str:
+    """A trial in words, with what it costs where it was simulated."""
+    from hisearch.report.quantities import usd
+    from hisearch.search.deployments import describe
+
+    price = trial.metrics.get("usd_per_hour")
+    cost = "" if price is None else f" at {usd(price)} per hour"
+    return f"trial {trial.number}, {describe(trial.deployment)}{cost}"
 
 
 def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Trial:

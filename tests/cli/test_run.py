@@ -249,8 +249,13 @@ def _engine_of(trial: Trial) -> str:
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_export_by_engine(hisearch: Hisearch, result: StudyResult, tmp_path: Path, engine: str) -> None:
     assert any(trial.feasible and _engine_of(trial) == engine for trial in result.trials)
-    assert hisearch("export", result.run_dir, "--engine", engine, "--out", tmp_path / "out").code == 0
+    made = hisearch("export", result.run_dir, "--engine", engine, "--out", tmp_path / "out")
+    assert made.code == 0
     assert os.access(tmp_path / "out" / engine / "run.sh", os.X_OK)
+    assert result.recommendation is not None
+    best = result.recommendation.trial
+    # What is not the recommendation says so, and what that is.
+    assert (f"the run recommends trial {best.number}, " in made.err) == (_engine_of(best) != engine)
 
 
 def test_what_is_exported_replays_as_its_trial(
