@@ -238,7 +238,7 @@ def allocate(
         log_room: steps to log; 0: none.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = trace.arrays
+    arrays = agent_arrays.arrays_of(trace, plan.pools[0].plan.agents)
     fleet = fleet_arrays.allocate(
         plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, agents=trace.agents, models=models
     )
