@@ -270,7 +270,7 @@ def allocate(
         pooled: see ``simulate_fleet``.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = trace.arrays
+    arrays = agent_arrays.arrays_of(trace, plan.pools[0].plan.agents)
     fleet = fleet_arrays.allocate(
         plan,
         arrays,
