@@ -21,6 +21,7 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms, SparseTerms
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.wording import in_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +172,7 @@ def _family(
                 said(f"{name} {dtype}, {source}: {problem}")
                 continue
             error = found[dtype].error
-            said(f"{name} {dtype}, {source}: median {error.median:.1%}, p90 {error.p90:.1%}")
+            said(f"{name} {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
             break
     return found
 
