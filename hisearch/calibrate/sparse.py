@@ -69,13 +69,7 @@ def sparse(
     Raises:
         ValueError: too few rows show the device.
     """
-    frame = frame[frame["heads"].isin(HEADS) & (frame["batch"] * frame["new_tokens"] <= MOST_TOKENS)]
-    frame = frame[
-        frame["model"].isin(list(models)) & frame["dtype"].map(lambda name: law_of(laws.gemm, name) is not None)
-    ]
-    frame = frame[frame["heads"] <= frame["model"].map(lambda name: models[name].attention_heads)]
-    frame = _on_device(frame)
-    frame = frame[(frame["phase"] == "decode") | (frame["new_tokens"] >= LEAST_CHUNK)].reset_index(drop=True)
+    frame = _that_count(frame, models, laws)
     if len(frame) < LEAST_POINTS:
         raise ValueError(f"{source}: {len(frame)} blocks show the device, {LEAST_POINTS} are needed")
     decoded, prompted = (set(frame.loc[frame["phase"] == phase, "heads"]) for phase in ("decode", "prefill"))
@@ -103,6 +97,17 @@ def sparse(
         heads=heads,
         dense_short=dense,
     )
+
+
+def _that_count(frame: pd.DataFrame, models: Mapping[str, ModelSpec], laws: Laws) -> pd.DataFrame:
+    """Rows of real shards of ``models`` whose products have a law, as servers run them."""
+    frame = frame[frame["heads"].isin(HEADS) & (frame["batch"] * frame["new_tokens"] <= MOST_TOKENS)]
+    frame = frame[
+        frame["model"].isin(list(models)) & frame["dtype"].map(lambda name: law_of(laws.gemm, name) is not None)
+    ]
+    frame = frame[frame["heads"] <= frame["model"].map(lambda name: models[name].attention_heads)]
+    frame = _on_device(frame)
+    return frame[(frame["phase"] == "decode") | (frame["new_tokens"] >= LEAST_CHUNK)].reset_index(drop=True)
 
 
 def _joined(decodes: FitError, prompts: FitError) -> FitError:
