@@ -230,7 +230,12 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
         assert len(decoding) == worker.decoding
     mine = [r for r in range(len(sim.requests)) if sim.requests[r].worker == w]
     live = [r for r in mine if sim.requests[r].outcome == la.IN_FLIGHT]
-    assert sorted(live) == sorted({*waiting, *decoding, *batch})
+    held = []
+    r = int(worker.held_head)
+    while r >= 0:
+        held.append(r)
+        r = int(sim.requests[r].next) if r != worker.held_tail else -1
+    assert sorted(live) == sorted([*{*waiting, *decoding, *batch}, *held])
     member = sim.fleet.members[w]
     assert member.inflight_requests == len(live)
     assert member.inflight_tokens == sum(int(sim.trace.input_tokens[r]) for r in live)
