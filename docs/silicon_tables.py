@@ -101,7 +101,7 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
     skipped = ", ".join(f"{count:,} ({reason})" for reason, count in report["skipped"].items())
     return "\n\n".join(
         [
-            f"{report['priced']:,} of {report['rows']:,} rows are simulated; skipped: {skipped}.",
+            f"{report['priced']:,} of {report['rows']:,} rows are simulated{f'; skipped: {skipped}' * bool(skipped)}.",
             errors_table(
                 [
                     report["all"],
