@@ -148,6 +148,19 @@ class TestConditions:
         assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
 
+    @pytest.mark.parametrize(("precision", "interval"), [("fp8", 1), ("fp4", 10)])
+    def test_glm_5_runs_what_is_in_flight_in_steps_of_32k_tokens(
+        self, tmp_path: Path, precision: str, interval: int
+    ) -> None:
+        found = conditions_of(
+            only_row(
+                tmp_path, backend="sglang", model="zhipuai/GLM-5", system="b200_sxm", precision=precision,
+                input_tokens="1024", output_tokens="1024", concurrency="64", attention_dp="1", tp="8", moe_tp="8",
+            )
+        )  # fmt: skip
+        assert (found.engine.chunk_tokens, found.engine.max_running_requests) == (32768, 64)
+        assert (found.engine.receive_interval, found.kv_dtype) == (interval, "fp8")
+
     SGLANG: ClassVar = {
         "backend": "sglang", "backend_version": "0.5.9", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm",
         "precision": "fp8", "input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "8",
@@ -185,19 +198,6 @@ class TestConditions:
         cells = {**self.SGLANG, "backend_version": "nightly-dev-20260216-d3bae71e"}
         assert kernels_version(only_row(tmp_path, **cells)) == "0.5.10"
         assert kernels_version(only_row(tmp_path, **self.SGLANG)) == "0.5.9"
-
-    @pytest.mark.parametrize(("precision", "interval"), [("fp8", 1), ("fp4", 10)])
-    def test_glm_5_runs_what_is_in_flight_in_steps_of_32k_tokens(
-        self, tmp_path: Path, precision: str, interval: int
-    ) -> None:
-        found = conditions_of(
-            only_row(
-                tmp_path, backend="sglang", model="zhipuai/GLM-5", system="b200_sxm", precision=precision,
-                input_tokens="1024", output_tokens="1024", concurrency="64", attention_dp="1", tp="8", moe_tp="8",
-            )
-        )  # fmt: skip
-        assert (found.engine.chunk_tokens, found.engine.max_running_requests) == (32768, 64)
-        assert (found.engine.receive_interval, found.kv_dtype) == (interval, "fp8")
 
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.

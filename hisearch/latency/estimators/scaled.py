@@ -94,8 +94,8 @@ class ScaledWorker:
     prefill_heads: Heads
     decode_heads: Heads
     launch_share: float = 1.0
-    fused: Collectives | None = None
     sparse: SparseTerms | None = None
+    fused: Collectives | None = None
 
     @property
     def launch_s(self) -> float:
@@ -384,16 +384,6 @@ class ScaledEstimator:
             )
         return families[0][names[0]], families[1][names[1]]
 
-    def _fused(self, collectives: Collectives, priced: PricedWorker) -> Collectives | None:
-        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences."""
-        split, curves = priced.split, self.laws.collectives
-        if not priced.engine.fused_all_reduce or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
-            return None
-        if curves is None or not self.laws.fused_all_reduce:
-            return collectives
-        fused = curves.model_copy(update={"all_reduce": self.laws.fused_all_reduce})
-        return replace(collectives, curves=fused)
-
     def _sparse(self, model: ModelSpec, kv_dtype: DType) -> SparseTerms | None:
         known = self.laws.sparse_attention
         if model.sparse_attention is None:
@@ -404,6 +394,16 @@ class ScaledEstimator:
                 "profile roofline prices it"
             )
         return known[law_of(known, kv_dtype) or next(iter(known))]
+
+    def _fused(self, collectives: Collectives, priced: PricedWorker) -> Collectives | None:
+        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences."""
+        split, curves = priced.split, self.laws.collectives
+        if not priced.engine.fused_all_reduce or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+            return None
+        if curves is None or not self.laws.fused_all_reduce:
+            return collectives
+        fused = curves.model_copy(update={"all_reduce": self.laws.fused_all_reduce})
+        return replace(collectives, curves=fused)
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []

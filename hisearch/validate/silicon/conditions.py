@@ -92,12 +92,11 @@ def engine_version(row: SiliconRow) -> str:
 def host_version(row: SiliconRow) -> str:
     """Version of the engine by which its host work is known, with a label where it was started otherwise than usual.
 
-    SGLang's scripts for Qwen3.5 in fp8 and 16 bits and GLM-5 in fp4 start six tokenisers (``--tokenizer-worker-num
-    6``), the others one.
+    SGLang's scripts for Qwen3.5 in fp8 and 16 bits and for GLM-5 in fp4 start six tokenisers (``--tokenizer-worker-num
+    6``), those for Qwen3.5 in fp4, GLM-5 in fp8 and DeepSeek one.
     """
-    version, model = engine_version(row), row.model.lower()
-    six = ("qwen3.5" in model and row.precision != "fp4") or ("glm-5" in model and row.precision == "fp4")
-    six = six and row.backend == "sglang"
+    version, model, fp4 = engine_version(row), row.model.lower(), row.precision == "fp4"
+    six = row.backend == "sglang" and (("qwen3.5" in model and not fp4) or ("glm-5" in model and fp4))
     return f"{version}+tokenizers6" if six and (row.campaign or _campaign(row)) == INFERENCEMAX else version
 
 
@@ -156,15 +155,15 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
 
     Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``), and
     DeepSeek two with more than 64 in flight (``_drafts_beyond``). Such a step is as many of one token as it makes.
-    All pass ``--enable-flashinfer-allreduce-fusion`` but Qwen3.5 in fp8 without drafted tokens and in fp4.
-    GLM-5 is looked for at every step in fp8, every 10 in fp4, and runs what is in flight (``glm5_fp8_b200.sh``).
+    All pass ``--enable-flashinfer-allreduce-fusion`` but Qwen3.5 in fp8 without drafted tokens and in fp4. GLM-5 runs
+    what is in flight, and leaves the interval to the engine in fp8 (``glm5_fp8_b200.sh``, ``glm5_fp4_b200.sh``).
     """
     if "glm-5" in row.model.lower():
-        narrow = row.precision == "fp4"
+        fp4 = row.precision == "fp4"
+        look = 10 if fp4 and row.parallelism.attention_data == 1 else 1
         engine = _engine(
-            row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if narrow else 0.85,
-            max_prefill_tokens=32768, receive_interval=10 if narrow and row.parallelism.attention_data == 1 else 1,
-            fused_all_reduce=True,
+            row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
+            max_prefill_tokens=32768, receive_interval=look, fused_all_reduce=True,
         )  # fmt: skip
         return _burst(engine, "fp8")
     fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
