@@ -13,10 +13,10 @@ import yaml
 
 from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
-from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile
+from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder
-from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_own
+from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_all_reduce, read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
@@ -285,3 +285,25 @@ def test_products_in_fp8_are_without_the_passes_that_quantise(
 def test_a_product_shorter_than_its_passes_is_left_out(tmp_path: Path) -> None:
     write_products(tmp_path, {"computescale_perf": 29.0, "scale_matrix_perf": 2.0})
     assert list(read_aiconfigurator(tmp_path, "board", "vllm").frames["gemm"]["dtype"]) == ["bf16"]
+
+
+def test_an_all_reduce_is_that_of_the_version_inside_a_graph(tmp_path: Path) -> None:
+    """``message_size`` counts elements of 16 bits, ``latency`` milliseconds."""
+    for version, slower in (("0.1", 3.0), ("0.2", 1.0)):
+        folder = tmp_path / "board" / "comm" / "sglang" / version
+        folder.mkdir(parents=True)
+        sizes = [2**k for k in range(7, 28)]
+        rows = [
+            {"num_gpus": 4, "message_size": size, "latency": factor * 1e-3 * size**0.5, "backend": f"sglang_{where}"}
+            for size in sizes
+            for where, factor in (("graph", slower), ("eager", 50.0))
+        ]
+        pd.DataFrame(rows).to_parquet(folder / "custom_allreduce_perf.parquet")
+    (former,), (present,) = (
+        curves_of(read_all_reduce(tmp_path, "board", "sglang", version)) for version in ("0.1", "0.2")
+    )
+    assert former.ranks == present.ranks == 4
+    np.testing.assert_allclose(former.seconds, 3.0 * np.array(present.seconds), rtol=1e-3)
+    np.testing.assert_allclose(present.seconds, 1e-6 * np.sqrt(np.array(present.payload_bytes) / 2.0), rtol=1e-2)
+    with pytest.raises(FileNotFoundError):
+        read_all_reduce(tmp_path, "board", "sglang", "0.3")
