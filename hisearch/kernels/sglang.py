@@ -46,7 +46,7 @@ def _next_batch(sim, w, now, last):
     if last == la.PREFILL_STEP or last == la.MIXED_STEP:
         in_flight = running.join_last_prefill(sim, w)
     kind = form_prefill(sim, w, now, in_flight)
-    if kind == 0 and decode.form_decode(sim, w):
+    if kind == 0 and decode.form_decode(sim, w, now):
         kind = la.DECODE_STEP
     return kind
 
@@ -196,6 +196,8 @@ def form(sim, w, now):
             kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
         device.await_next(sim, w, now, False)
         if worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
             _look_again(sim, w)

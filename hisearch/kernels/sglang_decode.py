@@ -132,7 +132,7 @@ def _retract(sim, w):
 
 
 @kernel
-def form_decode(sim, w):
+def form_decode(sim, w, now):
     """Let the running batch decode: finished requests leave, requests are retracted until the rest fits.
 
     True if any decodes.
@@ -147,7 +147,7 @@ def form_decode(sim, w):
         worker.full = 0
         return False
     due = lists.pages_due(sim, w, 0)
-    prefixes.make_room(sim, w, due)
+    prefixes.make_room_for_step(sim, w, due, now)
     if sim.trees[sim.workers[w].home].free_pages >= due:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -29,6 +30,7 @@ __all__ = [
     "GiveUp",
     "ModelNotServed",
     "is_prepared",
+    "on_compilation",
     "prepare",
     "simulate",
     "simulate_fleet",
@@ -55,11 +57,6 @@ SGLANG_PREEMPTION_THRESHOLD = 10
 Variant = tuple[EngineName, MoverName | None] | Literal["decode"]
 
 
-def _doors(variants: Iterable[Variant]) -> list[int]:
-    """The doors that they need, each once."""
-    return list(dict.fromkeys(_door(variant) for variant in variants))
-
-
 def _door(variant: Variant) -> int:
     if variant == "decode":
         return pool_arrays.DECODE_DOOR
@@ -67,18 +64,49 @@ def _door(variant: Variant) -> int:
     return offload_arrays.door(pool_arrays.ENGINES[name], mover)
 
 
+#: Called with the doors of engines whose kernels, or the event loop's, are about to be compiled.
+Listener = Callable[[Sequence[int]], None]
+
+_listeners: list[Listener] = []
+#: Doors that listeners have been told of, or that need no compiling.
+_told: set[int] = set()
+
+
+@contextmanager
+def on_compilation(listener: Listener) -> Iterator[None]:
+    """Within, ``listener`` is told before kernels are compiled: by then all that a simulation reads has been read."""
+    _listeners.append(listener)
+    _told.clear()
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def _tell(wanted: Sequence[int]) -> None:
+    """Tell listeners of doors that they have not heard of, where something of them is yet to be compiled."""
+    if not _listeners or _told.issuperset(wanted):
+        return
+    _told.update(wanted)
+    if not is_prepared(wanted):
+        for listener in _listeners:
+            listener(wanted)
+
+
 def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, side by side, where that has not been done yet."""
     from hisearch.kernels import doors
 
-    doors.prepare(_doors(variants))
+    wanted = list(dict.fromkeys(_door(variant) for variant in variants))
+    _tell(wanted)
+    doors.prepare(wanted)
 
 
-def is_prepared(variants: Iterable[Variant]) -> bool:
-    """Whether the event loop and these engines have been compiled."""
+def is_prepared(wanted: Sequence[int]) -> bool:
+    """Whether the event loop and the engines behind these doors have been compiled."""
     from hisearch.kernels import doors, jit
 
-    return jit.is_compiled() and not doors.missing_of(_doors(variants))
+    return jit.is_compiled() and not doors.missing_of(wanted)
 
 
 def simulate(
@@ -162,6 +190,7 @@ def simulate_fleet(
     plan = _beside_objects(plan, trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
+    _tell(list(dict.fromkeys(pool_arrays.door_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools)))
     rooms = [node_room(pool, trace) for pool in plan.pools]
     log_room = _log_room(trace) if log else 0
     while True:
@@ -270,7 +299,7 @@ def allocate(
         pooled: see ``simulate_fleet``.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = trace.arrays
+    arrays = agent_arrays.arrays_of(trace, plan.pools[0].plan.agents)
     fleet = fleet_arrays.allocate(
         plan,
         arrays,
