@@ -212,7 +212,7 @@ def test_pipelines_hand_over_what_they_compute(
         assert tight
         reject()
     assert (result.requests.outcome == Outcome.FINISHED).all()
-    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again, and the second
+    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again, and a second
     # attempt may find more than the first, whose hits are counted.
     computed = result.workers.prefill_tokens[:2].sum()
     missed = arrays.input_tokens.sum() - result.requests.hit_tokens.sum()
