@@ -211,12 +211,12 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
 
 def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
     wide = wide_dtype(weight_dtype)
-    stored = element_bytes(weight_dtype) if matrix.quantised else DTYPE_BYTES[wide]
+    stored = element_bytes(weight_dtype) if matrix.takes(weight_dtype) else DTYPE_BYTES[wide]
     uses = matrix.experts_per_token * matrix.token_groups / matrix.expert_ranks
     return Operator(
         name=matrix.name,
         family="gemm",
-        dtype=compute_dtype if matrix.quantised else wide,
+        dtype=compute_dtype if matrix.takes(weight_dtype) else wide,
         layers=matrix.layers,
         flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
         bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,

@@ -7,7 +7,7 @@ Biases and the norms of queries and keys are left out (below 0.01 % of the param
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisearch.latency.sharding import (
     Parallelism,
@@ -35,7 +35,8 @@ class Matrix:
     """A weight matrix of one rank, ``inputs x outputs`` elements, in ``layers`` layers.
 
     The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
-    Dense matrices have one of one. ``token_groups`` attention groups send their tokens through it.
+    Dense matrices have one of one. ``token_groups`` attention groups send their tokens through it. ``wide_in``: formats
+    of the weights in whose checkpoints it keeps 16 bits, beside those that are never ``quantised``.
     """
 
     name: str
@@ -47,6 +48,11 @@ class Matrix:
     quantised: bool = True
     expert_ranks: int = 1
     token_groups: int = 1
+    wide_in: frozenset[DType] = frozenset()
+
+    def takes(self, weight_dtype: DType) -> bool:
+        """Whether it is in the format of a checkpoint in ``weight_dtype``; else it keeps 16 bits."""
+        return self.quantised and weight_dtype not in self.wide_in
 
     @property
     def elements(self) -> int:
@@ -71,7 +77,7 @@ def wide_dtype(dtype: DType) -> DType:
 
 def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention and FFN that one rank holds."""
-    return [*attention_matrices(model, part), *_dense_ffn(model, part), *_moe_ffn(model, part)]
+    return [*attention_matrices(model, part), *_kept(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])]
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -100,7 +106,7 @@ def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dty
     stages = part.parallelism.pipeline
     wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
     narrow = element_bytes(weight_dtype)
-    total = sum(m.elements * (narrow if m.quantised else wide) for m in matrices(model, part))
+    total = sum(m.elements * (narrow if m.takes(weight_dtype) else wide) for m in matrices(model, part))
     tables = 1 if model.tie_word_embeddings or stages > 1 else 2
     return (total + wide * _norm_elements(model)) / stages + wide * tables * part.vocab * model.hidden_size
 
@@ -192,8 +198,20 @@ def _norm_elements(model: ModelSpec) -> int:
 
 def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """Those of attention alone."""
-    if model.mla is not None:
-        return _mla(model, model.mla, part)
+    return _kept(model, _grouped(model, part) if model.mla is None else _mla(model, model.mla, part))
+
+
+def _kept(model: ModelSpec, found: list[Matrix]) -> list[Matrix]:
+    """``found`` with the formats in whose checkpoints each of them keeps 16 bits."""
+    if not model.kept_wide:
+        return found
+    return [
+        replace(matrix, wide_in=frozenset(dtype for dtype, kept in model.kept_wide.items() if matrix.name in kept))
+        for matrix in found
+    ]
+
+
+def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
     hidden, layers, width = model.hidden_size, model.layers - linear_layers(model), model.head_dim
     quantised = not model.attention_stays_wide
     queries = (2 if model.attention_output_gate else 1) * part.heads

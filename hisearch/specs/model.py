@@ -58,6 +58,26 @@ class MoeSpec(Strict):
         return self
 
 
+#: Dense matrices of a layer, as ``latency.parameters`` names them.
+MatrixName = Literal[
+    "qkv_proj",
+    "o_proj",
+    "q_proj",
+    "q_up_proj",
+    "qkv_down_proj",
+    "kv_down_proj",
+    "kv_up_proj",
+    "index_q_proj",
+    "index_k_proj",
+    "linear_in_proj",
+    "linear_out_proj",
+    "gate_up_proj",
+    "down_proj",
+    "shared_gate_up_proj",
+    "shared_down_proj",
+]
+
+
 class ModelSpec(Strict):
     """A decoder-only transformer, by its own published ``config.json``."""
 
@@ -85,6 +105,10 @@ class ModelSpec(Strict):
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
     attention_stays_wide: bool = Field(
         default=False, description="Attention weights keep 16 bits where the rest is quantised (gpt-oss)."
+    )
+    kept_wide: dict[DType, list[MatrixName]] = Field(
+        default_factory=dict,
+        description="By format of the weights: dense matrices that checkpoints in it keep in 16 bits all the same.",
     )
     weight_dtype: DType = Field(
         "bf16", description="Format the published weights are stored in; fp4 is MXFP4, nvfp4 NVFP4."

@@ -21,6 +21,7 @@ from hisearch.latency.parameters import (
     active_parameter_count,
     element_bytes,
     kv_bytes_per_token_per_rank,
+    matrices,
     parameter_count,
     weight_bytes_per_rank,
     window_kv_bytes_per_token_per_rank,
@@ -83,6 +84,19 @@ def test_scales_of_four_bit_formats():
     # SGLang's fp4 KV cache: half a byte and a scale byte per 16 elements.
     wide = kv_bytes_per_token_per_rank(LLAMA_8B, 1, "bf16")
     assert kv_bytes_per_token_per_rank(LLAMA_8B, 1, "fp4") == wide / 2 * (0.5 + 1 / 16)
+
+
+def test_what_a_checkpoint_keeps_wide_takes_sixteen_bits_in_its_format_alone():
+    names = ["qkv_down_proj", "q_up_proj", "kv_up_proj"]
+    kept = DEEPSEEK_V3.model_copy(update={"kept_wide": {"nvfp4": names}})
+    part = shard(kept, 8)
+    wide = [matrix for matrix in matrices(kept, part) if not matrix.takes("nvfp4")]
+    assert sorted(matrix.name for matrix in wide) == sorted([*names, "router"])
+    assert [matrix.name for matrix in matrices(kept, part) if not matrix.takes("fp8")] == ["router"]
+    more = sum(matrix.elements for matrix in wide if matrix.name != "router") * (2.0 - element_bytes("nvfp4"))
+    difference = weight_bytes_per_rank(kept, 8, "nvfp4") - weight_bytes_per_rank(DEEPSEEK_V3, 8, "nvfp4")
+    assert difference == pytest.approx(more)
+    assert weight_bytes_per_rank(kept, 8, "fp8") == weight_bytes_per_rank(DEEPSEEK_V3, 8, "fp8")
 
 
 def test_kv_bytes_per_token():

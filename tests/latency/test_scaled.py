@@ -16,6 +16,7 @@ from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.laws.steps import rising, token_grid
+from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
@@ -219,3 +220,18 @@ def test_the_automatic_profile_takes_what_fits() -> None:
     assert chosen.profile == "vllm-h100-sxm"
     elsewhere = compiled("llama-3.1-8b", auto, accelerator=CATALOGUE.get("Accelerator", "a6000").spec)
     assert elsewhere.warnings == ("no profile of vllm on this accelerator: the roofline prices its steps",)
+
+
+def test_what_a_checkpoint_keeps_wide_is_priced_by_the_law_of_sixteen_bits() -> None:
+    spec = CATALOGUE.get("Model", "deepseek-v3").spec
+    kept = spec.model_copy(update={"kept_wide": {"fp8": ["q_up_proj"]}})
+    tokens = np.array([1.0, 64.0, 4096.0])
+    seconds = {}
+    for name, model, dtype in (("kept", kept, "fp8"), ("all", spec, "fp8"), ("wide", spec, "bf16")):
+        priced = PricedWorker(model, H100, Parallelism(8), dtype, "bf16", VLLM, 4096, 256, 500_000)  # type: ignore[arg-type]
+        worker = ScaledEstimator("mine", PROFILE).worker(priced)
+        found = {matrix.name: matrix for matrix in matrices(model, worker.part)}
+        seconds[name] = {part: worker.product_s(found[part], tokens) for part in ("q_up_proj", "o_proj")}
+    np.testing.assert_array_equal(seconds["kept"]["q_up_proj"], seconds["wide"]["q_up_proj"])
+    np.testing.assert_array_equal(seconds["kept"]["o_proj"], seconds["all"]["o_proj"])
+    assert (seconds["all"]["q_up_proj"] != seconds["wide"]["q_up_proj"]).all()

@@ -212,10 +212,12 @@ def test_pipelines_hand_over_what_they_compute(
         assert tight
         reject()
     assert (result.requests.outcome == Outcome.FINISHED).all()
-    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again.
+    # Prompts in flight in several lanes may take each other's pages: what is computed again counts again, and a second
+    # attempt may find more than the first, whose hits are counted.
     computed = result.workers.prefill_tokens[:2].sum()
     missed = arrays.input_tokens.sum() - result.requests.hit_tokens.sum()
-    assert computed == missed or (computed > missed and result.workers.preemptions[:2].sum() > 0)
+    again = arrays.input_tokens[result.requests.preemptions > 0].sum()
+    assert computed == missed or (computed >= missed - again and result.workers.preemptions[:2].sum() > 0)
     assert (result.workers.peak_kv_tokens <= result.worker_kv_tokens).all()
     sent = sum(use.tokens for use in result.hand_overs[:2])
     assert sent == sum(use.tokens for use in result.hand_overs[2:])

@@ -77,7 +77,7 @@ class ScaledWorker:
     """One worker's operators by their laws; methods take arrays and return seconds.
 
     roofline: the same worker at the profile's roofline terms, for what has no law.
-    weights: name of the weights' format, a key of ``FORMATS``.
+    weight_dtype: format of the weights; weights: its name, a key of ``FORMATS``.
     launch_share: of the kernels' launch times that a step sees.
     fused: collectives of steps whose all-reduce normalises on the way, None where the engine was not asked for it.
     """
@@ -88,6 +88,7 @@ class ScaledWorker:
     accelerator: AcceleratorSpec
     roofline: RooflineWorker
     collectives: Collectives
+    weight_dtype: DType
     weights: str
     prefill: PrefillTerms
     decode: DecodeTerms
@@ -162,7 +163,7 @@ class ScaledWorker:
 
     def product_s(self, matrix: Matrix, tokens: F8) -> F8:
         """One layer's product with a dense matrix, by its format's law or the roofline."""
-        name = law_of(self.laws.gemm, self.weights if matrix.quantised else "bf16")
+        name = law_of(self.laws.gemm, self.weights if matrix.takes(self.weight_dtype) else "bf16")
         if name is None:
             op = next(op for op in self.roofline.token_ops if op.name == matrix.name)
             return self._gemm_roofline_s(op, tokens / matrix.token_groups)
@@ -338,6 +339,7 @@ class ScaledEstimator:
             roofline=roofline,
             collectives=collectives,
             fused=self._fused(collectives, priced),
+            weight_dtype=priced.loaded_dtype,
             weights=weights_law(model, priced.weight_dtype),
             prefill=prefill,
             decode=decode,
@@ -413,7 +415,9 @@ class ScaledEstimator:
         ratios = (sheet.bytes_per_s / laws.memory_bandwidth_bytes_per_s, sheet.flops / laws.flops)
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
-        dense = any(matrix.experts == 1 and matrix.quantised for matrix in matrices(worker.model, worker.part))
+        dense = any(
+            matrix.experts == 1 and matrix.takes(worker.weight_dtype) for matrix in matrices(worker.model, worker.part)
+        )
         families = ((dense, "dense products", laws.gemm), (moe_layers(worker.model) > 0, "experts", laws.moe))
         for present, family, known in families:
             taken = law_of(known, worker.weights)
@@ -429,7 +433,7 @@ class ScaledEstimator:
         """Widths and heads beyond what was measured; a router is too small to matter."""
         found = []
         for matrix in matrices(worker.model, worker.part):
-            name = law_of(self.laws.gemm, worker.weights if matrix.quantised else "bf16")
+            name = law_of(self.laws.gemm, worker.weights if matrix.takes(worker.weight_dtype) else "bf16")
             if matrix.experts == 1 and matrix.name != "router" and name is not None:
                 found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)

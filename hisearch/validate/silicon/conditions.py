@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hisearch.latency.speculation import Speculation
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
-from hisearch.validate.silicon.rows import SiliconRow
+from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: (input, output) lengths of InferenceMAX.
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
@@ -209,7 +209,9 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     Attention groups wait until every one of them has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
     those of gpt-oss, whose script leaves that to the engine, up to ``BALANCE_STEPS``.
     Of DeepSeek, ``DRAFTING`` is the image of the scripts that draft tokens (``dsr1_fp4_b200_trt_mtp.sh``,
-    ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts.
+    ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts. Rows of it that
+    state no version are of the first scripts, which left KV 0.9 of the memory (``dsr1_fp4_b200_trt_slurm.sh`` of
+    October 2025; ``dsr1_b200_trt_slurm.sh`` states nothing, and the engine's default is the same).
     """
     groups = row.parallelism.attention_data > 1
     short = (row.input_tokens, row.output_tokens) == (1024, 1024)
@@ -226,7 +228,8 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
         drafts, gather = 1 if groups else 3, 0
     if groups:
         gather = 60
-    engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=0.8)
+    kept = 0.9 if row.version == UNKNOWN_VERSION else 0.8
+    engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=kept)
     return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
 
 

@@ -148,7 +148,7 @@ class Pricer:
             FrontEnd(times.request_s, times.prompt_token_s),
         )
         try:
-            result = simulate(plan, closed_loop(loop))
+            result = simulate(plan, closed_loop(loop), pooled=True)
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, conditions, row, loop)
@@ -304,17 +304,12 @@ class Loop(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def closed_loop(loop: Loop) -> CompiledTrace:
-    """``slots`` chains of requests, each of which follows the one before it; nothing shared.
+    """``slots * requests_per_slot`` requests, nothing shared, to be simulated ``pooled``: ``slots`` of them in flight.
 
-    Benchmark clients hold a semaphore of ``slots`` places instead (``benchmark_serving.py --max-concurrency``): whoever
-    is free takes the next request, which is what a simulation ``pooled`` makes of the chains. Runs with prefill and
-    decode apart are simulated so. Aggregated ones are not: their host work was fitted on chains, and where nobody waits
-    for a place it makes next to no difference (``docs/accuracy.md``).
-
-    Request i belongs to slot ``i % slots``. Lengths are drawn evenly, whole tokens, from the stated share of the
-    nominal one up to it. A request reaches the scheduler after the front end's time, drawn evenly between nothing and
-    twice its mean. Those that are sent at once, the first of every slot, wait for each other there: their prompts are
-    read one by one.
+    Benchmark clients hold a semaphore of so many places (``benchmark_serving.py --max-concurrency``): whoever is free
+    takes the next request. Lengths are drawn evenly, whole tokens, from the stated share of the nominal one up to it. A
+    request reaches the scheduler after the front end's time, drawn evenly between nothing and twice its mean. Those
+    that are sent at once, the first of every slot, wait for each other there: their prompts are read one by one.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
