@@ -15,6 +15,7 @@ from hisearch.specs.base import ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 from hisearch.specs.regression import StepRegression
+from hisearch.specs.wording import in_percent
 
 __all__ = ["LoggedWorker", "calibrate_steps"]
 
@@ -79,7 +80,7 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
 def _notes(law: StepRegression) -> str:
     """The errors in words."""
     parts = [
-        f"{regime} {error.median:.1%} median, {error.p90:.1%} p90 over {error.steps:,} steps"
+        f"{regime} {in_percent(error.median, 1)} median, {in_percent(error.p90, 1)} p90 over {error.steps:,} steps"
         for regime, error in law.errors.items()
     ]
     return (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.run_folder import write_text
 from hisearch.report.confidence import CONFIDENCE
 from hisearch.specs.study import ConfidenceSpec
+from hisearch.specs.wording import in_percent
 
 if TYPE_CHECKING:
     from hisearch.api.study import Study
@@ -152,8 +153,8 @@ def varied_in_words(study: Study, uncertainty: Uncertainty, best: Trial | None) 
 
     profile = profile_note(study.resolved, best)
     steps = (
-        f"the stated error of the step times ({profile.relative_error:.1%}, median, of profile {profile.name}; "
-        f"regimes correlated at {uncertainty.correlation:g})"
+        f"the stated error of the step times ({in_percent(profile.relative_error, 1)}, median, of profile "
+        f"{profile.name}; regimes correlated at {uncertainty.correlation:g})"
     )
     items = [price.item for price in uncertainty.prices]
     return [steps, describe_schemes(uncertainty.sessions)] + [f"ranges of the prices of {', '.join(items)}"] * bool(
@@ -163,7 +164,7 @@ def varied_in_words(study: Study, uncertainty: Uncertainty, best: Trial | None) 
 
 def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
     """``confidence.json``; see docs/confidence.md."""
-    from hisearch.search.conclusion_words import asked_in_words, chance_in_words, sentences
+    from hisearch.search.conclusion_words import asked_in_words, chance_in_words, limit_in_words, sentences
 
     one, best = found.assessment, found.recommendation
     assessed = {} if one is None else {**_assessed(one), "level": one.level, "errors": one.errors}
@@ -184,6 +185,7 @@ def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
         ],
         "rules": [_recommended(rule) for rule in found.by_rule],
         "rules_within_usd_per_hour": _finite(found.limit_usd),
+        "rules_within": limit_in_words(found),
         "baseline": None if best.baseline is None else _baseline(best.baseline),
         "headroom": {}
         if room is None

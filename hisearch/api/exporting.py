@@ -12,7 +12,7 @@ from hisearch.export.deployment import export_deployment
 from hisearch.export.files import DEPLOYMENT, SLO, WORKLOAD
 from hisearch.export.flags import Launch
 from hisearch.export.several import export_several
-from hisearch.export.standing import Standing, standing_of
+from hisearch.export.standing import Ground, Standing, standing_of
 from hisearch.export.wide import export_wide
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
@@ -94,8 +94,13 @@ def benchmark_of(result: StudyResult, trial: Trial, limit: int = USUAL_REQUESTS)
 
 
 def standing(result: StudyResult, trial: Trial) -> Standing:
-    """What the trial is to its study."""
-    return standing_of(trial, result.recommendation.trial if result.recommendation is not None else None)
+    """What the trial is to its study, what is predicted of it, and how sure that is."""
+    from hisearch.api.provenance import profile_note
+
+    profile = profile_note(result.resolved, trial)
+    ground = Ground(profile.name, profile.evidence, profile.relative_error)
+    best = result.recommendation.trial if result.recommendation is not None else None
+    return standing_of(trial, best, ground, result.confidence)
 
 
 def replay_of(resolved: ResolvedStudy, load: float = 1.0, limit: int | None = None) -> tuple[str, dict[str, str]]:

@@ -14,7 +14,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import JOURNAL, MODELS, REPORT, default_run_dir, replace_with, write_text, write_tree
+from hisearch.api.run_folder import (
+    JOURNAL,
+    MODELS,
+    REPORT,
+    check_one_of_several,
+    check_writable,
+    default_run_dir,
+    replace_with,
+    write_text,
+    write_tree,
+)
 from hisearch.search.fleet_front import Combination, cheapest, combine
 from hisearch.specs.resolve_fleet import ResolvedFleetStudy
 from hisearch.specs.resolve_fleet import load_fleet_study as resolve_fleet_study
@@ -28,7 +38,6 @@ if TYPE_CHECKING:
     from hisearch.api.study import Study
     from hisearch.search.interrupts import Interrupts
     from hisearch.search.progress import Progress
-    from hisearch.simulate.engine import Variant
 
 RESULT = "fleet.json"
 
@@ -65,11 +74,6 @@ class FleetStudy:
 
         return {name: Study(part) for name, part in self.resolved.parts.items()}
 
-    @property
-    def variants(self) -> list[Variant]:
-        """The engines that the searches may simulate, each once."""
-        return list(dict.fromkeys(variant for study in self.studies.values() for variant in study.variants))
-
     def run(
         self,
         workers: int | None = None,
@@ -86,11 +90,14 @@ class FleetStudy:
         What was not begun when the run was interrupted is not begun any more.
         """
         folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "study.yaml", self.resolved.to_yaml())
+        if resume:
+            check_one_of_several(folder)
+        check_writable(folder)
         for study in self.studies.values():
             study.trace  # noqa: B018  (what cannot be read is refused before the first search)
         self._check_all_asked()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "study.yaml", self.resolved.to_yaml())
         results: dict[str, StudyResult] = {}
         for name, study in self.studies.items():
             own = folder / MODELS / name

@@ -70,6 +70,41 @@ def check_resumable(folder: Path) -> None:
         )
 
 
+def check_one_of_several(folder: Path) -> None:
+    """Refuse to go on where no run of several models was begun.
+
+    Raises:
+        JournalError: the folder has no study.
+    """
+    from hisearch.search.journal import JournalError
+
+    if not (folder / "study.yaml").is_file():
+        raise JournalError(f"{folder}: expected the folder of a run to go on with, found no study.yaml")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that could not be made or written, and make nothing.
+
+    Raises:
+        OSError: it, or what stands where it belongs, is no folder, or may not be written to.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{folder}: {there} is a file; expected a folder for the run")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder}: {there} may not be written to")
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that could not be written for want of its folder.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path}: no folder {path.parent}")
+
+
 def check_one_model(folder: Path) -> None:
     """Refuse the folder of a run of several models where that of a study is needed.
 

@@ -25,6 +25,7 @@ from hisearch.api.run_folder import (
     JOURNAL,
     PROVENANCE,
     check_resumable,
+    check_writable,
     default_run_dir,
     remove_parts,
     write_text,
@@ -225,16 +226,22 @@ class Study:
             check_resumable(Path(run_dir))
         with contextlib.ExitStack() as stack:
             interrupts = interrupts if interrupts is not None else stack.enter_context(Interrupts())
-            prepare(self.variants)
-            started = time.monotonic()
+            begun = time.monotonic()
             folder = Path(run_dir) if run_dir is not None else default_run_dir(self.name)
             world = self.world()
             simulation = Simulation(world)
+            problem, inputs = self.problem(simulation), world.digest(hisearch_version())
+            check_writable(folder)
+            self._check_journal(folder, inputs, resume)
             workplace = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
+            checked_s = time.monotonic() - begun
+            # All that is read has been read: what is wrong with it is not said after minutes of compiling.
+            prepare(self.variants)
+            started = time.monotonic() - checked_s
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(interrupts.deferred())
             outcome, run = self._search(
-                simulation, folder, world.digest(hisearch_version()), workplace, resume, progress, storage, interrupts
+                problem, simulation, folder, inputs, workplace, resume, progress, storage, interrupts
             )
             run["wall_time_s"] = round(time.monotonic() - started, 3)
             facts = provenance(self.resolved, outcome, self._trace_facts(), run)
@@ -245,8 +252,23 @@ class Study:
             result.write(folder)
             return result
 
+    def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
+        """Refuse a folder that does not go with what is asked, and change nothing.
+
+        Raises:
+            JournalError: see ``run``.
+        """
+        from hisearch.api.earlier_run import what_differs
+        from hisearch.search.journal import JournalError, OtherInputsError, check_journal
+
+        try:
+            check_journal(folder / JOURNAL, inputs, resume=resume)
+        except OtherInputsError as error:
+            raise JournalError(f"{error}: {what_differs(folder, self.resolved)}; choose another folder") from error
+
     def _search(
         self,
+        problem: Problem,
         simulation: Simulation,
         folder: Path,
         inputs: str,
@@ -258,21 +280,15 @@ class Study:
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.conclude import conclude_study
-        from hisearch.api.earlier_run import what_differs
         from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
-        from hisearch.search.journal import Journal, JournalError, OtherInputsError
+        from hisearch.search.journal import Journal
         from hisearch.search.ledger import Ledger
         from hisearch.search.simulation import SIMULATIONS_OF_CAPACITY
         from hisearch.search.standing import Standing
         from hisearch.specs.study import AT_OTHER_LOADS
 
-        problem = self.problem(simulation)
-        try:
-            opened = Journal(folder / JOURNAL, inputs, resume=resume)
-        except OtherInputsError as error:
-            raise JournalError(f"{error}: {what_differs(folder, self.resolved)}; choose another folder") from error
-        with opened as journal:
+        with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended

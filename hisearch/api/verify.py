@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hisearch.api.recalibrated import Recalibrated, recalibrated, write_profiles
+from hisearch.specs.wording import in_percent
 from hisearch.verify.diagnosis import Case, Diagnosis, diagnose, refit
 from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import POOL, Correction, Predictor
@@ -121,8 +122,9 @@ _FINDINGS = {
         "way back: front end, network, a queue in the client or router"
     ),
     "hits_lost": lambda c: (
-        f"{c.hits_lost:.0%} of the prompts find nothing in the prefix cache though they should: caching is off, the "
-        "cache was flushed, the router scatters sessions, or the prompts sent do not share what the workload shares"
+        f"{in_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
+        "caching is off, the cache was flushed, the router scatters sessions, or the prompts sent do not share what "
+        "the workload shares"
     ),
     "hand_over": lambda c: (
         f"KV takes {c.hand_over:.3g} times what the fabric's sheet says from prefill to decode workers"

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hisearch.calibrate import families
+from hisearch.calibrate import families, sparse
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.tables import Tables
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
+from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms
+from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms, SparseTerms
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.wording import in_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +101,7 @@ def build_profile(
         name: _family(name, fits, target, choices, said, lent)
         for name, fits in _FITS.items()
     }  # fmt: skip
+    fitted["sparse_attention"] = _sparse(fitted, target, choices, said)
     missing = [name for name in ("gemm", "prefill_attention", "decode_attention") if not fitted[name]]
     if missing:
         raise ValueError(f"{target.accelerator_name}, {target.engine}: nothing to fit {', '.join(missing)} on")
@@ -169,8 +172,30 @@ def _family(
                 said(f"{name} {dtype}, {source}: {problem}")
                 continue
             error = found[dtype].error
-            said(f"{name} {dtype}, {source}: median {error.median:.1%}, p90 {error.p90:.1%}")
+            said(f"{name} {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
             break
+    return found
+
+
+def _sparse(
+    fitted: Mapping[str, Any], target: Target, choices: list[Measured], said: Callable[[str], None]
+) -> dict[str, SparseTerms]:
+    """Laws of sparse attention by format of the KV cache, on the engine's own table alone: others run other kernels."""
+    tables = choices[0].tables
+    frame = tables.frames.get("sparse_attention")
+    if frame is None:
+        return {}
+    dense = fitted["mla_prefill"].get("bf16") or next(iter(fitted["mla_prefill"].values()), None)
+    models = {name: Catalogue().get("Model", name).spec for name in sorted(set(frame["model"]))}
+    found: dict[str, SparseTerms] = {}
+    for dtype in sorted(set(frame["kv_dtype"])):
+        found[dtype] = sparse.sparse(
+            frame[frame["kv_dtype"] == dtype], models, sparse.Laws(fitted["gemm"], dense), target.sheet,
+            tables.sources["sparse_attention"],
+        )  # fmt: skip
+        error = found[dtype].error
+        assert error is not None
+        said(f"sparse_attention {dtype}: median {error.median:.1%}, p90 {error.p90:.1%}")
     return found
 
 

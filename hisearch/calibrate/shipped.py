@@ -139,6 +139,7 @@ def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Boar
             "decode_attention",
             "mla_prefill",
             "mla_decode",
+            "sparse_attention",
             "moe",
             "linear_attention",
         )

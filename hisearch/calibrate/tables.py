@@ -9,6 +9,8 @@ Our own form is a folder with any of these files, as CSV or parquet, one row per
     moe                dtype, tokens, hidden, width (an expert's, on a rank), per_token, experts, sets, routing (even or
                        skewed)
     linear_attention   dtype, batch, new_tokens, value_heads (of a rank): prompts, heads of 128 x 128
+    sparse_attention   model (a name of the catalogue), dtype (of the weights), kv_dtype, phase (prefill or decode),
+                       batch, new_tokens, cached_tokens, heads (of a rank): whole attention blocks, products included
     collectives        collective (all_reduce, all_gather, reduce_scatter, all_to_all), ranks, payload_bytes
 
 ``dtype`` is bf16, fp8, fp8_block, nvfp4, fp4 or int4; ``source``, where there is one, names the kernel.
@@ -33,6 +35,16 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mla_decode": ("kv_dtype", "batch", "context_tokens", "heads", "kv_heads", "head_dim"),
     "moe": ("dtype", "tokens", "hidden", "width", "per_token", "experts", "sets", "routing"),
     "linear_attention": ("dtype", "batch", "new_tokens", "value_heads"),
+    "sparse_attention": (
+        "model",
+        "dtype",
+        "kv_dtype",
+        "phase",
+        "batch",
+        "new_tokens",
+        "cached_tokens",
+        "heads",
+    ),
     "collectives": ("collective", "ranks", "payload_bytes"),
 }
 
@@ -44,6 +56,15 @@ DTYPES = {
 
 #: Widths of DeepSeek's MLA, on which aiconfigurator measured it: key, value, latent with its rotary part, rotary part.
 MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
+
+#: Models whose sparse attention aiconfigurator measured, by their names in the catalogue; later GLM-5 share what an
+#: indexer chose among layers.
+SPARSE_MODELS = {
+    "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2", "zai-org/GLM-5": "glm-5", "zai-org/GLM-5-FP8": "glm-5",
+}  # fmt: skip
+
+#: Its tables of whole blocks, by phase.
+SPARSE_TABLES = {"prefill": "dsa_context_module", "decode": "dsa_generation_module"}
 
 #: Columns that older tables do not have, and what their rows are.
 ABSENT: dict[str, int | str] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
@@ -141,9 +162,12 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     if "gemm" not in frames:
         raise ValueError(f"{data}: no GEMM table of system {system} and engine {engine}")
     frames["gemm"] = _without_quantise(frames["gemm"], data / system / "quantize" / engine)
-    found = _collectives(data / system / "comm", engine)
-    if found is not None:
-        frames["collectives"], sources["collectives"] = found
+    for name, found in (
+        ("collectives", _collectives(data / system / "comm", engine)),
+        ("sparse_attention", _sparse(data / system / "sparse_attention" / engine)),
+    ):
+        if found is not None:
+            frames[name], sources[name] = found
     return Tables(frames, sources)
 
 
@@ -292,3 +316,29 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
     frame = pd.concat(parts)
     frame = frame.assign(ranks=frame["num_gpus"], payload_bytes=frame["message_size"] * 2.0)
     return frame[[*COLUMNS["collectives"], "latency_s", "source"]], ", ".join(sources)
+
+
+def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:
+    """Whole blocks of sparse attention of the newest version that measured both phases."""
+    import pandas as pd
+
+    for path in _newest_first(folder, f"{SPARSE_TABLES['prefill']}_perf"):
+        files = {phase: path.with_name(f"{name}_perf.parquet") for phase, name in SPARSE_TABLES.items()}
+        if not all(file.exists() for file in files.values()):
+            continue
+        parts = []
+        for phase, file in files.items():
+            frame = _read(file)
+            frame = frame[(frame["op_name"] == SPARSE_TABLES[phase]) & frame["model"].isin(list(SPARSE_MODELS))]
+            frame = _dtyped(_dtyped(frame, "gemm_type", "dtype"), "kv_cache_dtype", "kv_dtype")
+            cached = frame["step"] if phase == "prefill" else frame["step"] + frame["isl"] - 1
+            parts.append(frame.assign(
+                phase=phase, model=frame["model"].map(SPARSE_MODELS), batch=frame["batch_size"],
+                new_tokens=frame["isl"], cached_tokens=cached, heads=frame["num_heads"],
+            ))  # fmt: skip
+        whole = pd.concat(parts)[[*COLUMNS["sparse_attention"], "latency_s", "source"]]
+        return (
+            whole,
+            f"{path.parents[3].name}/sparse_attention/{path.parent.parent.name}/{path.parent.name}/dsa_*_module_perf",
+        )
+    return None

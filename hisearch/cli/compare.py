@@ -35,10 +35,15 @@ def compare(
     Deployments are simulated on the same requests, seed by seed, so that differences have confidence intervals. Of
     runs the recommended deployments (or the nearest misses) are compared, each on its own study's workload.
     """
+    from hisearch.api.run_folder import check_place
     from hisearch.cli import output
 
+    if html is not None:
+        check_place(html)
+    if not quiet:
+        note_compilation()
     given = {"--trace": trace, "--slo": slo, "--load": load, "--seed": seed, "--seeds": seeds, "--limit": limit}
-    comparison = _runs(a, b, given) if _is_run(a) and _is_run(b) else _deployments(a, b, given, quiet)
+    comparison = _runs(a, b, given) if _is_run(a) and _is_run(b) else _deployments(a, b, given)
     if html is not None:
         from hisearch.api.run_folder import replace_with
         from hisearch.report.comparison_page import write_comparison
@@ -67,9 +72,8 @@ def _runs(a: str, b: str, given: Mapping[str, object]) -> Comparison:
     return compare_runs(a, b)
 
 
-def _deployments(a: str, b: str, given: Mapping[str, object], quiet: bool) -> Comparison:
+def _deployments(a: str, b: str, given: Mapping[str, object]) -> Comparison:
     from hisearch.api.compare import compare_deployments
-    from hisearch.specs.resolve import load_deployment
 
     for ref, other in ((a, b), (b, a)):
         if not _is_run(ref):
@@ -77,11 +81,8 @@ def _deployments(a: str, b: str, given: Mapping[str, object], quiet: bool) -> Co
         if not Path(other).exists():
             raise FileNotFoundError(f"{other}: no such run folder, to be compared with the folder {ref}")
         raise typer.BadParameter(f"{ref} is a folder, {other} is a file: compare two run folders, or two deployments")
-    pools = [pool for ref in (a, b) for pool in load_deployment(ref, ()).deployment.pools]
     if given["--trace"] is None:
         raise typer.BadParameter("deployments need a workload to be compared on: --trace")
-    if not quiet:
-        note_compilation((pool.engine.name, pool.mover if pool.tiers else None) for pool in pools)
     options_of = {name.removeprefix("--"): value for name, value in given.items() if value is not None}
     return compare_deployments(a, b, **options_of)  # type: ignore[arg-type]
 

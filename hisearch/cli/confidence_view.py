@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hisearch.cli import output
-from hisearch.report.conclusions import conclusions
+from hisearch.report.conclusions import conclusions, few_draws
 from hisearch.report.confidence import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def show(result: StudyResult) -> None:
     if found.contenders:
         columns = ("", "deployment", "USD/hour", "meets the SLO", "cheapest that does")
         rows = [("*" if c.chosen else "", c.label, c.price, c.chance, c.cheapest) for c in found.contenders]
-        output.say(f"The same {found.draws} draws for each of the contenders:")
+        output.say(f"{few_draws(found)}:")
         output.table(columns, rows, numbers=(2, 3, 4))
     if found.changes:
         output.heading("What would change the answer")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hisearch.cli import options
+from hisearch.cli.compilation import note_compilation
 
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
@@ -33,6 +34,7 @@ def report(
     from hisearch.cli import output
     from hisearch.report.html import write_report
 
+    note_compilation()
     ended = has_ended(run_dir)
     data = _of_the_end(run_dir) if ended else input_so_far(run_dir)
     target = out or run_dir / "report.html"
@@ -88,6 +90,7 @@ def export(
     from hisearch.cli import output
     from hisearch.cli.terms import terms_to_dict
 
+    note_compilation()
     result = load_run(run_dir)
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
     chosen, folder = _chosen(result, engine, trial), out or run_dir / name
@@ -109,7 +112,7 @@ def export(
 
 def _named(trial: Trial) -> str:
     """A trial in words, with what it costs where it was simulated."""
-    from hisearch.report.quantities import usd
+    from hisearch.score.quantities import usd
     from hisearch.search.deployments import describe
 
     price = trial.metrics.get("usd_per_hour")

@@ -192,7 +192,7 @@ def _search(
 
     run_dir = resume or out or default_run_dir(question.name)
     if not quiet:
-        note_compilation(question.variants)
+        note_compilation()
     try:
         with progress_of(quiet) as progress:
             return question.run(

@@ -14,7 +14,7 @@ from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 from hisearch.cli.run import Place, how_to_resume, progress_of
 from hisearch.cli.terms import TERM_COLUMNS, term_rows
-from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, usd
+from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.search.deployments import describe
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run_fleet(
         try:
             question = load_fleet_study(ref, settings)
             if not quiet:
-                note_compilation(question.variants)
+                note_compilation()
             with progress_of(quiet) as progress:
                 result = question.run(
                     place.workers,

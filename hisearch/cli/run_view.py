@@ -13,8 +13,8 @@ from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
 from hisearch.report.describe import sentence, used_settings
 from hisearch.report.page import caution, cautions, front_caption, front_heading
-from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
-from hisearch.search.deployments import describe, devices_in_words, hardware
+from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
+from hisearch.search.deployments import describe, describe_each, devices_in_words, hardware
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
 from hisearch.specs.wording import listed
@@ -35,7 +35,8 @@ def show(result: StudyResult) -> None:
         confidence_view.show(result)
         if recommendation.runner_ups:
             output.heading("Runner-ups, of what was simulated on the whole trace")
-            rows = [(describe(trial.deployment), trade) for trial, trade in recommendation.runner_ups]
+            lines = describe_each([trial.deployment for trial, _ in recommendation.runner_ups])
+            rows = [(line, trade) for line, (_, trade) in zip(lines, recommendation.runner_ups, strict=True)]
             output.table(("deployment", "what it trades against the recommendation"), rows)
     else:
         _show_miss(result)
@@ -103,6 +104,7 @@ def _show_front(result: StudyResult) -> None:
     objectives = [name for name in result.resolved.study.objectives if name != "usd_per_hour"]
     names = [quantity(name) for name in objectives]
     shown = sorted(result.front, key=lambda trial: trial.metrics["usd_per_hour"])
+    lines = describe_each([trial.deployment for trial in shown])
     report = result.report_input()
     output.heading(f"{front_heading(report)}: {front_caption(report)}")
     chosen = result.recommendation.trial.number if result.recommendation is not None else -1
@@ -110,11 +112,11 @@ def _show_front(result: StudyResult) -> None:
         (
             "*" if trial.number == chosen else "",
             trial.number,
-            describe(trial.deployment),
+            line,
             usd(trial.metrics["usd_per_hour"]),
             *(name.number(trial.objective(key)) for name, key in zip(names, objectives, strict=True)),
         )
-        for trial in shown[:FRONT_ROWS]
+        for trial, line in zip(shown[:FRONT_ROWS], lines, strict=False)
     ]
     columns = ("", "trial", "deployment", "USD/hour", *(name.title for name in names))
     output.table(columns, rows, numbers=(1, *range(3, len(columns))))

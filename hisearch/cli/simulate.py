@@ -81,7 +81,7 @@ def simulate(
     mapping = parse_columns(columns or ())
     resolved = load_deployment(deployment, tuple(settings or ()))
     if not quiet:
-        note_compilation((pool.engine.name, pool.mover if pool.tiers else None) for pool in resolved.deployment.pools)
+        note_compilation()
     simulated = simulate_deployment(
         resolved,
         load_trace(

@@ -9,9 +9,8 @@ from hisearch.api.deployment import SimulatedDeployment
 from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
-from hisearch.report.quantities import HOURS_PER_MONTH, percent, significant, usd
 from hisearch.score.energy import JOULES_PER_KWH
-from hisearch.score.terms import notes
+from hisearch.score.quantities import HOURS_PER_MONTH, notes, percent, significant, usd
 from hisearch.search.deployments import describe
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hisearch.report.quantities import significant
 from hisearch.report.terms import term_lines
+from hisearch.score.quantities import significant
 from hisearch.score.terms import Check, check_to_dict
 
 #: Columns that ``term_rows`` fills.
@@ -16,7 +16,7 @@ TERM_COLUMNS = ("term", "simulated", "at most", "margin", "verdict")
 
 def term_rows(checks: Iterable[Check]) -> list[tuple[str, ...]]:
     """A row per check of an SLO: name, value, bound, share of the bound that is left, verdict."""
-    return [(line.label, line.value, line.bound, line.margin, line.verdict) for line in term_lines(checks)]
+    return [(line.term, line.value, line.bound, line.margin, line.verdict) for line in term_lines(checks)]
 
 
 def terms_to_dict(checks: Iterable[Check]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import typer
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import DISAGREES
+from hisearch.specs.wording import in_percent
 
 if TYPE_CHECKING:
     from hisearch.api.verify import Verification
@@ -43,9 +44,12 @@ def verify(
     """
     if profile is not None and profile.exists():
         raise FileExistsError(f"{profile}: exists already; it is not overwritten")
+    from hisearch.api.run_folder import check_place
     from hisearch.api.verify import verify_run
     from hisearch.cli import output
 
+    if profile is not None:
+        check_place(profile)
     if not quiet:
         note_compilation()
     found = verify_run(run_dir, measured, trial=trial)
@@ -65,8 +69,9 @@ def _show(found: Verification, profile: Path | None) -> None:
         failed = f", {one.failed} of them failed" if one.failed else ""
         output.heading(f"{one.source}: {one.tool}, {one.requests:,} requests{failed}")
         rows = [
-            (row.figure, _text(row.figure, row.measured), _text(row.figure, row.predicted), f"{row.error:+.1%}",
-             _text(row.figure, row.corrected), f"{row.corrected_error:+.1%}")
+            (row.figure, _text(row.figure, row.measured), _text(row.figure, row.predicted),
+             in_percent(row.error, 1, signed=True), _text(row.figure, row.corrected),
+             in_percent(row.corrected_error, 1, signed=True))
             for row in one.rows
         ]  # fmt: skip
         output.table(("figure", "measured", "predicted", "error", "corrected", "error"), rows, numbers=(1, 2, 3, 4, 5))
@@ -78,22 +83,25 @@ def _show(found: Verification, profile: Path | None) -> None:
         rivals = " or ".join(one.meaning for one in diagnosis.rivals)
         output.say(f"  As well explained by {rivals} alone: these requests cannot tell them apart.")
     output.say(
-        f"Difference of TTFT, TPOT and E2E, root mean square: {diagnosis.error_before:.1%}; the profile states "
-        f"{found.stated_error:.1%}. After the correction: {diagnosis.error_after:.1%}."
+        f"Difference of TTFT, TPOT and E2E, root mean square: {in_percent(diagnosis.error_before, 1)}; the profile "
+        f"states {in_percent(found.stated_error, 1)}. After the correction: {in_percent(diagnosis.error_after, 1)}."
     )
     if diagnosis.steps_before is not None and diagnosis.steps_after is not None:
         output.say(
-            f"Step times among neighbours, which no queue disturbs: {diagnosis.steps_before:.1%} from the model's, "
-            f"{diagnosis.steps_after:.1%} after the correction."
+            f"Step times among neighbours, which no queue disturbs: {in_percent(diagnosis.steps_before, 1)} from the "
+            f"model's, {in_percent(diagnosis.steps_after, 1)} after the correction."
         )
     if found.cross_check is not None:
         check = found.cross_check
-        output.say(f"Cross-checked ({check.how}): {check.error_before:.1%} before, {check.error_after:.1%} after.")
+        output.say(
+            f"Cross-checked ({check.how}): {in_percent(check.error_before, 1)} before, "
+            f"{in_percent(check.error_after, 1)} after."
+        )
     output.heading("Each term alone")
     output.table(
         ("term", "correction", "difference left", "with step times"),
         [
-            (one.meaning, _alone(one.name, one.value), f"{one.error:.1%}", f"{one.distance:.1%}")
+            (one.meaning, _alone(one.name, one.value), in_percent(one.error, 1), in_percent(one.distance, 1))
             for one in diagnosis.alone
         ],
         numbers=(1, 2, 3),
@@ -116,4 +124,4 @@ def _text(figure: str, value: float) -> str:
 def _alone(name: str, value: float) -> str:
     if name == "front_end_s":
         return f"{1e3 * value:+.3g} ms"
-    return f"{value:.0%}" if name == "hits_lost" else f"x {value:.3g}"
+    return in_percent(value) if name == "hits_lost" else f"x {value:.3g}"

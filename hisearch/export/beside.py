@@ -15,7 +15,7 @@ from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: Of a deployment that comes from no study.
-OF_NO_STUDY = Standing("deployment", "Deployment", ())
+OF_NO_STUDY = Standing("deployment", "Deployment")
 
 
 @dataclass(frozen=True)

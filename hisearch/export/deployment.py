@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hisearch.export.agents import notes as notes_on_agents
 from hisearch.export.beside import Beside
@@ -29,7 +31,8 @@ from hisearch.export.flags import (
     router_flags,
     vllm_blocks,
 )
-from hisearch.export.placement import SERVICE_PORTS, place
+from hisearch.export.operating import security_note, slots_in_words
+from hisearch.export.placement import SERVICE_PORTS, Placement, place
 from hisearch.export.rendering import render
 from hisearch.export.standing import Standing
 from hisearch.export.targets import Export, name_of, target_files
@@ -131,7 +134,17 @@ def _script(
         hosts=sorted({p.host for p in placements}),
         router=router_flags(deployment.router) if len(placements) > 1 else [],
         service_port=SERVICE_PORTS[engine],
+        **_asked(placements, SERVICE_PORTS[engine]),
     )
+
+
+def _asked(placements: Sequence[Placement], port: int) -> dict[str, Any]:
+    """Whom ``run.sh check`` asks: every replica, and what clients talk to."""
+    if len(placements) == 1:
+        front = f"http://127.0.0.1:{port}"
+        return {"asked": [front], "clients_url": front}
+    urls = [f"http://${{HOST_{p.host}:?address of host {p.host}}}:{p.port}" for p in placements]
+    return {"asked": urls, "clients_url": f"http://${{ROUTER:-127.0.0.1}}:{port}"}
 
 
 def summary(pool: PoolSpec) -> str:
@@ -170,7 +183,13 @@ def _readme(
         router_version=ROUTER_VERSION,
         placements=placements,
         hosts=sorted({p.host for p in placements}),
-        accelerators_per_host=accelerators_per_host,
+        slots=slots_in_words(
+            [(p.host, len(p.devices)) for p in placements], [accelerators_per_host] * (placements[-1].host + 1)
+        ),
+        security=security_note("replicas", SERVICE_PORTS[engine], len(placements) > 1),
+        routed=len(placements) > 1,
+        served=launch.model.huggingface_id,
+        port=SERVICE_PORTS[engine],
         kv_capacity_tokens=launch.kv_capacity_tokens,
         blocks=vllm_blocks(launch) if engine == "vllm" else None,
         checkpoint=needs_checkpoint(launch),

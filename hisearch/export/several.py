@@ -14,6 +14,7 @@ from hisearch.export.cache_tiers import of_replica, variables
 from hisearch.export.containers import COMMANDS, IMAGES, container
 from hisearch.export.deployment import summary
 from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, needs_checkpoint
+from hisearch.export.operating import security_note, slots_in_words, weights_gib
 from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.rendering import render
 from hisearch.export.servers import (
@@ -96,7 +97,12 @@ def export_several(
         **beside.facts(),
         left_out=left_out,
         folders=[name for name in ("compose", "kubernetes", "llm-d", "dynamo") if f"{name}/README.md" in files],
-        slots=list(dict.fromkeys(accelerators_per_host)),
+        slots=slots_in_words(
+            [(server.host, len(server.devices)) for server in servers], _slots(servers, accelerators_per_host)
+        ),
+        security=security_note("servers", SERVICE_PORTS[several.engine], routed=True),
+        routed=True,
+        served=launches[0].model.huggingface_id,
         notes=[*fronts.notes(deployment), *_notes(launches)],
     )
     return beside.write(out, deployment, readme, files)
@@ -122,8 +128,16 @@ def _facts(several: _Several) -> dict[str, Any]:
         "hosts": several.hosts,
         "front": fronts.front_of(deployment),
         "port": SERVICE_PORTS[engine],
+        "weights_gib": weights_gib(server.launch for server in several.firsts),
         "variables": list({v.name: v for first in several.firsts for v in _variables(first)}.values()),
     }
+
+
+def _slots(servers: Sequence[Server], accelerators_per_host: Sequence[int]) -> list[int]:
+    """Slots of each host, by its number; a pool's hosts are of one kind."""
+    of_pool = dict(zip(dict.fromkeys(server.pool for server in servers), accelerators_per_host, strict=True))
+    of_host = {server.host: of_pool[server.pool] for server in servers}
+    return [of_host[host] for host in sorted(of_host)]
 
 
 def _variables(first: Server) -> list[Any]:
@@ -153,6 +167,8 @@ def _scripts(several: _Several, standing: Standing) -> dict[str, str]:
         },
         front_lines=_lines(words if config else [*words, "--host", "$LISTEN", "--port", str(SERVICE_PORTS[engine])]),
         front_config=dump_yaml(config) if config else "",
+        asked=[f"http://{address(server)}" for server in several.servers],
+        clients_url=f"http://${{ROUTER:-127.0.0.1}}:{SERVICE_PORTS[engine]}",
     )
     files = {f"{engine}/run.sh": script}
     for first in several.firsts:

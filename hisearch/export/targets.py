@@ -10,6 +10,7 @@ from hisearch.export import compose, dynamo, kubernetes, llm_d
 from hisearch.export.benchmark import FOLDER, REQUESTS, Benchmark, tools
 from hisearch.export.containers import ROUTER_IMAGE, WEIGHTS_FOLDER, container, resource_name
 from hisearch.export.flags import ENGINE_VERSIONS, Launch
+from hisearch.export.operating import security_note, weights_gib
 from hisearch.export.placement import SERVICE_PORTS, Placement
 from hisearch.export.rendering import render
 from hisearch.export.trtllm_options import options_text
@@ -61,6 +62,12 @@ def _compose(export: Export, options: str) -> dict[str, str]:
         settings=[setting for setting in one.settings if setting.meaning],
         image=one.image,
         router_image=ROUTER_IMAGE,
+        model=launch.model.huggingface_id,
+        required=one.model is None,
+        checkpoint=one.checkpoint,
+        weights=WEIGHTS_FOLDER,
+        weights_gib=weights_gib([launch]),
+        security=security_note("replicas", SERVICE_PORTS[engine], launch.pool.replicas > 1),
     )
     files = compose.compose_files(export.deployment, launch, export.placements, options)
     return {"compose/README.md": readme} | files
@@ -81,6 +88,9 @@ def _kubernetes(export: Export, options: str) -> dict[str, str]:
         weights=WEIGHTS_FOLDER,
         router_image=ROUTER_IMAGE,
         accelerator=launch.pool.accelerator,
+        model=launch.model.huggingface_id,
+        service=export.name,
+        weights_gib=weights_gib([launch]),
     )
     files = kubernetes.kubernetes_files(export.deployment, launch, export.name, options)
     return {"kubernetes/README.md": readme} | files
@@ -95,6 +105,8 @@ def _llm_d(export: Export, options: str) -> dict[str, str]:
         required=_required(export),
         policy=llm_d.policy_note(export.deployment),
         image=container(export.launch, llm_d.PORT).image,
+        model=export.launch.model.huggingface_id,
+        weights_gib=weights_gib([export.launch]),
     )
     return {"llm-d/README.md": readme} | llm_d.llm_d_files(export.launch, export.name, options)
 
@@ -106,6 +118,10 @@ def _dynamo(export: Export) -> dict[str, str]:
         name=export.name,
         required=_required(export),
         image=dynamo.RUNTIMES[engine].image,
+        model=export.launch.model.huggingface_id,
+        service=f"{export.name}-frontend",
+        port=8000,
+        weights_gib=weights_gib([export.launch]),
         notes=dynamo.notes(export.deployment, export.launch, ENGINE_VERSIONS[engine]),
     )
     return {"dynamo/README.md": readme} | dynamo.dynamo_files(export.deployment, export.launch, export.name)

@@ -8,6 +8,7 @@ the address of the first one, which answers for all (vLLM 0.19.1 ``config/parall
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from hisearch.export.kubernetes import (
     router_manifests,
     service,
 )
+from hisearch.export.operating import security_note, slots_in_words, weights_gib
 from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.rendering import render
 from hisearch.export.targets import benchmark_files, name_of
@@ -167,6 +169,7 @@ def export_wide(
         "replicas": pool.replicas,
         "hosts": sorted({share.host for share in shares}),
         "service_port": SERVICE_PORTS[engine],
+        "weights_gib": weights_gib([launch]),
     }
     script = render(
         "wide.sh.j2",
@@ -184,6 +187,7 @@ def export_wide(
         variables=variables(pool, launch.model),
         of_replica={share.replica: of_replica(pool, share.replica) for share in shares},
         router=router_flags(deployment.router) if pool.replicas > 1 else [],
+        **_asked(shares, SERVICE_PORTS[engine]),
     )
     one = container(launch, SERVICE_PORTS[engine], nodes=nodes)
     required = [*(["MODEL"] if one.model is None else []), *(s.name for s in one.settings if s.value is None)]
@@ -195,6 +199,9 @@ def export_wide(
         one=one,
         required=required,
         resource=ACCELERATOR_RESOURCE,
+        model=launch.model.huggingface_id,
+        service=name,
+        port=SERVICE_PORTS[engine],
         router_image=ROUTER_IMAGE,
         accelerator=pool.accelerator,
     )
@@ -203,7 +210,13 @@ def export_wide(
         **common,
         model=launch.model,
         **beside.facts(),
-        accelerators_per_host=accelerators_per_host,
+        slots=slots_in_words(
+            [(share.host, len(share.devices)) for share in shares], [accelerators_per_host] * (shares[-1].host + 1)
+        ),
+        security=security_note("replicas", SERVICE_PORTS[engine], pool.replicas > 1),
+        routed=pool.replicas > 1,
+        served=launch.model.huggingface_id,
+        port=SERVICE_PORTS[engine],
         kv_capacity_tokens=launch.kv_capacity_tokens,
         notes=[*notes_on_tiers(pool), *notes_on_agents(pool)],
     )
@@ -216,6 +229,12 @@ def export_wide(
     if beside.benchmark is not None:
         files |= benchmark_files(launch, beside.benchmark)
     return beside.write(out, deployment, readme, files)
+
+
+def _asked(shares: Sequence[Share], port: int) -> dict[str, Any]:
+    """Whom ``run.sh check`` asks: the first node of every replica, and what clients talk to."""
+    urls = [f"http://${{HOST_{s.host}:?address of host {s.host}}}:{s.port}" for s in shares if s.node == 0]
+    return {"asked": urls, "clients_url": urls[0] if len(urls) == 1 else f"http://${{ROUTER:-127.0.0.1}}:{port}"}
 
 
 def wide_manifests(

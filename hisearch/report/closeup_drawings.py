@@ -11,9 +11,9 @@ from hisearch.report.closeup import SHARES, IdealCache, LatencyCurve, WorkerTime
 from hisearch.report.data import CostRow, LoadPoint, ReportInput
 from hisearch.report.drawing import Drawing, NumberTable
 from hisearch.report.importance import Importance, importance
-from hisearch.report.quantities import HOURS_PER_MONTH, UNDEFINED, percent, quantity, significant, usd
 from hisearch.report.terms import term_lines
 from hisearch.report.tier_drawings import tier_drawings
+from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, percent, quantity, significant, usd
 from hisearch.search.deployments import hardware
 from hisearch.specs.wording import counted, listed
 

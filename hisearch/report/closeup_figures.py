@@ -11,7 +11,7 @@ from hisearch.report import theme
 from hisearch.report.closeup import SHARES, IdealCache, LatencyCurve, WorkerTimeline
 from hisearch.report.data import CostRow, LoadPoint
 from hisearch.report.importance import Importance
-from hisearch.report.quantities import quantity
+from hisearch.score.quantities import quantity
 from hisearch.score.terms import TermCheck
 from hisearch.specs.slo import SloTerm
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 
 from hisearch.report.comparison import CONFIDENCE, PART_MEANINGS, Comparison, Driver, Figure, Side
-from hisearch.report.quantities import UNDEFINED, percent, significant, usd
 from hisearch.report.terms import term_lines
-from hisearch.specs.wording import counted, listed
+from hisearch.score.quantities import UNDEFINED, percent, significant, usd
+from hisearch.specs.wording import counted, in_percent, listed
 
 #: Metric -> its name for readers.
 _NAMES = {
@@ -73,7 +73,7 @@ def figure_rows(figures: Iterable[Figure]) -> list[tuple[str, str, str, str, str
     ]
 
 
-INTERVAL = f"{CONFIDENCE:.0%} interval"
+INTERVAL = f"{in_percent(CONFIDENCE)} interval"
 FIGURE_COLUMNS = ("", "A", "B", "B − A", INTERVAL, "better")
 
 
@@ -199,7 +199,7 @@ def seeds_in_words(comparison: Comparison) -> str:
     if len(comparison.seeds) > 1 and comparison.same_workload:
         return (
             f"Means of {counted(len(comparison.seeds), 'seed')}, both sides on the same requests and random numbers; "
-            f"intervals hold the mean difference with {CONFIDENCE:.0%} confidence. Verdicts and reasons "
+            f"intervals hold the mean difference with {in_percent(CONFIDENCE)} confidence. Verdicts and reasons "
             f"are those of seed {comparison.seeds[0]}."
         )
     return "One seed: differences have no interval."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hisearch.report.data import ReportInput
-from hisearch.report.quantities import usd
-from hisearch.search.deployments import describe
+from hisearch.score.quantities import usd
+from hisearch.search.deployments import describe_each
 from hisearch.search.trial import Trial
-from hisearch.specs.wording import listed
+from hisearch.specs.wording import counted, listed
 
 #: Headings of what would change the answer, by kind of sentence.
 HEADINGS = {
@@ -52,11 +53,16 @@ class RuleLine(NamedTuple):
 
 
 class Conclusions(NamedTuple):
-    """All of it. draws: of the contenders. changes: (heading, sentences). counts: simulations, in words; or ""."""
+    """All of it.
+
+    draws: of the contenders; all_draws: of the recommendation, 0 where not known. changes: (heading, sentences).
+    within: the price of rules that need one, in words. counts: simulations, in words; or "".
+    """
 
     summary: str
     contenders: tuple[ContenderLine, ...]
     draws: int
+    all_draws: int
     changes: tuple[tuple[str, tuple[str, ...]], ...]
     rules: tuple[RuleLine, ...]
     within: str
@@ -72,17 +78,18 @@ def conclusions(data: ReportInput) -> Conclusions | None:
     found, chosen = data.confidence, data.recommendation
     if found is None or chosen is None or not (found.summary or found.rules or found.sentences):
         return None
-    trials = {trial.number: trial for trial in data.trials}
+    shown = {one.trial for one in found.contenders} | {one.trial for one in found.rules}
+    named = _named([trial for trial in data.trials if trial.number in shown])
     contenders = tuple(
         ContenderLine(
-            one.trial, *_named(trials[one.trial]), f"{one.chance:.0%}", f"{one.cheapest:.0%}",
+            one.trial, *named[one.trial], _of_draws(one.chance, one.draws), _of_draws(one.cheapest, one.draws),
             one.trial == chosen.trial.number,
         )
         for one in found.contenders
     )  # fmt: skip
     rules = tuple(
         RuleLine(
-            RULES.get(one.rule, one.rule), one.trial, *_named(trials[one.trial]),
+            RULES.get(one.rule, one.rule), one.trial, *named[one.trial],
             OF_CHOSEN if one.rule == chosen.rule else f"{one.reason} {one.against_baseline}".strip(),
             one.rule == chosen.rule,
         )
@@ -93,12 +100,26 @@ def conclusions(data: ReportInput) -> Conclusions | None:
         found.summary,
         contenders,
         found.contenders[0].draws if found.contenders else 0,
+        found.draws,
         tuple((HEADINGS.get(kind, kind), texts) for kind, texts in found.sentences.items()),
         rules,
-        "" if found.rules_within_usd is None else f"{usd(found.rules_within_usd)} per hour",
+        found.rules_within,
         counts,
     )
 
 
-def _named(trial: Trial) -> tuple[str, str]:
-    return describe(trial.deployment), usd(trial.metrics["usd_per_hour"])
+def _named(trials: Sequence[Trial]) -> dict[int, tuple[str, str]]:
+    """By number: what it is, told apart from the others, and what it costs."""
+    lines = describe_each([trial.deployment for trial in trials])
+    return {t.number: (line, usd(t.metrics["usd_per_hour"])) for t, line in zip(trials, lines, strict=True)}
+
+
+def _of_draws(share: float, draws: int) -> str:
+    """A count, not a share: the recommendation's own probability comes from more draws than these."""
+    return f"{round(share * draws):,} of {draws:,}"
+
+
+def few_draws(found: Conclusions) -> str:
+    """What the counts of the contenders are good for."""
+    text = f"The same {counted(found.draws, 'draw')} for each of the contenders, to compare them"
+    return text + (f"; the probability above is from {found.all_draws:,}" if found.all_draws > found.draws else "")

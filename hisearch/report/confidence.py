@@ -46,8 +46,9 @@ class Confidence:
 
     chance: that the recommendation meets the whole SLO, None where it is not said; chance_range: what so many draws
     tell of it. level: of the intervals, None where it is not said. summary: in words. satisfied: whether the
-    probability that was asked for is reached, None where none was. rules_within_usd: the price that rules which
-    need one are shown within. sentences: what would change the answer, by kind. simulations: by what they were for.
+    probability that was asked for is reached, None where none was. rules_within: the price that rules which need
+    one are shown within, in words. draws: behind ``chance``, 0 where it is not said. sentences: what would
+    change the answer, by kind. simulations: by what they were for.
     """
 
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -58,11 +59,12 @@ class Confidence:
     satisfied: bool | None = None
     contenders: tuple[Contender, ...] = ()
     rules: tuple[Rule, ...] = ()
-    rules_within_usd: float | None = None
+    rules_within: str = ""
     sentences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     simulations: Mapping[str, int] = field(default_factory=dict)
     chance: float | None = None
     chance_range: tuple[float, float] | None = None
+    draws: int = 0
 
 
 def read_confidence(path: Path) -> Confidence | None:
@@ -81,7 +83,6 @@ def read_confidence(path: Path) -> Confidence | None:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {type(data).__name__}")
     level, chance, chance_range = data.get("level"), data.get("all_terms"), data.get("all_terms_range")
-    within = data.get("rules_within_usd_per_hour")
     return Confidence(
         {label: _probability(value, path, f"terms.{label}") for label, value in _object(data, "terms", path).items()},
         {name: _interval(value, path, f"intervals.{name}") for name, value in _object(data, "intervals", path).items()},
@@ -91,7 +92,7 @@ def read_confidence(path: Path) -> Confidence | None:
         None if data.get("satisfied") is None else _typed(data["satisfied"], bool, path, "satisfied"),
         tuple(_contender(row, path, f"contenders[{at}]") for at, row in enumerate(_list(data, "contenders", path))),
         tuple(_rule(row, path, f"rules[{at}]") for at, row in enumerate(_list(data, "rules", path))),
-        None if within is None else float(_typed(within, (int, float), path, "rules_within_usd_per_hour")),
+        _typed(data.get("rules_within", ""), str, path, "rules_within"),
         {
             kind: tuple(_typed(text, str, path, f"sentences.{kind}") for text in _typed(texts, list, path, kind))
             for kind, texts in _object(data, "sentences", path).items()
@@ -102,6 +103,7 @@ def read_confidence(path: Path) -> Confidence | None:
         },
         None if chance is None else _probability(chance, path, "all_terms"),
         None if chance_range is None else _interval(chance_range, path, "all_terms_range"),
+        _typed(data.get("draws", 0), int, path, "draws"),
     )
 
 

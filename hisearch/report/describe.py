@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.report.quantities import HOURS_PER_MONTH, usd
+from hisearch.score.quantities import HOURS_PER_MONTH, usd
 from hisearch.search.deployments import (
     SHAPES,
     devices_in_words,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hisearch.report.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.report.scatter import FRAME, Mark, Scatter
 from hisearch.report.templating import render_page
 from hisearch.report.terms import TermLine
+from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.specs.fleet_study import PRICE
 from hisearch.specs.wording import counted, listed
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.report import figures, page
 from hisearch.report.closeup_drawings import closeup_drawings, importance_drawing
-from hisearch.report.conclusions import conclusions
+from hisearch.report.conclusions import conclusions, few_draws
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import STAGES, UNUSED, settings
 from hisearch.report.drawing import Drawing
 from hisearch.report.points import ParallelData, ParetoData, parallel_data, pareto_data, progress_data
-from hisearch.report.quantities import quantity
 from hisearch.report.templating import asset, render_page
 from hisearch.report.theme import template
+from hisearch.score.quantities import quantity
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def render(data: ReportInput) -> str:
         sure=data.confidence is not None and bool(data.confidence.terms),
         facts=(*page.key_facts(data.highlighted, data.confidence), *page.growth(data)) if data.highlighted else (),
         conclusions=conclusions(data),
+        few_draws=few_draws,
         options=page.options(data),
         settings=page.chosen_settings(data),
         front=page.front_table(data),

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from hisearch.report.confidence import Confidence
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import NO_ROUTER, TIER_SIZES, UNUSED, sentence, settings
-from hisearch.report.quantities import HOURS_PER_MONTH, UNDEFINED, percent, quantity, significant, usd
+from hisearch.report.doubts import Caution, may_miss, thin_margin
 from hisearch.report.terms import TermLine, term_lines
-from hisearch.score.terms import REJECTED, notes
-from hisearch.search.deployments import describe, stores
+from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
+from hisearch.score.terms import REJECTED
+from hisearch.search.deployments import describe_each, differences, stores
 from hisearch.search.trial import Trial, metric_of
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, in_percent, listed
 
 
 class Promise(NamedTuple):
@@ -33,13 +34,6 @@ class Fact(NamedTuple):
     value: str
     unit: str
     meaning: str
-
-
-class Caution(NamedTuple):
-    """One thing to doubt: in a word or two, and in sentences."""
-
-    title: str
-    text: str
 
 
 class Option(NamedTuple):
@@ -106,7 +100,7 @@ def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
         return ()
     chances = data.confidence.terms if data.confidence is not None else {}
     return tuple(
-        Promise(line, percent(chances[line.label]) if line.label in chances else "")
+        Promise(line, in_percent(chances[line.label]) if line.label in chances else "")
         for line in term_lines(data.highlighted.slo)
     )
 
@@ -130,7 +124,7 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
 
 def _with_what(confidence: Confidence | None) -> str:
     level = confidence.level if confidence is not None else None
-    return "with confidence" if level is None else f"with a probability of {level:.0%}"
+    return "with confidence" if level is None else f"with a probability of {in_percent(level)}"
 
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:
@@ -187,14 +181,16 @@ def options(data: ReportInput) -> tuple[Option, ...]:
         return ()
     chosen = data.recommendation.trial
     names = [*data.objectives, *(["usd_per_hour"] if "usd_per_hour" not in data.objectives else [])]
+    shown = [chosen, *(trial for trial, _ in data.recommendation.runner_ups)]
+    labels = describe_each([trial.deployment for trial in shown])
     return tuple(
         Option(
             trial.number,
-            describe(trial.deployment),
+            label,
             trade,
             tuple(_difference(name, trial, chosen) for name in names),
         )
-        for trial, trade in data.recommendation.runner_ups
+        for (trial, trade), label in zip(data.recommendation.runner_ups, labels[1:], strict=True)
     )
 
 
@@ -272,27 +268,34 @@ def front_table(data: ReportInput) -> FrontTable:
     """The front, cheapest first."""
     extra = [name for name in ("goodput", "usd_per_hour") if name not in data.objectives]
     names = [*data.objectives, *extra]
-    fixed = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Cache tiers")
+    fixed: tuple[str, ...] = ("Trial", "Stage", "Accelerators", "TP", "Replicas", "Engine", "Router", "Cache tiers")
     rejecting = any(trial.metrics[REJECTED] > 0 for trial in data.front)
+    rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
+    alike = [" ".join(cell.text for cell in _what(trial)) for trial in rows]
+    apart = differences([trial.deployment for trial in rows], alike)
+    fixed = (*fixed, *(["Differs in"] * any(apart)))
     titles = (*fixed, *(quantity(name).title for name in names), "Latency margin", *(["Rejected"] * rejecting))
     chosen = data.highlighted
-    rows = sorted(data.front, key=lambda trial: (trial.metrics.get("usd_per_hour", math.inf), trial.number))
     return FrontTable(
-        tuple((title, title not in ("Accelerators", "Engine", "Router", "Cache tiers")) for title in titles),
         tuple(
-            (chosen is not None and trial.number == chosen.number, _front_row(trial, names, rejecting))
-            for trial in rows
+            (title, title not in ("Accelerators", "Engine", "Router", "Cache tiers", "Differs in")) for title in titles
+        ),
+        tuple(
+            (
+                chosen is not None and trial.number == chosen.number,
+                _front_row(trial, [Cell(settings, settings)] * any(apart), names, rejecting),
+            )
+            for trial, settings in zip(rows, apart, strict=True)
         ),
     )
 
 
-def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, ...]:
+def _what(trial: Trial) -> tuple[Cell, ...]:
+    """What a trial's deployment is made of."""
     pools = trial.deployment.pools
     router = trial.deployment.router.policy if sum(p.replicas for p in pools if p.role != "decode") > 1 else NO_ROUTER
     engines = list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools))
-    cells = [
-        Cell(str(trial.number), trial.number),
-        Cell(str(trial.stage), trial.stage),
+    return (
         Cell(
             " + ".join(f"{pool.accelerators} × {pool.accelerator}" for pool in pools),
             " ".join(f"{pool.accelerator} {pool.accelerators:06d}" for pool in pools),
@@ -305,7 +308,11 @@ def _front_row(trial: Trial, names: list[str], rejecting: bool) -> tuple[Cell, .
             ", ".join(text for pool in pools for text in stores(pool)) or "none",
             sum(tier.gib for pool in pools for tier in pool.tiers),
         ),
-    ]
+    )
+
+
+def _front_row(trial: Trial, apart: list[Cell], names: list[str], rejecting: bool) -> tuple[Cell, ...]:
+    cells = [Cell(str(trial.number), trial.number), Cell(str(trial.stage), trial.stage), *_what(trial), *apart]
     for name in names:
         value = trial.metrics.get(metric_of(name), math.nan)
         cells.append(Cell(quantity(name).number(value), value))
@@ -333,17 +340,14 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     Where that is not known, a margin below the profile's stated error stands for it.
     """
     found = []
-    unsure = _unsure(data.confidence)
+    unsure = may_miss(data.confidence)
+    thin = ""
+    if data.recommendation is not None and not unsure:
+        thin = thin_margin(data.recommendation.trial, data.provenance.profile.relative_error)
     if unsure:
         found.append(Caution("May miss the SLO", unsure))
-    elif data.recommendation is not None:
-        margin, error = data.recommendation.trial.worst_margin, data.provenance.profile.relative_error
-        if math.isfinite(margin) and margin < error:
-            text = (
-                f"The tightest margin ({percent(margin)}) is smaller than the latency profile's stated error "
-                f"({percent(error)}): measure this deployment before you rely on it."
-            )
-            found.append(Caution("Thin margin", text))
+    elif thin:
+        found.append(Caution("Thin margin", thin))
     if data.highlighted is not None:
         noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
         if noted:
@@ -354,28 +358,6 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     if data.cut_short:
         found.append(Caution("Search cut short", data.cut_short))
     return tuple(found)
-
-
-#: A recommendation that meets the SLO with less than this probability is cautioned of.
-SURE = 0.9
-
-
-def _unsure(confidence: Confidence | None) -> str:
-    """How likely the recommendation is to meet the whole SLO, and what to do, where that is not likely enough."""
-    if confidence is None or confidence.chance is None or confidence.chance >= SURE:
-        return ""
-    spread = confidence.chance_range
-    between = f" (so many draws tell: between {spread[0]:.0%} and {spread[1]:.0%})" if spread is not None else ""
-    text = (
-        f"With what is known of step times, workload and prices, it meets the whole SLO with a probability of "
-        f"{confidence.chance:.0%}{between}."
-    )
-    if confidence.satisfied is not None:  # a probability was asked for: the answer says so itself
-        return text
-    return (
-        f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: "
-        f"hisearch run --resume RUN --confidence {SURE:g}."
-    )
 
 
 def caution(data: ReportInput) -> str | None:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import UNUSED, settings
-from hisearch.report.quantities import Quantity, quantity
+from hisearch.score.quantities import Quantity, quantity
 from hisearch.search.deployments import describe
 from hisearch.search.trial import Trial, metric_of
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.report.quantities import Quantity
+from hisearch.score.quantities import Quantity
 
 
 class Frame(NamedTuple):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hisearch.report.quantities import UNDEFINED, percent, quantity
+from hisearch.score.quantities import UNDEFINED, percent, quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck, name_of
 
 
@@ -63,8 +63,7 @@ def _rejection(check: RejectionCheck) -> TermLine:
 def _line(check: Check, value: str, bound: str) -> TermLine:
     shown = quantity(check.label)
     margin = UNDEFINED if check.margin is None else _margin(check.margin)
-    term = f"{shown.label} of {check.model}" if check.model else shown.label
-    return TermLine(name_of(check), term, shown.meaning, value, bound, margin, check.holds, check.note)
+    return TermLine(name_of(check), titled(check), shown.meaning, value, bound, margin, check.holds, check.note)
 
 
 def _margin(margin: float) -> str:

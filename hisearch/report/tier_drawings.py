@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hisearch.report import tier_figures as draw
 from hisearch.report.closeup import Closeup, TierCurve, TierTimeline, TierUse
 from hisearch.report.drawing import Drawing, NumberTable
-from hisearch.report.quantities import UNDEFINED, percent, significant, usd
+from hisearch.score.quantities import UNDEFINED, percent, significant, usd
 from hisearch.specs.wording import counted
 
 if TYPE_CHECKING:

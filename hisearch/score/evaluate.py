@@ -11,6 +11,7 @@ import numpy as np
 from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w, paid_workers
 from hisearch.score.metrics import metric_of
 from hisearch.score.percentiles import Latencies, requests_needed
+from hisearch.score.quantities import notes
 from hisearch.score.terms import (
     LOST,
     OVER_KV_MEMORY,
@@ -22,7 +23,6 @@ from hisearch.score.terms import (
     LimitCheck,
     RejectionCheck,
     TermCheck,
-    notes,
 )
 from hisearch.score.terms import worst_margin as worst_margin_of
 from hisearch.simulate.result import Outcome, RequestTable, Result

@@ -170,11 +170,6 @@ def worst_margin(checks: Iterable[Check]) -> float:
     return min((margin for margin in margins if margin is not None), default=math.inf)
 
 
-def notes(checks: Iterable[Check]) -> tuple[str, ...]:
-    """What to know of the checks' values, a sentence each without its full stop."""
-    return tuple(f"{name_of(check)}: {check.note}" for check in checks if check.note)
-
-
 def name_of(check: Check) -> str:
     """Its label, with the model that it is about where there are several."""
     return f"{check.label} of {check.model}" if check.model else check.label

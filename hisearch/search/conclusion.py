@@ -36,6 +36,7 @@ from hisearch.search.rules import (
 )
 from hisearch.search.setting_sensitivity import Setting, single_changes
 from hisearch.search.step_sensitivity import (
+    EVERY_TERM,
     RIVALS,
     SCALED,
     SIMULATIONS,
@@ -48,6 +49,7 @@ from hisearch.search.step_sensitivity import (
 )
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.study import ConfidenceSpec, RecommendSpec, RuleName
+from hisearch.specs.wording import in_percent
 
 _T = TypeVar("_T")
 
@@ -127,7 +129,7 @@ class Conclusion:
     that was asked for; assured: how it was looked for, None where the first choice has it. satisfied: whether the
     recommendation has it, None where none was asked for. confirmed: the recommendation under draws that it was not
     chosen by. by_rule: what each rule would recommend; limit_usd: within which price lowest_latency and most_headroom
-    look there. simulations: by what they were for.
+    look there; limit_given: the study says so. simulations: by what they were for.
     """
 
     recommendation: Recommendation
@@ -139,6 +141,7 @@ class Conclusion:
     confirmed: Assessment | None = None
     by_rule: tuple[Recommendation, ...] = ()
     limit_usd: float = math.inf
+    limit_given: bool = False
     steps: tuple[StepChange, ...] = ()
     faster: Faster | None = None
     prices: tuple[PriceBreakEven, ...] = ()
@@ -200,8 +203,10 @@ class _Course:
         changes = single_changes(self._trials, found.trial)
         conclusion = Conclusion(
             found, assessment, contenders, self._settings.at_least, assured, satisfied, confirmed, by_rule, limit_usd,
-            steps, faster, self._prices(found.trial) if least else (),
-            tuple(one for one in changes if least or not one.trial.feasible), room, then, self._counts,
+            self._question.recommend.usd_per_hour is not None, steps, faster,
+            self._prices(found.trial) if least else (),
+            tuple(one for one in changes if least or not one.trial.feasible),
+            room, then, self._counts,
         )  # fmt: skip
         return self._concluded(found, room), conclusion
 
@@ -321,10 +326,10 @@ class _Course:
         found = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
-            f"{first.reason} That deployment meets the SLO with a probability of {own.all_terms:.0%} alone; at least "
-            f"{wanted:.0%} was asked for, and of {assured.looked_at} looked at in the order of {_ORDERS[first.rule]} "
-            f"this is the first that has it: {found.all_terms:.0%}, for ${abs(usd):,.2f} per hour "
-            f"{'less' if usd < 0 else 'more'}."
+            f"{first.reason} That deployment meets the SLO with a probability of {in_percent(own.all_terms)} alone; at "
+            f"least {in_percent(wanted)} was asked for, and of {assured.looked_at} looked at in the order of "
+            f"{_ORDERS[first.rule]} this is the first that has it: {in_percent(found.all_terms)}, for "
+            f"${abs(usd):,.2f} per hour {'less' if usd < 0 else 'more'}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
 
@@ -438,7 +443,7 @@ class _Course:
         if not math.isfinite(load):
             return None
         missed = self._assessor.supposing(best.deployment, {}, load)
-        term = max(missed.slo, key=lambda check: check.violation).label if missed.slo else "every term"
+        term = max(missed.slo, key=lambda check: check.violation).label if missed.slo else EVERY_TERM
         instead = instead_of(
             self._problem, self._trials, best, lambda other: self._assessor.supposing(other, {}, load), term
         )

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 from hisearch.hardware.price_book import PER_HOUR
 from hisearch.score.capacity import Capacity
+from hisearch.score.quantities import quantity, titled
 from hisearch.search.conclusion import Conclusion, Faster, NextPurchase, StepChange
 from hisearch.search.confidence import Assessment
-from hisearch.search.deployments import describe, parameters_of
+from hisearch.search.deployments import describe, parameters_of, setting_name
 from hisearch.search.price_sensitivity import PriceBreakEven
 from hisearch.search.recommend import price_of
+from hisearch.search.rules import TABLE_LIMIT
 from hisearch.search.setting_sensitivity import Setting
-from hisearch.search.step_sensitivity import MOST_FACTOR, Instead
+from hisearch.search.step_sensitivity import EVERY_TERM, MOST_FACTOR, Instead
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, in_percent, listed
 
 #: Most sentences of prices and of settings.
 PRICES = 6
@@ -36,8 +38,9 @@ def chance_in_words(found: Assessment, varied: Sequence[str]) -> str:
     held = round(found.all_terms * found.draws)
     text = (
         f"Simulated again under {listed(list(varied))}, it meets the whole SLO in {held:,} of "
-        f"{counted(found.draws, 'draw')}: a probability of {found.all_terms:.0%} (with {found.level:.0%} confidence "
-        f"between {low:.0%} and {high:.0%}, as far as so many draws tell)."
+        f"{counted(found.draws, 'draw')}: a probability of {in_percent(found.all_terms)} (with "
+        f"{in_percent(found.level)} confidence between {in_percent(low)} and {in_percent(high)}, as "
+        "far as so many draws tell)."
     )
     if found.errors:
         text += f" {counted(found.errors, 'draw')} could not be simulated and count as missed."
@@ -53,7 +56,7 @@ def asked_in_words(found: Conclusion) -> str:
 
 def _looked_for(found: Conclusion, at_least: float) -> str:
     """How it was looked for."""
-    wanted = f"A probability of at least {at_least:.0%} was asked for"
+    wanted = f"A probability of at least {in_percent(at_least)} was asked for"
     if found.satisfied and found.assured is None:
         return f"{wanted}; the first choice has it."
     if found.assured is None:
@@ -83,7 +86,8 @@ def _confirmed(found: Conclusion, at_least: float) -> str:
     low, high = one.all_terms_range
     text = (
         f"Under {one.draws:,} fresh draws, by which it was not chosen, it meets the SLO in "
-        f"{round(one.all_terms * one.draws):,}: {one.all_terms:.0%} (between {low:.0%} and {high:.0%})"
+        f"{round(one.all_terms * one.draws):,}: {in_percent(one.all_terms)} (between {in_percent(low)} and "
+        f"{in_percent(high)})"
     )
     if found.satisfied and one.all_terms < at_least:
         text += ", less than was asked for: raise spec.confidence.draws, or ask for more"
@@ -96,9 +100,15 @@ def step_in_words(one: StepChange, best: Trial) -> str:
     if found.missed is None:
         return f"If {_STEPS[found.what]} {MOST_FACTOR:g} times as slow as predicted, the SLO still holds."
     held = found.holds or 1.0
-    text = f"If {_STEPS[found.what]} {found.missed - 1:.1%} slower than predicted, {found.term} is missed"
-    text += f" (it holds at {held - 1:.1%})" if held > 1.0 else ""
+    text = f"If {_STEPS[found.what]} {in_percent(found.missed - 1, 1)} slower than predicted, "
+    text += f"{_term(found.term)} is missed"
+    text += f" (it holds at {in_percent(held - 1, 1)})" if held > 1.0 else ""
     return f"{text}{_then(one.instead, best)}."
+
+
+def _term(label: str) -> str:
+    """A term's label as people read it; ``EVERY_TERM`` as it is."""
+    return label if label == EVERY_TERM else quantity(label).label
 
 
 def _then(instead: Instead | None, best: Trial) -> str:
@@ -115,7 +125,7 @@ def _told_apart(other: DeploymentSpec, ours: DeploymentSpec) -> str:
         return line
     mine, theirs = parameters_of(ours), parameters_of(other)
     changed = [
-        f"{key} {theirs.get(key, 'none')} instead of {mine.get(key, 'none')}"
+        f"{setting_name(key)} {theirs.get(key, 'none')} instead of {mine.get(key, 'none')}"
         for key in dict.fromkeys((*mine, *theirs))
         if mine.get(key) != theirs.get(key)
     ]
@@ -128,7 +138,7 @@ def faster_in_words(one: Faster) -> str:
     if one.break_even.holds is None:
         return f"Even with all steps {MOST_FACTOR:g} times as fast as predicted, {what} would not do."
     share = 1 - one.break_even.holds
-    return f"If all steps are {share:.1%} faster than predicted, {what} would do, the nearest cheaper one."
+    return f"If all steps are {in_percent(share, 1)} faster than predicted, {what} would do, the nearest cheaper one."
 
 
 def price_in_words(one: PriceBreakEven) -> str:
@@ -137,7 +147,7 @@ def price_in_words(one: PriceBreakEven) -> str:
     way = "more" if one.dearer else "less"
     return (
         f"If {one.item} costs {way} than {_dollars(one.usd)} {unit} (now {_dollars(one.now_usd)}, "
-        f"{one.usd / one.now_usd - 1:+.1%}), {describe(one.trial.deployment)} is cheaper."
+        f"{in_percent(one.usd / one.now_usd - 1, 1, signed=True)}), {describe(one.trial.deployment)} is cheaper."
     )
 
 
@@ -153,20 +163,29 @@ def setting_in_words(one: Setting, best: Trial) -> str:
     )
     worst = max(one.trial.slo, key=lambda check: check.violation)
     verdict = (
-        f"{worst.label} is missed by {worst.violation:.0%}"
+        f"{titled(worst)} is missed by {in_percent(worst.violation)}"
         if not one.trial.feasible
-        else f"the SLO holds, with a tightest margin of {one.trial.worst_margin:.0%} instead of {best.worst_margin:.0%}"
+        else f"the SLO holds, with a tightest margin of {in_percent(one.trial.worst_margin)} instead of "
+        f"{in_percent(best.worst_margin)}"
     )
-    return f"With {one.name} {one.instead} instead of {one.ours} {verdict}, {price}."
+    return f"With {setting_name(one.name)} {one.instead} instead of {one.ours} {verdict}, {price}."
 
 
 def next_in_words(one: NextPurchase) -> str:
     """What to buy next."""
-    first = f"At {one.load:.3g} × this load {one.term} is missed"
+    first = f"At {one.load:.3g} × this load {_term(one.term)} is missed"
     if one.instead is None:
         return f"{first}; nothing that was looked at carries that."
     usd = f"${one.instead.usd_per_hour:,.2f} per hour"
     return f"{first}: the next to buy is {describe(one.instead.deployment)}, which carries it at {usd}."
+
+
+def limit_in_words(found: Conclusion) -> str:
+    """Within which price rules that need one look, and why; "" where nothing limits them."""
+    if math.isinf(found.limit_usd):
+        return ""
+    why = "the study's own limit" if found.limit_given else f"{TABLE_LIMIT:g} × the cheapest that meets the SLO"
+    return f"{_dollars(found.limit_usd)} per hour, {why}"
 
 
 def sentences(found: Conclusion) -> dict[str, list[str]]:

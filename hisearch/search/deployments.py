@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -281,6 +282,31 @@ def describe(deployment: DeploymentSpec) -> str:
     # The one pool's tiers come behind the router, which they have little to do with.
     plain = _pool_in_words(deployment.pool.model_copy(update={"tiers": []}), named=False)
     return " · ".join([plain, *([deployment.router.policy] * routed), tiers_in_words(deployment.pool)])
+
+
+def describe_each(deployments: Sequence[DeploymentSpec]) -> list[str]:
+    """``describe`` of each; those that read alike and are not have the settings behind them in which they differ."""
+    lines = [describe(deployment) for deployment in deployments]
+    apart = differences(deployments, lines)
+    return [f"{line} · {settings}" if settings else line for line, settings in zip(lines, apart, strict=True)]
+
+
+def differences(deployments: Sequence[DeploymentSpec], lines: Sequence[str]) -> list[str]:
+    """Of each deployment the settings in which it differs from others of the same line; "" of one that reads alone."""
+    found = [""] * len(lines)
+    for line in (line for line, count in Counter(lines).items() if count > 1):
+        alike = [place for place, one in enumerate(lines) if one == line]
+        settings = [parameters_of(deployments[place]) for place in alike]
+        keys = dict.fromkeys(key for one in settings for key in one)
+        differing = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
+        for place, one in zip(alike, settings, strict=True):
+            found[place] = ", ".join(f"{setting_name(key)} {one.get(key, 'none')}" for key in differing)
+    return found
+
+
+def setting_name(key: str) -> str:
+    """A key of ``parameters_of`` for people: ``chunk tokens``."""
+    return key.replace("_", " ")
 
 
 def _routers_in_words(deployment: DeploymentSpec) -> str:

@@ -28,7 +28,7 @@ from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.parallelism import degrees_of
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.search_space import ExecutionSpace
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, in_percent, listed
 
 if TYPE_CHECKING:
     from hisearch.search.contenders import Kept
@@ -140,12 +140,12 @@ class ExecutionReport:
         nearest = min(doubted, key=lambda candidate: candidate.miss)
         times = (1 + nearest.miss) * (1 + nearest.margin)
         pool = nearest.pool
-        miss = _HOPELESS[nearest.doubt][1].format(share=f"{times - 1:.0%}", times=f"{times:.3g}")
+        miss = _HOPELESS[nearest.doubt][1].format(share=in_percent(times - 1), times=f"{times:.3g}")
         return (
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
             f"{counted(len(self.sized) + len(self.sides), 'worker')} that can be built {reasons}. The nearest, "
             f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
-            f"{miss} by step times alone, whose error is taken to be {nearest.margin:.0%}."
+            f"{miss} by step times alone, whose error is taken to be {in_percent(nearest.margin)}."
         )
 
     def summary(self) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hisearch.score.quantities import quantity
 from hisearch.score.terms import REJECTED, RejectionCheck
 from hisearch.search.pareto import miss_order
 from hisearch.search.trial import Trial
@@ -55,7 +56,7 @@ def _explain(trials: Sequence[Trial]) -> Failure:
     if set(missed) == {REJECTED}:
         text = f"{none}, and only because of rejected requests: every latency term is met."
     else:
-        terms = listed([f"{label} by {count:,}" for label, count in missed.most_common()])
+        terms = listed([f"{quantity(label).within} by {count:,}" for label, count in missed.most_common()])
         text = f"{none}; missed are {terms} of them."
     return Failure(len(comparable), dict(missed), text + _rejections(min(comparable, key=miss_order)))
 
@@ -74,7 +75,7 @@ def _rejections(nearest: Trial) -> str:
     check = next((check for check in nearest.slo if isinstance(check, RejectionCheck)), None)
     if check is None or check.holds:
         return ""
-    note = f"{check.note}, and the SLO allows {f'{check.bound * 100:g}%' if check.bound > 0 else 'none'}."
+    note = f"{check.note}, and the SLO allows {f'{check.bound * 100:g} %' if check.bound > 0 else 'none'}."
     if not nearest.rejects_beyond_window:
         return f" At the nearest miss {note}"
     return (

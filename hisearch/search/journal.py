@@ -45,12 +45,9 @@ class Journal:
             JournalError: see the class; or the file exists although ``resume`` is not asked for.
         """
         self._path = path
-        self._finished: dict[str, Evaluation] = {}
         self._lock = threading.Lock()
-        if path.exists():
-            if not resume:
-                raise JournalError(f"{path}: a run was already made in this folder; resume it or choose another folder")
-            self._finished = _read(path, inputs)
+        self._finished = check_journal(path, inputs, resume=resume)
+        _cut_torn_line(path)
         new = not path.exists() or path.stat().st_size == 0
         self._stream: TextIO = path.open("a", encoding="utf-8")
         if new:
@@ -95,17 +92,28 @@ class Journal:
         self._stream.flush()
 
 
-def _read(path: Path, inputs: str) -> dict[str, Evaluation]:
-    """Read all whole lines and cut a torn last one off the file."""
-    content = path.read_bytes()
-    lines = _whole_lines(content)
-    if (whole := sum(map(len, lines))) < len(content):
+def check_journal(path: Path, inputs: str, *, resume: bool) -> dict[str, Evaluation]:
+    """What a journal has finished, by key; nothing of one that does not exist. Nothing is changed.
+
+    Raises:
+        JournalError: see ``Journal``.
+    """
+    if not path.exists():
+        return {}
+    if not resume:
+        raise JournalError(f"{path}: a run was already made in this folder; resume it or choose another folder")
+    lines = _whole_lines(path.read_bytes())
+    if lines:
+        _check_inputs(path, lines[0], inputs)
+    return {row["key"]: evaluation for row, evaluation in _finished(path, lines)}
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut a torn last line off the file, should there be one."""
+    content = path.read_bytes() if path.exists() else b""
+    if (whole := sum(map(len, _whole_lines(content)))) < len(content):
         with path.open("r+b") as stream:
             stream.truncate(whole)
-    if not lines:
-        return {}
-    _check_inputs(path, lines[0], inputs)
-    return {row["key"]: evaluation for row, evaluation in _finished(path, lines)}
 
 
 class SoFar(NamedTuple):

@@ -160,7 +160,7 @@ class Ledger:
         try:
             for index, evaluation in self._evaluations(batch):
                 outcomes[index] = evaluation
-                self._announce(batch[index][1], evaluation)
+                self._announce(len(self.trials) + index, batch[index][1], evaluation)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         for index in sorted(outcomes):
@@ -194,9 +194,9 @@ class Ledger:
                     self._journal.record(key, evaluation, len(self.trials) + index, missing[place][2])
                 yield index, evaluation
 
-    def _announce(self, job: Job, evaluation: Evaluation) -> None:
+    def _announce(self, number: int, job: Job, evaluation: Evaluation) -> None:
         """Tell the listener that a simulation has ended, and how the search stands."""
         if job.slice_fraction == 1.0 and job.load == 1.0:
-            self._standing.add(evaluation)
+            self._standing.add(number, evaluation)
         stored = f"{self.replayed:,} stored by an earlier run" if self.replayed else ""
         self.progress.advanced(1, *self._standing.notes(), stored)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.deployments import SHAPES, describe, shape_of
 from hisearch.search.pareto import front, miss_order
 from hisearch.search.trial import Recommendation, Trial
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, in_percent, listed
 
 #: Of equally priced deployments, tightest margins that differ by at most this share of the bound count as equal, and
 #: goodputs that differ by at most this share: one request more or less moves a percentile by as much.
@@ -90,17 +91,17 @@ def describe_miss(trial: Trial) -> list[str]:
 
 
 def term_in_words(check: Check) -> str:
-    """``ttft_p99 0.61 s of at most 2 s: 70% left``; of rejections ``rejected_fraction 2.50% of at most 0%: missed``."""
+    """``TTFT p99 0.61 s of at most 2 s: 70 % left``; of rejections ``Rejected 2.50 % of at most 0 %: missed``."""
     if isinstance(check, RejectionCheck):
         verdict = "met" if check.holds else f"missed, {check.note}"
-        return f"{check.label} {check.value:.2%} of at most {check.bound * 100:g}%: {verdict}"
+        return f"{titled(check)} {in_percent(check.value, 2)} of at most {check.bound * 100:g} %: {verdict}"
     if check.margin is None:
-        return f"{check.label} {check.note}"
-    verdict = f"{check.margin:.0%} left" if check.holds else f"missed by {-check.margin:.0%}"
+        return f"{titled(check)} {check.note}"
+    verdict = f"{in_percent(check.margin)} left" if check.holds else f"missed by {in_percent(-check.margin)}"
     if isinstance(check, LimitCheck):
         asked = "at least" if check.at_least else "at most"
-        return f"{check.label} {check.value:.4g} of {asked} {check.bound:g}: {verdict}"
-    return f"{check.label} {in_seconds(check.value_s or 0.0)} of at most {in_seconds(check.bound_s)}: {verdict}"
+        return f"{titled(check)} {check.value:.4g} of {asked} {check.bound:g}: {verdict}"
+    return f"{titled(check)} {in_seconds(check.value_s or 0.0)} of at most {in_seconds(check.bound_s)}: {verdict}"
 
 
 def in_seconds(value_s: float) -> str:
@@ -111,7 +112,11 @@ def in_seconds(value_s: float) -> str:
 def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial], objectives: Sequence[str]) -> str:
     """Two sentences: what it costs and delivers, and what is cheaper."""
     metrics = best.metrics
-    unbeaten = "" if PRICE in objectives else f" that none beats in all of {listed(list(objectives))}"
+    unbeaten = (
+        ""
+        if PRICE in objectives
+        else f" that none beats in all of {listed([quantity(name).within for name in objectives])}"
+    )
     tightest = max((c for c in best.slo if isinstance(c, TermCheck)), key=lambda check: check.violation)
     first = (
         f"{describe(best.deployment)} is the cheapest{unbeaten} of {len(feasible):,} feasible among "
@@ -134,7 +139,7 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
     miss = (
         f"{worst.requests:,} of {counted(worst.arrived, 'request')} are rejected, more than the SLO allows"
         if isinstance(worst, RejectionCheck)
-        else f"{worst.label} is missed by {worst.violation:.0%}"
+        else f"{titled(worst)} is missed by {in_percent(worst.violation)}"
     )
     return (
         f"{first} The SLO is missed by {counted(len(cheaper), 'cheaper one')}, most narrowly by "
@@ -193,5 +198,5 @@ def _trade(best: Trial, other: Trial) -> str:
         if not math.isnan(best.metrics[key]) and not math.isnan(other.metrics[key]):
             parts.append(f"{name} {in_seconds(other.metrics[key])} instead of {in_seconds(best.metrics[key])}")
     if round(best.worst_margin, 2) != round(other.worst_margin, 2):
-        parts.append(f"tightest margin {other.worst_margin:.0%} instead of {best.worst_margin:.0%}")
+        parts.append(f"tightest margin {in_percent(other.worst_margin)} instead of {in_percent(best.worst_margin)}")
     return ", ".join(parts)

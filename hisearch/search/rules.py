@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.score.quantities import quantity
 from hisearch.search.deployments import describe
 from hisearch.search.pareto import front, minimised
 from hisearch.search.recommend import (
@@ -32,7 +33,7 @@ from hisearch.search.recommend import (
 from hisearch.search.trial import Recommendation, Trial, is_maximised, metric_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.study import RecommendSpec
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, in_percent, listed
 
 #: Deployments whose largest load is looked for by ``most_headroom``: those with the widest tightest margin.
 HEADROOM_CANDIDATES = 4
@@ -263,9 +264,9 @@ def against_baseline(best: Trial, baseline: Trial) -> str:
     pool = baseline.deployment.pools[0]
     what = f"{ENGINE_TITLES[pool.engine.name]} with its default settings, {describe(baseline.deployment)}"
     share = price_of(best) / price_of(baseline) - 1.0 if price_of(baseline) > 0 else 0.0
-    price = "as dear" if abs(share) < 0.0005 else f"{abs(share):.1%} {_less_or_more(share)}"
+    price = "as dear" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
     figures = [
-        f"{name} {in_seconds(ours)} instead of {in_seconds(theirs)}"
+        f"{quantity(name).within} {in_seconds(ours)} instead of {in_seconds(theirs)}"
         for name in ("ttft_p99", "tpot_p99")
         if math.isfinite(ours := best.metrics[metric_of(name)])
         and math.isfinite(theirs := baseline.metrics[metric_of(name)])
@@ -290,14 +291,14 @@ def _figures(trial: Trial, objectives: Sequence[str]) -> str:
 def _figure(trial: Trial, name: str) -> str:
     value = trial.objective(name)
     if metric_of(name).endswith("_s"):
-        return f"{name} {in_seconds(value)}"
-    return f"{name} {value:.3g}"
+        return f"{quantity(name).within} {in_seconds(value)}"
+    return f"{quantity(name).within} {value:.3g}"
 
 
 def _changes(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
-    """``12% cheaper, with ttft_p99 40% higher and goodput 1% lower``: other against best."""
+    """``12 % cheaper, with TTFT p99 40 % higher and goodput 1 % lower``: other against best."""
     share = price_of(other) / price_of(best) - 1.0 if price_of(best) > 0 else 0.0
-    price = "equally priced" if abs(share) < 0.0005 else f"{abs(share):.1%} {_less_or_more(share)}"
+    price = "equally priced" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
     changes = []
     for name in dict.fromkeys(objectives):
         ours, theirs = best.objective(name), other.objective(name)
@@ -305,7 +306,9 @@ def _changes(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
             continue
         change = theirs / ours - 1.0
         if abs(change) >= 0.0005:
-            changes.append(f"{name} {abs(change):.1%} {'higher' if change > 0 else 'lower'}")
+            changes.append(
+                f"{quantity(name).within} {in_percent(abs(change), 1)} {'higher' if change > 0 else 'lower'}"
+            )
     return f"{price}, with {listed(changes)}" if changes else price
 
 

@@ -11,7 +11,7 @@ from hisearch.search.job import Evaluation
 from hisearch.search.trial import is_maximised, metric_of
 from hisearch.traces.compiled import F8
 
-#: An objective that is so many times worse than the first feasible deployment's adds nothing to the hypervolume.
+#: An objective that is so many times worse than the first feasible trial's adds nothing to the hypervolume.
 WORST_FACTOR = 10.0
 
 
@@ -19,9 +19,10 @@ class Standing:
     """Counts feasible deployments, keeps the cheapest price and the hypervolume of the front so far.
 
     The hypervolume is taken over the logarithms of the objectives, from a corner where each is ``WORST_FACTOR`` times
-    worse than the first feasible deployment's, and is told as a multiple of that deployment's own. So it needs no scale
-    that is only known in the end, it never falls, and it stands still once the front does. The first is the first to
-    end: with several workers the figure differs a little from run to run, what is found does not.
+    worse than the first feasible trial's, and is told as a multiple of that trial's own. So it needs no scale that is
+    only known in the end, and it stands still once the front does. The first is the one with the lowest number, not the
+    first to end: whatever the workers, and whether or not a run was killed and went on, the same trials come to the
+    same figure. It can fall only while the simulations side by side with the first feasible ones still end.
     """
 
     def __init__(self, objectives: Sequence[str] = ()) -> None:
@@ -32,18 +33,24 @@ class Standing:
         self.feasible = 0
         self._objectives = tuple(objectives)
         self._cheapest_usd = math.inf
-        self._first: F8 | None = None
+        self._first: tuple[int, F8] | None = None
+        #: Decimal logarithms of what no other beats.
         self._front = np.empty((0, len(self._objectives)))
         self.hypervolume = 0.0
 
-    def add(self, evaluation: Evaluation) -> None:
-        """Take note of what was simulated on the whole trace at the study's load."""
+    def add(self, number: int, evaluation: Evaluation) -> None:
+        """Take note of what was simulated on the whole trace at the study's load.
+
+        Args:
+            number: the trial's.
+            evaluation: what came of it.
+        """
         if not evaluation.feasible:
             return
         self.feasible += 1
         self._cheapest_usd = min(self._cheapest_usd, evaluation.metrics["usd_per_hour"])
         if self._objectives:
-            self._add_point(self._decades(evaluation))
+            self._add_point(number, self._decades(evaluation))
 
     def notes(self) -> tuple[str, ...]:
         """For a progress bar: how many are feasible, the best price, the hypervolume."""
@@ -61,12 +68,12 @@ class Standing:
             values.append(-size if is_maximised(name) else size)
         return np.array(values)
 
-    def _add_point(self, decades: F8) -> None:
+    def _add_point(self, number: int, decades: F8) -> None:
         import moocore
 
-        if self._first is None:
-            self._first = np.nan_to_num(decades, nan=0.0)
-        point = np.nan_to_num(decades - self._first, nan=math.inf) / math.log10(WORST_FACTOR)
-        points = np.vstack([self._front, np.minimum(point, 1.0)])
+        if self._first is None or number < self._first[0]:
+            self._first = number, np.nan_to_num(decades, nan=0.0)
+        points = np.vstack([self._front, np.nan_to_num(decades, nan=math.inf)])
         self._front = points[moocore.is_nondominated(points)]
-        self.hypervolume = float(moocore.hypervolume(self._front, ref=np.ones(len(self._objectives))))
+        shown = np.minimum((self._front - self._first[1]) / math.log10(WORST_FACTOR), 1.0)
+        self.hypervolume = float(moocore.hypervolume(shown, ref=np.ones(len(self._objectives))))

@@ -30,6 +30,8 @@ SCALED: dict[str, tuple[str, ...]] = {
 
 #: Largest factor tried, and its reciprocal the smallest.
 MOST_FACTOR = 2.0
+#: Stands for the label of the term that breaks, where the simulation came to no figures.
+EVERY_TERM = "every term"
 
 #: Share by which the two ends of a break-even may differ.
 TOLERANCE = 0.01
@@ -86,7 +88,7 @@ def break_even(
         ends[factor] = max((check.violation for check in found.slo), default=math.inf)
         holds = found.feasible and not found.error
         if not holds and slower:
-            term = max(found.slo, key=lambda check: check.violation).label if found.slo else "every term"
+            term = max(found.slo, key=lambda check: check.violation).label if found.slo else EVERY_TERM
         if holds != slower:
             far = factor
         elif simulations == 1:  # not even the farthest factor changes the verdict

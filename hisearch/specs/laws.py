@@ -135,6 +135,38 @@ class LinearTerms(LawTerms):
     head_token_s: NonNegative = Field(description="Per token of the step and value head of a rank.")
 
 
+class SparsePhase(Strict):
+    """Sparse attention of prompts, or of decodes."""
+
+    token_s: NonNegative = Field(description="Per token: norms, rotary embedding, quantising, writing.")
+    score_flops: Share = Field(description="Share of the fp8 peak at which pairs are scored.")
+    choose_s: NonNegative = Field(description="Choosing among scores, per pair.")
+    read_s: list[NonNegative] = Field(
+        min_length=1, description="Per token that a query reads, at each number of heads in ``heads``."
+    )
+
+
+class SparseTerms(LawTerms):
+    """DeepSeek's sparse attention: the block of a layer but its dense products."""
+
+    launch_s: NonNegative = Field(description="All small kernels of the block.")
+    heads: list[Count] = Field(min_length=1, description="Heads of a rank that were measured, rising.")
+    prefill: SparsePhase = Field(description="Prompts.")
+    decode: SparsePhase = Field(description="Decodes.")
+    serial_score_s: NonNegative = Field(description="Per token of the mean context, where decodes score and choose.")
+    serial_read_s: NonNegative = Field(description="Per token that one decode reads.")
+    beyond_s: NonNegative = Field(description="Where a sequence is longer than topk: choosing needs more kernels.")
+    dense_short: bool = Field(description="Prompts that end within topk tokens are attended to as ordinary MLA.")
+
+    @model_validator(mode="after")
+    def _check(self) -> SparseTerms:
+        if not len(self.heads) == len(self.prefill.read_s) == len(self.decode.read_s):
+            raise ValueError("heads and read_s need as many entries")
+        if self.heads != sorted(set(self.heads)):
+            raise ValueError("heads need a rising order")
+        return self
+
+
 class CollectiveCurve(Strict):
     """Seconds of a collective by size, straight between knots in both logarithms; the last slope goes on."""
 
@@ -175,6 +207,7 @@ class LawsSpec(Strict):
     decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
+    sparse_attention: dict[str, SparseTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     moe: dict[str, MoeTerms] = Field(default_factory=dict, description="By format of the weights.")
     former_moe: dict[str, dict[str, MoeTerms]] = Field(
         default_factory=dict,

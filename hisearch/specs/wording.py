@@ -49,3 +49,8 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def listed(parts: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+
+
+def in_percent(fraction: float, decimals: int = 0, *, signed: bool = False) -> str:
+    """A share for people: ``53 %``, ``6.6 %``, signed ``+10.2 %`` or ``−9.3 %``."""
+    return f"{100.0 * fraction:{'+' if signed else ''},.{decimals}f} %".replace("-", "−")

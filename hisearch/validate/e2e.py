@@ -96,8 +96,8 @@ def validate_cases(folders: Iterable[Path], profile: str | None = None) -> Itera
         ValueError: tables that do not price the case.
     """
     catalogue = Catalogue()
-    for folder in folders:
-        yield from _validate(read_case(folder, catalogue.names("Accelerator")), catalogue, profile)
+    for case in [read_case(folder, catalogue.names("Accelerator")) for folder in folders]:
+        yield from _validate(case, catalogue, profile)
 
 
 def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> Iterator[E2eCase]:

@@ -122,7 +122,7 @@ def test_doctor_reads_the_trace(hisearch: Hisearch, here: Path) -> None:
     (here / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)))
     ran = hisearch("doctor", "small.yaml", "--set", "spec.workload.trace=long.jsonl")
     assert ran.code == 0
-    assert "long on llama-3.1-8b: 2 of 3 requests (66.7%) exceed the model's window of 131,072 tokens" in ran.out
+    assert "long on llama-3.1-8b: 2 of 3 requests (66.7 %) exceed the model's window of 131,072 tokens" in ran.out
     assert "1 of them with the prompt alone" in ran.out
     assert "exceed the model's window" not in hisearch("doctor", "small.yaml").out
     (here / "long.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n{"input_tokens": 0}\n')

@@ -122,6 +122,7 @@ def test_compilation_is_told_with_its_time_until_it_ends(
     monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
     monkeypatch.setattr(compilation, "INTERVAL_S", 0.05)
     compilation.note_compilation()
+    compilation._watch([])
     time.sleep(0.4)
     (tmp_path / "cluster.run-108.py311.nbi").touch()
     time.sleep(0.4)
@@ -131,7 +132,9 @@ def test_compilation_is_told_with_its_time_until_it_ends(
     assert lines[-1] == "hisearch: kernels compiled, in 0 s at most"
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
+    compilation.end_notes()
     compilation.note_compilation()
+    compilation._watch([])
     compilation.end_notes()
     capsys.readouterr()
     time.sleep(0.2)

@@ -90,7 +90,7 @@ def test_what_an_export_of_a_slice_says_can_be_repeated(hisearch: Hisearch, here
     part = frame[(frame["slice_fraction"] < 1) & frame["feasible"]].iloc[0]
     told = hisearch("export", "r", "--trial", part["number"], "--out", "e", "--json").json
     assert told["slice_fraction"] == part["slice_fraction"]
-    title = f"meets the SLO on the first {100 * part['slice_fraction']:.3g}% of the trace only"
+    title = f"meets the SLO on the first {100 * part['slice_fraction']:.3g} % of the trace only"
     assert told["title"].endswith(title)
     folder = here / "e"
     engine = "vllm" if (folder / "vllm").is_dir() else "sglang"

@@ -9,7 +9,7 @@ import yaml
 
 from hisearch.api.deployment import simulate_deployment
 from hisearch.api.fleet_study import load_fleet_study
-from hisearch.report.quantities import usd
+from hisearch.score.quantities import usd
 from tests.cli.conftest import Hisearch
 
 STUDY = """\

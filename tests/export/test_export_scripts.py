@@ -189,3 +189,86 @@ def test_what_sglang_holds_while_it_quantises_is_said(export: Any) -> None:
 
 def test_the_readme_shows_a_command_that_is_complete(export: Any) -> None:
     assert "\nhisearch simulate deployment.yaml --trace chat-multiturn\n" in (export() / "README.md").read_text()
+
+
+CURL = """#!/bin/bash
+printf '%s\\n' "$*" >> asked
+[[ "$*" != *"$REFUSES"* ]]
+"""
+
+
+def check(
+    out: Path, stubs: Path, refuses: str, **environment: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """``run.sh check`` with a curl that fails for addresses that contain ``refuses``; what it was asked."""
+    stubs.mkdir(exist_ok=True)
+    (stubs / "curl").write_text(CURL)
+    (stubs / "curl").chmod(0o755)
+    (stubs / "asked").unlink(missing_ok=True)
+    (script,) = out.glob("*/run.sh")
+    ran = call(script, "check", stubs=stubs, REFUSES=refuses, **environment)
+    asked = (stubs / "asked").read_text().splitlines()
+    return ran, [line.split()[-1] for line in asked]
+
+
+def test_check_asks_every_replica_and_for_a_first_completion(export: Any, tmp_path: Path) -> None:
+    stubs = tmp_path / "stubs"
+    out = export(pool={"replicas": 3, "tensor_parallel": 4})
+    hosts = {"HOST_0": "10.0.0.1", "HOST_1": "10.0.0.2"}
+    ran, asked = check(out, stubs, "nothing", **hosts, ROUTER="10.0.0.9")
+    replicas = ["10.0.0.1:30001", "10.0.0.1:30002", "10.0.0.2:30003"]
+    assert asked == [*(f"http://{one}/health" for one in replicas), "http://10.0.0.9:30000/v1/completions"]
+    assert ran.returncode == 0, ran.stderr
+    assert '"model": "Qwen/Qwen3-32B"' in (stubs / "asked").read_text()
+    ran, asked = check(out, stubs, ":30002", **hosts)
+    assert len(asked) == 4  # one that is silent hides no other
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines() == ["no answer: http://10.0.0.1:30002/health"]
+    unset, _ = check(out, stubs, "nothing", HOST_0="10.0.0.1")
+    assert unset.returncode != 0
+    assert "address of host 1" in unset.stderr
+
+
+def test_check_of_one_replica(export: Any, tmp_path: Path) -> None:
+    ran, asked = check(export(pool={"replicas": 1}, engine={"name": "vllm"}), tmp_path / "stubs", "nothing")
+    assert ran.returncode == 0
+    assert asked == ["http://127.0.0.1:8000/health", "http://127.0.0.1:8000/v1/completions"]
+
+
+def test_a_number_that_there_is_not_names_those_that_there_are(export: Any, tmp_path: Path) -> None:
+    out = export(pool={"replicas": 1})
+    refused = call(out / "sglang/run.sh", "replica", "1", stubs=tmp_path / "stubs")
+    assert refused.stderr.strip() == "no replica 1; known: 0"
+    out = export(pool={"replicas": 3})
+    assert "no replica 7; known: 0 to 2" in call(out / "sglang/run.sh", "replica", "7", stubs=tmp_path / "stubs").stderr
+
+
+def test_idle_slots_are_said_with_what_is_paid(export: Any) -> None:
+    text = (export(pool={"tensor_parallel": 2, "replicas": 5}) / "README.md").read_text()
+    assert "2 hosts with 8 accelerator slots each. Idle: 6 of host 1." in text
+    assert "is that of the 10 accelerators in use" in text
+    assert "where whole hosts are paid for, it is that of 16" in text
+    full = (export(pool={"tensor_parallel": 8, "replicas": 1}) / "README.md").read_text()
+    assert "1 host with 8 accelerator slots. All are used." in full
+
+
+def test_who_listens_unasked_is_said_everywhere(export: Any) -> None:
+    out = export()
+    for folder in ("", "compose/"):
+        text = (out / f"{folder}README.md").read_text()
+        assert "the router listens on port 30000 of all addresses (`LISTEN`)" in text
+    single = (export(pool={"replicas": 1}) / "README.md").read_text()
+    assert "Port 30000 asks nobody for authentication" in single
+    for folder in ("kubernetes", "dynamo"):
+        assert "a NetworkPolicy or a gateway has to keep others out" in (out / folder / "README.md").read_text()
+
+
+def test_a_container_can_be_given_a_folder_of_weights(export: Any) -> None:
+    out = export()
+    text = (out / "compose/README.md").read_text()
+    assert "`MODEL` (default `Qwen/Qwen3-32B`)" in text
+    assert "with `WEIGHTS=/models` the folder `/models/mine` is `MODEL=/root/.cache/huggingface/mine`" in text
+    volumes = yaml.safe_load((out / "compose/compose.yaml").read_text())["services"]["replica-0"]["volumes"]
+    assert volumes == ["${WEIGHTS:-~/.cache/huggingface}:/root/.cache/huggingface"]
+    for folder in ("compose", "kubernetes", "dynamo", "llm-d"):
+        assert "about 62 GiB" in (out / folder / "README.md").read_text()

@@ -69,7 +69,7 @@ class TestStandIn:
             (5 + 5.12 + 1e-6 * 512 * (2048 + 256.5)) / 1e3
         )
         assert step_seconds(costs.seconds, [], [1001] * 32) == pytest.approx((5 + 0.32 + 1e-4 * 32_000) / 1e3, rel=1e-3)
-        assert "20% of a typical step" in costs.warnings[1]
+        assert "20 % of a typical step" in costs.warnings[1]
         assert "0.12.0" in costs.warnings[0]
 
     def test_the_worker_is_said_in_its_words(self, made: Path) -> None:

@@ -14,8 +14,8 @@ from hisearch.report import page
 from hisearch.report.confidence import Confidence
 from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
 from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progress_data
-from hisearch.report.quantities import percent, quantity, significant, usd
 from hisearch.report.terms import term_lines
+from hisearch.score.quantities import percent, quantity, significant, usd
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.trial import Recommendation
 from hisearch.specs.deployment import DeploymentSpec
@@ -120,7 +120,7 @@ def test_caution_says_what_is_noted_of_the_terms(build_input: Any) -> None:
     assert text is not None
     (only,) = page.cautions(dataclasses.replace(data, recommendation=Recommendation(noted, "")))
     assert (only.title, only.text) == ("SLO terms", text)
-    assert text.startswith("tpot_p99: undefined. rejected_fraction: 2 of 9 requests rejected: 2 with more tokens")
+    assert text.startswith("TPOT p99: undefined. Rejected: 2 of 9 requests rejected: 2 with more tokens")
 
 
 def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any
     doubtful = Confidence(chance=0.53, chance_range=(0.43, 0.63))
     (first, *_) = page.cautions(dataclasses.replace(data, confidence=doubtful))
     assert first.title == "May miss the SLO"
-    assert "meets the whole SLO with a probability of 53% (so many draws tell: between 43% and 63%)" in first.text
+    assert "meets the whole SLO with a probability of 53 % (so many draws tell: between 43 % and 63 %)" in first.text
     assert "--confidence 0.9" in first.text
     asked = dataclasses.replace(doubtful, satisfied=False)
     assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=asked))[0].text

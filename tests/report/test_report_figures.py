@@ -15,7 +15,7 @@ from hisearch.report.figures import (
     figure_projection,
 )
 from hisearch.report.points import Axis
-from hisearch.report.quantities import quantity
+from hisearch.score.quantities import quantity
 
 
 def test_pareto_draws_every_point_once_with_titles_and_hover(build_input: Any) -> None:

@@ -149,7 +149,7 @@ def test_confidence_is_a_column_where_it_is_known(build_input: Any) -> None:
     assert "Chance to hold" not in without_plotly(render(build_input()))
     sure = Confidence({"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)})
     source = without_plotly(render(build_input(confidence=sure)))
-    assert ">97.5 %</td>" in source
+    assert ">98 %</td>" in source
     assert "5.50 to 6.50 with confidence" in source
 
 
@@ -160,18 +160,19 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
         {"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)}, {}, 0.8, "It holds in <b>half</b> of 64 draws.", False,
         (Contender(chosen.number, 8, 0.5, 0.25), Contender(0, 8, 1.0, 0.0)),
         (Rule("cheapest", chosen.number, "It is cheap.", "Half the baseline."), Rule("best_value", 0, "The knee.", "")),
-        42.0, {"steps": ("If decode is 6 % slower, 4 replicas are needed.",), "load": ("Holds up to 1.2 ×.",)},
-        {"draws": 64, "baseline": 5},
+        "$42.00 per hour, 2 × the cheapest that meets the SLO",
+        {"steps": ("If decode is 6 % slower, 4 replicas are needed.",), "load": ("Holds up to 1.2 ×.",)},
+        {"draws": 64, "baseline": 5}, 0.53, (0.43, 0.63), 64,
     )  # fmt: skip
     source = without_plotly(render(build_input(confidence=sure)))
     for text in (
         '<p class="caution">It holds in &lt;b&gt;half&lt;/b&gt; of 64 draws.</p>',
-        "under the same 8 draws",
+        "The same 8 draws for each of the contenders, to compare them; the probability above is from 64.",
         "<li>If decode is 6 % slower, 4 replicas are needed.</li>",
         OF_CHOSEN,
-        "lowest latency and most headroom within $42.00 per hour",
+        "lowest latency and most headroom within $42.00 per hour, 2 × the cheapest that meets the SLO",
         "64 for draws and 5 for baseline",
-        "5.50 to 6.50 with a probability of 80%",
+        "5.50 to 6.50 with a probability of 80 %",
         '<a href="#sure">How sure</a>',
     ):
         assert text in source, text

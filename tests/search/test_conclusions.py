@@ -165,7 +165,7 @@ def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
     chance = record(unsure)["all_terms"]
     assert unsure.unsure == (asked is False)
     assert asked is False or chance >= 0.99  # type: ignore[operator]
-    assert "A probability of at least 99% was asked for" in unsure.confidence.summary
+    assert "A probability of at least 99 % was asked for" in unsure.confidence.summary
 
 
 @pytest.mark.parametrize("rule", ["best_value", "lowest_latency", "most_headroom"])

@@ -102,7 +102,7 @@ def test_where_no_deployment_can_meet_the_slo_no_larger_budget_is_asked_for() ->
     )
     margin = outcome.execution.sized[0].margin
     nearest = min((1 + c.miss) * (1 + margin) - 1 for c in outcome.execution.sized)
-    assert f"misses TPOT by {nearest:.0%} by step times alone" in hopeless
+    assert f"misses TPOT by {100 * nearest:.0f} % by step times alone" in hopeless
     text = outcome.ending.caution(recommended=False, hopeless=True)
     assert text.endswith("A larger budget will not help.")
     assert "Raise" not in text

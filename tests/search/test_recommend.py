@@ -77,7 +77,7 @@ def test_where_price_is_no_objective_the_reason_does_not_call_it_the_cheapest_of
     found = recommend(trials, OTHER_OBJECTIVES)
     assert found is not None
     assert found.trial.number == 1
-    assert "the cheapest that none beats in all of ttft_p99 and goodput of 2 feasible" in found.reason
+    assert "the cheapest that none beats in all of TTFT p99 and goodput of 2 feasible" in found.reason
     assert "The SLO is also met by 1 cheaper one, from $4.00 per hour" in found.reason
     assert "of which price is none" in found.reason
     assert found.runner_ups[0][0].number == 0
@@ -108,7 +108,7 @@ def test_an_equally_priced_one_with_a_wider_margin_is_named_even_off_the_front()
     other, trade = found.runner_ups[0]
     assert other.number == 1
     assert trade.startswith("widest margin found at this price: same price")
-    assert trade.endswith("tightest margin 20% instead of 2%")
+    assert trade.endswith("tightest margin 20 % instead of 2 %")
     assert widest(trials[1], trials) is None
 
 
@@ -116,7 +116,7 @@ def test_the_reason_is_two_sentences_with_the_figures() -> None:
     found = recommend([make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 3.0, 9.0, 2.5, feasible=False)], OBJECTIVES)
     assert found is not None
     assert found.reason.count(". ") == 1
-    for figure in ("$4.00 per hour", "5 good requests", "1 s of at most 2 s: 50% left", "$2.50", "missed by 50%"):
+    for figure in ("$4.00 per hour", "5 good requests", "1 s of at most 2 s: 50 % left", "$2.50", "missed by 50 %"):
         assert figure in found.reason
 
 
@@ -157,12 +157,12 @@ def test_nothing_feasible_is_no_recommendation_but_a_nearest_miss() -> None:
     miss = nearest_miss(trials)
     assert miss is not None
     assert miss.number == 1
-    assert describe_miss(miss) == ["ttft_p99 2.2 s of at most 2 s: missed by 10%"]
+    assert describe_miss(miss) == ["TTFT p99 2.2 s of at most 2 s: missed by 10 %"]
     assert nearest_miss([make_trial(0, 1.0, 5.0, 4.0)]) is None
 
 
 def test_a_miss_by_rejections_alone_is_said() -> None:
     trial = make_trial(0, 1.0, 5.0, 4.0, feasible=False, rejected={"over_kv_memory": 125})
     line = describe_miss(trial)[-1]
-    assert line.startswith("rejected_fraction 12.50% of at most 0%: missed")
+    assert line.startswith("Rejected 12.50 % of at most 0 %: missed")
     assert "125 of 1,000 requests" in line

@@ -72,8 +72,8 @@ def test_the_knee_is_held_against_the_next_prices() -> None:
     found = recommend_by(bent, ("ttft_p99", "usd_per_hour"), RecommendSpec(rule="best_value"))
     assert found is not None
     assert found.trial.number == 1
-    assert "33.3% cheaper, with ttft_p99 533.3% higher" in found.reason
-    assert "500.0% dearer, with ttft_p99 33.3% lower" in found.reason
+    assert "33.3 % cheaper, with TTFT p99 533.3 % higher" in found.reason
+    assert "500.0 % dearer, with TTFT p99 33.3 % lower" in found.reason
 
 
 def test_the_knee_of_a_bent_front_is_its_bend() -> None:
@@ -178,7 +178,7 @@ def test_the_baseline_has_the_fewest_replicas_of_plain_workers_that_meet_the_slo
     assert assessor.simulations <= SIMULATIONS
     text = against_baseline(best, found)
     assert f"${found.metrics['usd_per_hour']:,.2f} per hour" in text
-    assert "ttft_p99" in text
+    assert "TTFT p99" in text
 
 
 @pytest.mark.parametrize(("engine", "slots"), [("sglang", 8), ("vllm", 1)])

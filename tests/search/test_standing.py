@@ -1,5 +1,6 @@
 import io
 import math
+from typing import Any
 
 import moocore
 import numpy as np
@@ -31,8 +32,8 @@ def slow_hypervolume(rows: list[tuple[float, float, float]]) -> float:
 @given(st.lists(FIGURES, min_size=1, max_size=12))
 def test_the_hypervolume_never_falls_and_is_that_of_all_feasible_points(rows: list[tuple[float, ...]]) -> None:
     standing, before = Standing(OBJECTIVES), 0.0
-    for row in rows:
-        standing.add(evaluation(*row))
+    for number, row in enumerate(rows):
+        standing.add(number, evaluation(*row))
         assert standing.hypervolume >= before - 1e-12
         before = standing.hypervolume
     feasible = [row[:3] for row in rows if row[3]]
@@ -40,12 +41,30 @@ def test_the_hypervolume_never_falls_and_is_that_of_all_feasible_points(rows: li
     assert before == (pytest.approx(slow_hypervolume(feasible)) if feasible else 0.0)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(FIGURES, min_size=1, max_size=12).flatmap(
+        lambda rows: st.tuples(st.just(rows), st.permutations(list(enumerate(rows))))
+    )
+)
+def test_the_order_in_which_trials_end_does_not_change_it(drawn: Any) -> None:
+    """A run that was killed and goes on finds its trials in the journal, in another order than they ended in."""
+    rows, ended = drawn
+    one, other = Standing(OBJECTIVES), Standing(OBJECTIVES)
+    for number, row in enumerate(rows):
+        one.add(number, evaluation(*row))
+    for number, row in ended:
+        other.add(number, evaluation(*row))
+    assert other.hypervolume == pytest.approx(one.hypervolume)
+    assert other.notes() == one.notes()
+
+
 def test_it_begins_at_one_and_twice_as_good_in_everything_is_this_much() -> None:
     standing = Standing(OBJECTIVES)
     assert standing.notes() == ("0 feasible",)
-    standing.add(evaluation(1.0, 10.0, 8.0))
+    standing.add(0, evaluation(1.0, 10.0, 8.0))
     assert standing.notes() == ("1 feasible", "from $8.00/h", "hypervolume 1.00")
-    standing.add(evaluation(0.5, 20.0, 4.0))
+    standing.add(1, evaluation(0.5, 20.0, 4.0))
     assert standing.hypervolume == pytest.approx((1 + math.log10(2)) ** 3)
     assert standing.notes()[1] == "from $4.00/h"
 
@@ -53,8 +72,8 @@ def test_it_begins_at_one_and_twice_as_good_in_everything_is_this_much() -> None
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
 def test_an_undefined_figure_adds_nothing(bad: float) -> None:
     standing = Standing(OBJECTIVES)
-    standing.add(evaluation(1.0, 10.0, 8.0))
-    standing.add(evaluation(bad, 1000.0, 0.1))
+    standing.add(0, evaluation(1.0, 10.0, 8.0))
+    standing.add(1, evaluation(bad, 1000.0, 0.1))
     assert standing.hypervolume == pytest.approx(1.0)
 
 

@@ -23,5 +23,5 @@ def test_the_warning_counts_and_is_silent_where_all_fit(write):
     assert window_warning(trace, 2010) is None
     warning = window_warning(trace, 1024)
     assert warning is not None
-    assert warning.startswith("2 of 4 requests (50.0%) exceed the model's window of 1,024 tokens")
+    assert warning.startswith("2 of 4 requests (50.0 %) exceed the model's window of 1,024 tokens")
     assert "1 of them with the prompt alone (the longest has 2,010 tokens)" in warning

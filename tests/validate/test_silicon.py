@@ -147,6 +147,19 @@ class TestConditions:
         assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
 
+    @pytest.mark.parametrize(("precision", "poll_steps"), [("fp8", 1), ("fp4", 10)])
+    def test_glm_5_runs_what_is_in_flight_in_steps_of_32k_tokens(
+        self, tmp_path: Path, precision: str, poll_steps: int
+    ) -> None:
+        found = conditions_of(
+            only_row(
+                tmp_path, backend="sglang", model="zhipuai/GLM-5", system="b200_sxm", precision=precision,
+                input_tokens="1024", output_tokens="1024", concurrency="64", attention_dp="1", tp="8", moe_tp="8",
+            )
+        )  # fmt: skip
+        assert (found.engine.chunk_tokens, found.engine.max_running_requests) == (32768, 64)
+        assert (found.poll_steps, found.kv_dtype) == (poll_steps, "fp8")
+
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.
 APART = {

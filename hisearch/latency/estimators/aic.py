@@ -23,6 +23,7 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.sheets import named_as
 from hisearch.specs.profile import LatencyProfileSpec
+from hisearch.specs.wording import in_percent
 
 #: Its modes of dense products, by our formats of weights; fp4 (MXFP4) checkpoints say theirs themselves.
 GEMM_MODES: dict[str, str | None] = {
@@ -89,7 +90,9 @@ class AicEstimator:
         device = _tables(answers, priced, each)
         warnings = [f"steps are priced by aiconfigurator-core {aic_version()}"]
         if answers.calculated > WORTH_SAYING:
-            warnings.append(f"{answers.calculated:.0%} of a typical step by its formulas, not by its measurements")
+            warnings.append(
+                f"{in_percent(answers.calculated)} of a typical step by its formulas, not by its measurements"
+            )
         return CompiledCosts(
             seconds=with_host_times(device, overhead, priced.model.layers),
             joules=energy_costs(priced),

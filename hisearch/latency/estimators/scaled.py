@@ -32,7 +32,7 @@ from hisearch.latency.estimators.roofline import (
 )
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
-from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
+from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
@@ -41,6 +41,7 @@ from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, wei
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet
+from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
 from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
 from hisearch.latency.parameters import Matrix, matrices
@@ -49,13 +50,15 @@ from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, w
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 #: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
 #: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.
 IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
+#: What the block of sparse attention was measured with, whatever the engine.
+IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
 
 #: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
@@ -87,10 +90,13 @@ class ScaledWorker:
     prefill_heads: Heads
     decode_heads: Heads
     launch_share: float = 1.0
+    sparse: SparseTerms | None = None
 
     @property
     def launch_s(self) -> float:
         """Launch of attention that every step pays, in each layer."""
+        if self.sparse is not None:
+            return self.sparse.launch_s
         return min(self.prefill.launch_s, self.decode.launch_s)
 
     def token_s(self, tokens: F8) -> F8:
@@ -178,6 +184,8 @@ class ScaledWorker:
 
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        if self.sparse is not None:
+            return self._sparse_chunk_s(self.sparse, new, cached)
         sheet, one, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
         full = self.model.layers - linear_layers(self.model) - windowed
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached) - self.launch_s)
@@ -185,15 +193,28 @@ class ScaledWorker:
             window = float(self.model.sliding_window_tokens)
             within = prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
-        shape = self.roofline.attention
-        rebuilt = cached * shape.decompress_flops / (self.sheet("bf16").flops * self.prefill.flops)
-        seconds = seconds + self.model.layers * rebuilt
+        if self.model.mla is not None:
+            rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
+            seconds = seconds + self.model.layers * rebuilt
         if (linear := self.laws.linear_attention.get("bf16")) is not None:
             seconds = seconds + linear_layers(self.model) * serial_s(linear, new)
         return np.asarray(seconds)
 
+    def _sparse_chunk_s(self, terms: SparseTerms, new: F8, cached: F8) -> F8:
+        """``chunk_s`` of a model with sparse attention."""
+        reader, layers = indexer(self.model, self.part), self.model.layers
+        seconds = layers * sparse_prefill_s(terms, self.sheet("fp8"), reader, 1.0, new, cached)
+        if not terms.dense_short:
+            return np.asarray(seconds)
+        short = dense_s(self.model, self.part, self.prefill, self.sheet("bf16"), 1.0, new, cached)
+        return np.where(cached + new <= reader.topk, layers * short, seconds)
+
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
+        if self.sparse is not None:
+            reader = indexer(self.model, self.part)
+            layer = sparse_decode_s(self.sparse, self.sheet("fp8"), reader, sequences, context)
+            return np.asarray(self.model.layers * layer)
         sheet, windowed = self.sheet("bf16"), window_layers(self.model)
         full = decode_s(self.decode, sheet, self.decode_heads, sequences, context) - self.launch_s
         seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
@@ -206,7 +227,9 @@ class ScaledWorker:
     def sheet(self, rate: DType) -> Sheet:
         """The accelerator's figures for operands whose peak is that of ``rate``."""
         peaks = sheet_peaks(self.accelerator)
-        return Sheet(self.laws.multiprocessors, peaks[rate], self.accelerator.memory_bandwidth_bytes_per_s)
+        return Sheet(
+            self.laws.multiprocessors, peaks.get(rate, peaks["bf16"]), self.accelerator.memory_bandwidth_bytes_per_s
+        )
 
     def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above on the knots of ``StepCosts``, rising where laws rise."""
@@ -241,8 +264,10 @@ class ScaledWorker:
         tensor = self.part.parallelism.tensor
         # Fused kernels reach peers within a host; between hosts NCCL reduces, and a kernel of its own normalises.
         reduces = tensor > 1 and not self.collectives.spans_hosts(tensor)
-        inside = IN_ATTENTION.get(self.laws.engine, set()) | (
-            IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set()
+        inside = (
+            IN_ATTENTION.get(self.laws.engine, set())
+            | (IN_SPARSE_BLOCK if self.sparse is not None else set())
+            | (IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set())
         )
         found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
         if law_of(self.laws.moe, self.weights) is None:
@@ -305,6 +330,7 @@ class ScaledEstimator:
             decode=decode,
             prefill_heads=prefill_heads(model, part, kv_dtype),
             decode_heads=decode_heads(model, part, kv_dtype),
+            sparse=self._sparse(model, kv_dtype),
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -344,6 +370,17 @@ class ScaledEstimator:
                 f"{model.huggingface_id} needs"
             )
         return families[0][names[0]], families[1][names[1]]
+
+    def _sparse(self, model: ModelSpec, kv_dtype: DType) -> SparseTerms | None:
+        known = self.laws.sparse_attention
+        if model.sparse_attention is None:
+            return None
+        if not known:
+            raise ValueError(
+                f"profile {self.profile_name}: no law of sparse attention, which {model.huggingface_id} needs; "
+                "profile roofline prices it"
+            )
+        return known[law_of(known, kv_dtype) or next(iter(known))]
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []

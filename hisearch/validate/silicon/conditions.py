@@ -137,7 +137,15 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     """DeepSeek and Qwen3.5: prompts are polled for every 10 decode steps, every 30 from 16 requests in flight on.
 
     Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``).
+    GLM-5 is polled for at every step in fp8, every 10 in fp4, and runs what is in flight (``glm5_fp8_b200.sh``).
     """
+    if "glm-5" in row.model.lower():
+        narrow = row.precision == "fp4"
+        engine = _engine(
+            row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if narrow else 0.85,
+            max_prefill_tokens=32768,
+        )  # fmt: skip
+        return _burst(engine, "fp8", poll_steps=10 if narrow else 1)
     drafts = 3 if _drafts_on_four(row) else 0
     fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
     poll = 30 if row.concurrency >= 16 else 10

@@ -25,7 +25,6 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.fleet_plan import kv_bytes_per_token
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable
 from hisearch.specs.base import DType
@@ -164,9 +163,9 @@ class Pricer:
             pools.append(apart.pool_of(side, device, times, layers))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
-        moved = kv_bytes_per_token(sides[0].row.parallelism, pools[0].plan, self._model(row))
+        kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
         fleet = FleetPlan(
-            tuple(pools), apart.ROUTER, apart.ROUTER, transfer=apart.transfer_of(row.backend, fabric, moved)
+            tuple(pools), apart.ROUTER, apart.ROUTER, transfer=apart.transfer_of(row.backend, fabric, kept)
         )
         loop = Loop(
             row.concurrency,
@@ -178,7 +177,7 @@ class Pricer:
             FrontEnd(times.request_s, times.prompt_token_s),
         )
         try:
-            result = simulate_fleet(fleet, closed_loop(loop))
+            result = simulate_fleet(fleet, closed_loop(loop), pooled=True)
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, replace(conditions, poll_steps=1, gather_steps=0), row, loop)
@@ -307,11 +306,15 @@ class Loop(NamedTuple):
 def closed_loop(loop: Loop) -> CompiledTrace:
     """``slots`` chains of requests, each of which follows the one before it; nothing shared.
 
-    A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
-    that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
-    evenly, whole tokens, from the stated share of the nominal one up to it. A request reaches the scheduler after the
-    front end's time, drawn evenly between nothing and twice its mean. Those that are sent at once, the first of every
-    slot, wait for each other there: their prompts are read one by one.
+    Benchmark clients hold a semaphore of ``slots`` places instead (``benchmark_serving.py --max-concurrency``): whoever
+    is free takes the next request, which is what a simulation ``pooled`` makes of the chains. Runs with prefill and
+    decode apart are simulated so. Aggregated ones are not: their host work was fitted on chains, and where nobody waits
+    for a place it makes next to no difference (``docs/accuracy.md``).
+
+    Request i belongs to slot ``i % slots``. Lengths are drawn evenly, whole tokens, from the stated share of the
+    nominal one up to it. A request reaches the scheduler after the front end's time, drawn evenly between nothing and
+    twice its mean. Those that are sent at once, the first of every slot, wait for each other there: their prompts are
+    read one by one.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)

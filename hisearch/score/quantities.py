@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from hisearch.score.terms import REJECTED
-from hisearch.search.trial import is_maximised
+from hisearch.score.terms import REJECTED, Check
+from hisearch.specs.study import MAXIMISED
 
 #: Average hours of a month: 8,760 / 12.
 HOURS_PER_MONTH = 730.0
@@ -57,6 +58,11 @@ class Quantity(NamedTuple):
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     @property
+    def within(self) -> str:
+        """The label within a sentence: ``TTFT p99``, ``goodput``."""
+        return self.label if self.label[:2].isupper() else self.label[:1].lower() + self.label[1:]
+
+    @property
     def good(self) -> str:
         """Which way is better, in words."""
         return "higher is better" if self.maximised else "lower is better"
@@ -96,12 +102,23 @@ def quantity(name: str) -> Quantity:
     """
     if name in _OTHERS:
         label, meaning, unit = _OTHERS[name]
-        return Quantity(label, meaning, unit, 1.0, is_maximised(name))
+        return Quantity(label, meaning, unit, 1.0, name in MAXIMISED)
     if name == REJECTED:
         return Quantity("Rejected", "requests that the deployment turned away", "%", 100.0, False)
     metric, _, percentile = name.rpartition("_p")
     label, meaning, unit, scale = _LATENCIES[metric]
     return Quantity(f"{label} p{percentile}", f"{meaning}, {_ordinal(percentile)} percentile", unit, scale, False)
+
+
+def titled(check: Check) -> str:
+    """A check's name for people, with the model that it is about where there are several: ``TTFT p99 of qwen3-8b``."""
+    label = quantity(check.label).label
+    return f"{label} of {check.model}" if check.model else label
+
+
+def notes(checks: Iterable[Check]) -> tuple[str, ...]:
+    """What to know of the checks' values, a sentence each without its full stop."""
+    return tuple(f"{titled(check)}: {check.note}" for check in checks if check.note)
 
 
 def _ordinal(number: str) -> str:
