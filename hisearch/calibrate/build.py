@@ -281,14 +281,15 @@ def _collectives(choices: list[Measured]) -> CollectiveCurves | None:
         frame = choice.tables.frames.get("collectives")
         if frame is None:
             continue
-        curves: dict[str, list[CollectiveCurve]] = {}
-        for collective in sorted(set(frame["collective"])):
-            of_it = frame[frame["collective"] == collective]
-            for ranks in sorted(set(of_it["ranks"])):
-                curves.setdefault(collective, []).append(_curve(int(ranks), of_it[of_it["ranks"] == ranks]))
+        curves = {name: curves_of(frame[frame["collective"] == name]) for name in sorted(set(frame["collective"]))}
         if "all_reduce" in curves:
             return CollectiveCurves(source=choice.tables.sources["collectives"], **curves)
     return None
+
+
+def curves_of(rows: pd.DataFrame) -> list[CollectiveCurve]:
+    """The curves of one collective, by ranks."""
+    return [_curve(int(ranks), rows[rows["ranks"] == ranks]) for ranks in sorted(set(rows["ranks"]))]
 
 
 def _curve(ranks: int, rows: pd.DataFrame) -> CollectiveCurve:

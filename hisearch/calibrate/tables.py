@@ -76,6 +76,9 @@ PREFILLS_IN_LATENT_SPACE = frozenset({"sglang"})
 #: What quantising the activations of a product to fp8 takes: finding their scale, and applying it.
 QUANTISE_TABLES = ("computescale_perf", "scale_matrix_perf")
 
+#: An engine's own all-reduce.
+ALL_REDUCE_TABLE = "custom_allreduce_perf"
+
 #: Kernels of checkpoints that NVIDIA's ModelOpt quantised; weights that the engine quantises take others.
 MODELOPT = "modelopt"
 
@@ -293,14 +296,11 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
     """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements."""
     import pandas as pd
 
-    own = next(iter(_newest_first(folder / engine, "custom_allreduce_perf")), None)
+    own = next(iter(_newest_first(folder / engine, ALL_REDUCE_TABLE)), None)
     nccl = next(iter(_newest_first(folder / "nccl", "nccl_perf")), None)
     parts, sources = [], []
     if own is not None:
-        frame = _read(own)
-        if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():
-            frame = frame[frame["backend"].str.endswith("_graph")]
-        parts.append(frame.assign(collective="all_reduce"))
+        parts.append(_in_graph(_read(own)).assign(collective="all_reduce"))
         sources.append(f"{engine}/{own.parent.name}/{own.stem}")
     if nccl is not None:
         frame = _read(nccl)
@@ -313,9 +313,29 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
         sources.append(f"nccl/{nccl.parent.name}/{nccl.stem}")
     if not parts:
         return None
-    frame = pd.concat(parts)
+    return _as_collectives(pd.concat(parts)), ", ".join(sources)
+
+
+def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.DataFrame:
+    """The all-reduce of one version of an engine, as ``read_aiconfigurator`` has the newest one's.
+
+    Raises:
+        FileNotFoundError: it was not measured.
+    """
+    path = data / system / "comm" / engine / version / f"{ALL_REDUCE_TABLE}.parquet"
+    return _as_collectives(_in_graph(_read(path)).assign(collective="all_reduce"))
+
+
+def _in_graph(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows measured inside a CUDA graph, where some were."""
+    if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():
+        return frame[frame["backend"].str.endswith("_graph")]
+    return frame
+
+
+def _as_collectives(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.assign(ranks=frame["num_gpus"], payload_bytes=frame["message_size"] * 2.0)
-    return frame[[*COLUMNS["collectives"], "latency_s", "source"]], ", ".join(sources)
+    return frame[[*COLUMNS["collectives"], "latency_s", "source"]]
 
 
 def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:

@@ -5,7 +5,7 @@ Shares are of the accelerator's data sheet, so that a law carries over to anothe
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,10 @@ class FitError(Strict):
         description="Median of steps of up to 256 tokens, of shapes left out; where steps of all kinds were measured.",
     )
     prefill_median: NonNegative | None = Field(None, description="Median of longer steps, likewise.")
+
+
+#: What versions of an engine may differ in.
+_Laws = TypeVar("_Laws")
 
 
 class LawTerms(Strict):
@@ -215,11 +219,26 @@ class LawsSpec(Strict):
     )
     linear_attention: dict[str, LinearTerms] = Field(default_factory=dict, description="By format of the activations.")
     collectives: CollectiveCurves | None = Field(None, description="None where a host has one accelerator.")
+    former_all_reduce: dict[str, list[CollectiveCurve]] = Field(
+        default_factory=dict,
+        description="Of engine versions before each of these, whose all-reduce was another, for `validate silicon`.",
+    )
+    fused_all_reduce: list[CollectiveCurve] = Field(
+        default_factory=list,
+        description="Of the kernel that `fused_all_reduce` asks for; the engine's own stands for it where absent.",
+    )
 
     def of_version(self, version: str) -> LawsSpec:
-        """With the experts' laws of the engine's ``version``."""
-        later = [name for name in self.former_moe if precedes(version, name)]
-        if not later:
-            return self
-        first = min(later, key=version_key)
-        return self.model_copy(update={"moe": self.moe | self.former_moe[first]})
+        """With the experts' laws and the all-reduce of the engine's ``version``."""
+        update: dict[str, object] = {}
+        if (experts := _former(self.former_moe, version)) is not None:
+            update["moe"] = self.moe | experts
+        if self.collectives is not None and (curves := _former(self.former_all_reduce, version)) is not None:
+            update["collectives"] = self.collectives.model_copy(update={"all_reduce": curves})
+        return self.model_copy(update=update)
+
+
+def _former(by_version: dict[str, _Laws], version: str) -> _Laws | None:
+    """What stands for the first of the versions that ``version`` precedes, if any."""
+    later = [name for name in by_version if precedes(version, name)]
+    return by_version[min(later, key=version_key)] if later else None

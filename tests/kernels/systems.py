@@ -313,6 +313,7 @@ def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool 
         radix_eviction_policy=engine.eviction,
         disable_radix_cache=not engine.prefix_caching,
         enable_mixed_chunk=engine.mixed_chunk,
+        scheduler_recv_interval=engine.receive_interval,
         disable_overlap_schedule=not engine.overlap,
         ignore_eos=ignore_eos,
         seed=seed,
@@ -426,6 +427,7 @@ def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
         schedule=st.sampled_from(SCHEDULES["sglang"]),
         overlap=st.booleans(),
         mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),
+        receive_interval=st.sampled_from([1, 1, 2, 5, 30]),
     )
 
 

@@ -195,13 +195,15 @@ class Cluster:
             tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)
             tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
             tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
-        if not ends:
+        # What has come and was not looked for yet keeps an idle engine from sleeping.
+        unseen = bool(getattr(engine, "inbox", ()))
+        if not ends and not unseen:
             self.awake[worker] = False
             # Only workers that move KV about between steps have reason to.
             look_again_s = self.naps[worker] = getattr(engine, "look_again_s", None)
             if look_again_s is not None:
                 heapq.heappush(self.events, (look_again_s, _LOOK, worker))
-        elif step is None or len(ends) == engine.most_outstanding:
+        elif ends and (step is None or len(ends) == engine.most_outstanding):
             heapq.heappush(self.events, (ends[0], _STEP_END, worker))
         else:
             heapq.heappush(self.events, (now, _PASS, worker))

@@ -61,6 +61,9 @@ IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
 IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
 
+#: Tokens of a step up to which SGLang's fused all-reduce is taken (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
+FUSED_TOKENS = 2048
+
 #: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
 #: SGLang's is 1,024).
 BESIDE_TOKENS = 256
@@ -76,6 +79,7 @@ class ScaledWorker:
     roofline: the same worker at the profile's roofline terms, for what has no law.
     weights: name of the weights' format, a key of ``FORMATS``.
     launch_share: of the kernels' launch times that a step sees.
+    fused: collectives of steps whose all-reduce normalises on the way, None where the engine was not asked for it.
     """
 
     model: ModelSpec
@@ -91,6 +95,7 @@ class ScaledWorker:
     decode_heads: Heads
     launch_share: float = 1.0
     sparse: SparseTerms | None = None
+    fused: Collectives | None = None
 
     @property
     def launch_s(self) -> float:
@@ -111,9 +116,15 @@ class ScaledWorker:
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
             total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
+        split = self.part.parallelism
+        apart = self.collectives.step_s(split, self.model, tokens)
+        fuses = np.zeros(np.shape(tokens), bool)
+        if self.fused is not None:
+            fuses = np.asarray(tokens <= FUSED_TOKENS)
+            apart = np.where(fuses, self.fused.step_s(split, self.model, tokens), apart)
         for op in self.elementwise_ops():
-            total += op.layers * self.elementwise_s(op, tokens)
-        return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
+            total += np.where(fuses & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
+        return total + apart
 
     def shared_s(self, tokens: F8) -> F8:
         """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
@@ -318,13 +329,15 @@ class ScaledEstimator:
         link = roofline.rates.link_bytes_per_s
         assert link is not None
         prefill, decode = self._attention(model, kv_dtype)
+        collectives = Collectives(self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts)
         return ScaledWorker(
             model=model,
             part=part,
             laws=self.laws,
             accelerator=priced.accelerator,
             roofline=roofline,
-            collectives=Collectives(self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts),
+            collectives=collectives,
+            fused=self._fused(collectives, priced),
             weights=weights_law(model, priced.weight_dtype),
             prefill=prefill,
             decode=decode,
@@ -381,6 +394,16 @@ class ScaledEstimator:
                 "profile roofline prices it"
             )
         return known[law_of(known, kv_dtype) or next(iter(known))]
+
+    def _fused(self, collectives: Collectives, priced: PricedWorker) -> Collectives | None:
+        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences."""
+        split, curves = priced.split, self.laws.collectives
+        if not priced.engine.fused_all_reduce or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+            return None
+        if curves is None or not self.laws.fused_all_reduce:
+            return collectives
+        fused = curves.model_copy(update={"all_reduce": self.laws.fused_all_reduce})
+        return replace(collectives, curves=fused)
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []
