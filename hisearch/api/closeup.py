@@ -322,10 +322,12 @@ def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result) -> 
 
 
 def _ideal(subject: Subject, base: Result) -> IdealCache | None:
-    """The trace's own curve; None where it has no prompt tokens."""
+    """The trace's own curve, adapters of agents apart; None where it has no prompt tokens."""
+    from hisearch.simulate.agent_arrays import arrays_of
     from hisearch.traces.stats import curve_capacities, default_block_tokens, lru_hit_curve
 
-    trace, plan = subject.world.trace, subject.replay.plan
+    plan = subject.replay.plan
+    trace = replace(subject.world.trace, arrays=arrays_of(subject.world.trace, plan.agents))
     if not trace.prompt_tokens:
         return None
     block = default_block_tokens(trace)

@@ -11,7 +11,7 @@ from hisearch.api.result import StudyResult
 from hisearch.api.run_folder import NOT_EXPORTED, REPORT
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
-from hisearch.report.describe import sentence, used_settings
+from hisearch.report.describe import carried, sentence, used_settings
 from hisearch.report.page import caution, cautions, front_caption, front_heading
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.deployments import describe, describe_each, devices_in_words, hardware
@@ -60,7 +60,7 @@ def _show_miss(result: StudyResult) -> None:
 
 
 def _sentence(result: StudyResult, trial: Trial) -> str:
-    return sentence(trial, result.resolved.model.spec.huggingface_id) + "."
+    return f"{sentence(trial, result.resolved.model.spec.huggingface_id)}.{carried(trial)}"
 
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:

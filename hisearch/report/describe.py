@@ -44,7 +44,7 @@ def sentence(trial: Trial, model_id: str) -> str:
         text += f", {' and '.join(formats(deployment))}"
     if pool.replicas > 1:
         text += f", behind a {deployment.router.policy} router"
-    return f"{text}, {_batch_in_words(pool)}{_tiers_in_words(pool)}: {cost(trial)}"
+    return f"{text}, {_batch_in_words(pool)}{_agents_in_words(pool)}{_tiers_in_words(pool)}: {cost(trial)}"
 
 
 def _several_in_words(deployment: DeploymentSpec, model_id: str) -> str:
@@ -53,7 +53,8 @@ def _several_in_words(deployment: DeploymentSpec, model_id: str) -> str:
     engines = listed(list(dict.fromkeys(ENGINE_TITLES[pool.engine.name] for pool in pools)))
     parts = [
         f"{counted(pool.replicas, 'replica')}{f' for {pool.role}' if apart else ''} on {_hardware_in_words(pool)}"
-        f"{''.join(f', {name}' for name in formats_of(pool))}, {_batch_in_words(pool)}{_tiers_in_words(pool)}"
+        f"{''.join(f', {name}' for name in formats_of(pool))}, {_batch_in_words(pool)}"
+        f"{_agents_in_words(pool)}{_tiers_in_words(pool)}"
         for pool in pools
     ]
     text = f"{model_id} on {engines}, {SHAPES[shape_of(deployment)]}: {'; '.join(parts)}; "
@@ -78,6 +79,17 @@ def _batch_in_words(pool: PoolSpec) -> str:
     return text + (" per replica" if pool.replicas > 1 else "")
 
 
+def _agents_in_words(pool: PoolSpec) -> str:
+    """``, adapters of rank 64 in 125 slots by policy distance``."""
+    agents = pool.agents
+    if agents is None:
+        return ""
+    kinds = [f"adapters of rank {agents.adapters.rank}"] if agents.adapters is not None else []
+    kinds += [other.name for other in agents.objects]
+    where = f" in {counted(agents.slots, 'slot')}" if agents.slots is not None else ""
+    return f", {listed(kinds) or 'agents'}{where} by policy {agents.policy}"
+
+
 def _tiers_in_words(pool: PoolSpec) -> str:
     return f", and cache tiers of {listed(stores(pool))} ({mover_in_words(pool)})" if pool.tiers else ""
 
@@ -96,6 +108,17 @@ def cost(trial: Trial) -> str:
     """``$14.94 per hour, $10,906 per month (730 hours)``."""
     hourly = trial.metrics["usd_per_hour"]
     return f"{usd(hourly)} per hour, {usd(hourly * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} hours)"
+
+
+def carried(trial: Trial) -> str:
+    """`` It carries up to 1,834 agents within the SLO, at $0.0020 an hour each.``; "" where that was not asked."""
+    most = trial.metrics.get("agents", 0.0)
+    if not most:
+        return ""
+    each = usd(trial.metrics["usd_per_agent_hour"])
+    several = trial.metrics["accelerators"] > 1
+    among = f" ({trial.metrics['agents_per_accelerator']:,.0f} per accelerator)" if several else ""
+    return f" It carries up to {most:,.0f} agents within the SLO{among}, at {each} an hour each."
 
 
 def settings(deployment: DeploymentSpec) -> dict[str, Value]:

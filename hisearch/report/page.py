@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hisearch.report.confidence import Confidence
 from hisearch.report.data import ReportInput
-from hisearch.report.describe import NO_ROUTER, TIER_SIZES, UNUSED, sentence, settings
+from hisearch.report.describe import NO_ROUTER, TIER_SIZES, UNUSED, carried, sentence, settings
 from hisearch.report.doubts import Caution, may_miss, thin_margin
 from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
@@ -74,7 +74,8 @@ def verdict(data: ReportInput) -> str:
     """The recommendation in one sentence, or that there is none."""
     if data.recommendation is not None:
         chosen = sentence(data.recommendation.trial, data.model_id)
-        return f"Deploy {chosen}." if data.so_far is None else f"Of what has been simulated so far: {chosen}."
+        begins = "Deploy" if data.so_far is None else "Of what has been simulated so far:"
+        return f"{begins} {chosen}.{carried(data.recommendation.trial)}"
     if data.nearest_miss is None:
         return data.failure
     return f"{data.failure} The nearest miss is {sentence(data.nearest_miss, data.model_id)}."

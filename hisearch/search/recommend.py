@@ -22,11 +22,12 @@ PRICE = "usd_per_hour"
 
 
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
-    """The deployment to buy, with the reason and up to five runner-ups; None where nothing is feasible.
+    """The deployment to buy, with the reason and up to six runner-ups; None where nothing is feasible.
 
     It is the ``preferred`` one of all. Runner-ups: the cheapest one where that is another, the equally priced one with
-    the widest margin, the cheapest on another accelerator, the one with the lowest p99 TTFT, and the cheapest on
-    another engine, of those that were simulated.
+    the widest margin, the cheapest on another accelerator, the preferred one there where dollars by something else than
+    the hour are an objective, the one with the lowest p99 TTFT, and the cheapest on another engine, of those that were
+    simulated.
 
     Args:
         trials: the study's, or some of them.
@@ -155,7 +156,7 @@ def _what_for(metrics: Mapping[str, float]) -> str:
 
 
 def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:
-    """Distinct alternatives, up to five and one of each other shape, with what each would trade."""
+    """Distinct alternatives, up to six and one of each other shape, with what each would trade."""
     elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
     other_engine = [t for t in feasible if _engines(t) != _engines(best)]
     cheaper = [t for t in feasible if price_of(t) < price_of(best)]
@@ -165,6 +166,7 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
         (cheapest(cheaper, objectives), "cheapest found that meets the SLO"),
         (widest(best, feasible), "widest margin found at this price"),
         (cheapest(elsewhere, objectives), "cheapest found on another accelerator"),
+        (_best_by(elsewhere, objectives), "best by the study's objectives on another accelerator"),
         (cheapest(fastest, objectives), "lowest TTFT p99 found"),
         (cheapest(other_engine, objectives), "cheapest found on another engine"),
     ]
@@ -180,6 +182,12 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
     return tuple(found)
 
 
+def _best_by(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
+    """The ``preferred`` one where dollars are asked for by something else than the hour of a deployment."""
+    asked = PRICE not in objectives and any(name.startswith("usd_") for name in objectives)
+    return preferred(feasible, objectives) if asked else None
+
+
 def _accelerators(trial: Trial) -> set[str]:
     return {pool.accelerator for pool in trial.deployment.pools}
 
@@ -189,11 +197,17 @@ def _engines(trial: Trial) -> set[str]:
 
 
 def _trade(best: Trial, other: Trial) -> str:
-    """What changes from ``best`` to ``other``: price, p99 TTFT, p99 TPOT where it is defined, tightest margin."""
+    """What changes from ``best`` to ``other``.
+
+    Price, agents where their number was asked for, p99 TTFT, p99 TPOT where it is defined, tightest margin.
+    """
     dollars = other.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
     parts = [
         f"${dollars:+,.2f} per hour".replace("$-", "-$").replace("$+", "+$") if abs(dollars) >= 0.005 else "same price"
     ]
+    most, theirs = best.metrics.get("agents", 0.0), other.metrics.get("agents", 0.0)
+    if most and theirs:
+        parts.append(f"up to {theirs:,.0f} agents instead of {most:,.0f}")
     for key, name in (("ttft_p99_s", "TTFT p99"), ("tpot_p99_s", "TPOT p99")):
         if not math.isnan(best.metrics[key]) and not math.isnan(other.metrics[key]):
             parts.append(f"{name} {in_seconds(other.metrics[key])} instead of {in_seconds(best.metrics[key])}")

@@ -248,7 +248,10 @@ def _further_copies(drawn: I8) -> np.ndarray:
 def describe_schemes(table: SessionTable | None) -> str:
     """How a trace is drawn anew, in words."""
     if table is None:
-        return "the trace as it is: agents wait for each other, no part of it can be drawn anew"
+        return (
+            "the trace as it is (its own number of agents, who wait for each other, so that no part of it can be drawn "
+            "anew)"
+        )
     if len(table) == 1:
         return "the trace as it is: it has one session"
     words = {

@@ -12,12 +12,13 @@ import pytest
 from hisearch.export.deployment import summary
 from hisearch.report import page
 from hisearch.report.confidence import Confidence
-from hisearch.report.describe import NOT_USED, sentence, settings, used_settings
+from hisearch.report.describe import NOT_USED, carried, sentence, settings, used_settings
 from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progress_data
 from hisearch.report.terms import term_lines
 from hisearch.score.quantities import percent, quantity, significant, usd
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.trial import Recommendation
+from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.deployment import DeploymentSpec
 
 
@@ -66,6 +67,27 @@ def test_the_sentence_says_what_how_many_and_what_it_costs(build_input: Any) -> 
     assert f"{pool.replicas * pool.tensor_parallel} × {pool.accelerator}" in text
     hourly = trial.metrics["usd_per_hour"]
     assert f"{usd(hourly)} per hour, {usd(hourly * 730)} per month" in text
+
+
+def test_of_a_study_over_agents_it_is_said_how_many_and_with_which_memory(build_input: Any) -> None:
+    trial = build_input().recommendation.trial
+    assert carried(trial) == ""
+    agents = AgentMemorySpec.model_validate({"policy": "distance", "adapters": {"rank": 64}, "slots": 125})
+    pool = trial.deployment.pool.model_copy(update={"agents": agents})
+    deployment = trial.deployment.model_copy(update={"pools": [pool]})
+    figures = {"agents": 1414.0, "agents_per_accelerator": 353.5, "usd_per_agent_hour": 0.00204, "accelerators": 4.0}
+    found = dataclasses.replace(trial, deployment=deployment, metrics={**trial.metrics, **figures})
+    assert ", adapters of rank 64 in 125 slots by policy distance" in sentence(found, "m")
+    assert carried(found) == (
+        " It carries up to 1,414 agents within the SLO (354 per accelerator), at $0.0020 an hour each."
+    )
+    chosen = used_settings(deployment)
+    assert (chosen["agents' policy"], chosen["agents' slots"], chosen["adapters"]) == ("distance", 125, "rank 64")
+    assert "agents' policy" not in used_settings(trial.deployment)
+    facts = {fact.name: fact.value for fact in page.key_facts(found)}
+    assert facts["Cost of an agent"] == "$0.0020"
+    assert "Agents per accelerator" in facts
+    assert "Agents per accelerator" not in {fact.name for fact in page.key_facts(trial)}
 
 
 def test_settings_have_the_same_keys_for_every_deployment(build_input: Any) -> None:

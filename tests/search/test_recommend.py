@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.search.pareto import front
 from hisearch.search.recommend import describe_miss, nearest_miss, recommend, widest
+from hisearch.search.trial import Trial
 from tests.search.fakes import OBJECTIVES, make_trial
 
 OTHER_OBJECTIVES = ("ttft_p99", "goodput")
@@ -19,6 +22,28 @@ def test_the_cheapest_wins() -> None:
     found = recommend(trials, OBJECTIVES)
     assert found is not None
     assert found.trial.number == 0
+
+
+def test_where_the_price_is_no_objective_the_best_of_another_accelerator_is_named_too() -> None:
+    """An H100 without DRAM is cheaper by the hour, one with it by the agent: it stands beside the H200 that won."""
+
+    def of(number: int, usd: float, agents: int, accelerator: str) -> Trial:
+        trial = make_trial(number, 0.5, 5.0, usd, accelerator=accelerator)
+        figures = {"agents": float(agents), "agents_per_accelerator": float(agents), "usd_per_agent_hour": usd / agents}
+        return replace(trial, metrics={**trial.metrics, **figures})
+
+    objectives = ("usd_per_agent_hour", "agents_per_accelerator")
+    trials = [of(0, 3.7, 1834, "h200"), of(1, 2.7, 1189, "h100"), of(2, 2.9, 1414, "h100"), of(3, 3.1, 1414, "h100")]
+    found = recommend(trials, objectives)
+    assert found is not None
+    assert found.trial.number == 0
+    others = {trial.number: words for trial, words in found.runner_ups}
+    assert others[1].startswith("cheapest found that meets the SLO: -$1.00 per hour, up to 1,189 agents instead of")
+    assert others[2].startswith("best by the study's objectives on another accelerator: -$0.80 per hour")
+    assert 3 not in others
+    by_price = recommend(trials, (*objectives, "usd_per_hour"))
+    assert by_price is not None
+    assert not any("objectives" in words for _, words in by_price.runner_ups)
 
 
 def tied(*figures: tuple[float, float, float]) -> int:

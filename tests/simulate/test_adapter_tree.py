@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate import adapter_tree
+from hisearch.simulate.agent_arrays import arrays_of
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.specs.base import EngineName
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace
+from hisearch.traces.stats import ideal_hit_tokens
 from hisearch.traces.trace import make_trace
 from tests.kernels.agent_systems import Society, adapters, society
 from tests.kernels.systems import examples
@@ -108,3 +110,16 @@ def test_objects_that_are_no_adapters_leave_the_tree_as_it_is() -> None:
     keyed = Society(trace, replace(plan, kinds=(adapters(4),)), capacity_tokens=40_000).simulate()
     assert beside.requests.hit_tokens.sum() > keyed.requests.hit_tokens.sum()
     assert abs(int(beside.requests.hit_tokens.sum()) - int(plain.requests.hit_tokens.sum())) < 200
+
+
+@pytest.mark.parametrize("number", [None, 4])
+def test_an_endless_cache_hits_what_the_tree_of_its_adapters_has_in_common(number: int | None) -> None:
+    """Of one call after another: the trace's ideal hits over that tree are what a worker finds."""
+    trace = society(agents=10, calls=200, adapters=number, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    plan = AgentPlan(policy="lru", kinds=(adapters(4),), pool_pages=4 * 12)
+    case = Society(trace, plan, capacity_tokens=200_000, max_running=1, overlap=False)
+    apart = replace(trace, arrays=arrays_of(trace, plan))
+    ideal = np.minimum(ideal_hit_tokens(apart, include_outputs=True), trace.arrays.input_tokens - 1)
+    found = case.simulate().requests.hit_tokens
+    assert abs(int(found.sum()) - int(ideal.sum())) <= 0.01 * ideal.sum()
+    assert ideal.sum() < np.minimum(ideal_hit_tokens(trace, include_outputs=True), trace.arrays.input_tokens - 1).sum()
