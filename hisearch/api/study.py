@@ -27,6 +27,7 @@ from hisearch.api.run_folder import (
     check_resumable,
     check_writable,
     default_run_dir,
+    keep_ended,
     remove_parts,
     write_text,
 )
@@ -290,6 +291,7 @@ class Study:
 
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)
+            keep_ended(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
