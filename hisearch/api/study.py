@@ -155,8 +155,10 @@ class Study:
         """The question in the search's terms.
 
         Raises:
-            SpecError: its objective is capacity, and the workload has no load to scale.
+            SpecError: its objective is capacity, and the workload has no load to scale; or it asks for what can be
+                exported, and its space has none of that.
         """
+        from hisearch.api.exportable import ExportablePlanner, space_of
         from hisearch.search.demand import measure_demand
         from hisearch.search.problem import Problem
         from hisearch.specs.study import CAPACITY, OF_AGENTS
@@ -167,15 +169,17 @@ class Study:
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
             raise self.resolved.document.error(("spec", "objectives", place), message)
+        planner = ExportablePlanner(self.resolved, simulation) if self.resolved.space.spec.exportable else simulation
         return Problem(
             model=self.resolved.model_name,
             slo=slo,
-            space=self.resolved.space.spec,
+            space=space_of(self.resolved),
             objectives=tuple(study.objectives),
             budget=study.budget,
             seed=study.seed,
             demand=demand,
-            planner=simulation,
+            planner=planner,
+            refuses=planner.refuses if isinstance(planner, ExportablePlanner) else None,
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
         )
@@ -281,6 +285,7 @@ class Study:
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.conclude import conclude_study
+        from hisearch.api.exportable import acceptor
         from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
@@ -307,6 +312,7 @@ class Study:
                 interrupts=interrupts,
                 standing=Standing(problem.objectives),
                 keep=database.keep_up,
+                accepts=acceptor(self.resolved, simulation),
             )
             with contextlib.closing(database):
                 outcome = search(problem, ledger, database.write_behind)

@@ -14,6 +14,7 @@ import pytest
 
 from hisearch.api.stored_run import load_run
 from hisearch.api.study import StudyResult, load_study
+from hisearch.score.quantities import quantity
 from hisearch.search.trial import Trial
 from hisearch.specs.catalogue import shipped_root
 from tests.cli.conftest import Hisearch
@@ -308,7 +309,8 @@ def test_export_of_a_trial_that_misses_the_slo_says_so(hisearch: Hisearch, resul
     failing = [check.label for check in missed.slo if not check.holds]
     assert failing
     for label in failing:
-        assert any(line.startswith(f"- {label} ") and "missed" in line for line in readme.splitlines())
+        term = quantity(label).label
+        assert any(line.startswith(f"| {term} | ") and "**missed**" in line for line in readme.splitlines())
     assert "does NOT meet the SLO" in (out / missed.deployment.pool.engine.name / "run.sh").read_text()
     assert f"name: trial-{missed.number}" in (out / "deployment.yaml").read_text()
     data = hisearch("export", result.run_dir, "--trial", missed.number, "--out", out, "--json")
