@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hisearch.calibrate import families
+from hisearch.calibrate import families, sparse
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.tables import Tables
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
+from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms
+from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms, SparseTerms
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
@@ -100,6 +101,7 @@ def build_profile(
         name: _family(name, fits, target, choices, said, lent)
         for name, fits in _FITS.items()
     }  # fmt: skip
+    fitted["sparse_attention"] = _sparse(fitted, target, choices, said)
     missing = [name for name in ("gemm", "prefill_attention", "decode_attention") if not fitted[name]]
     if missing:
         raise ValueError(f"{target.accelerator_name}, {target.engine}: nothing to fit {', '.join(missing)} on")
@@ -172,6 +174,28 @@ def _family(
             error = found[dtype].error
             said(f"{name} {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
             break
+    return found
+
+
+def _sparse(
+    fitted: Mapping[str, Any], target: Target, choices: list[Measured], said: Callable[[str], None]
+) -> dict[str, SparseTerms]:
+    """Laws of sparse attention by format of the KV cache, on the engine's own table alone: others run other kernels."""
+    tables = choices[0].tables
+    frame = tables.frames.get("sparse_attention")
+    if frame is None:
+        return {}
+    dense = fitted["mla_prefill"].get("bf16") or next(iter(fitted["mla_prefill"].values()), None)
+    models = {name: Catalogue().get("Model", name).spec for name in sorted(set(frame["model"]))}
+    found: dict[str, SparseTerms] = {}
+    for dtype in sorted(set(frame["kv_dtype"])):
+        found[dtype] = sparse.sparse(
+            frame[frame["kv_dtype"] == dtype], models, sparse.Laws(fitted["gemm"], dense), target.sheet,
+            tables.sources["sparse_attention"],
+        )  # fmt: skip
+        error = found[dtype].error
+        assert error is not None
+        said(f"sparse_attention {dtype}: median {error.median:.1%}, p90 {error.p90:.1%}")
     return found
 
 
@@ -257,14 +281,15 @@ def _collectives(choices: list[Measured]) -> CollectiveCurves | None:
         frame = choice.tables.frames.get("collectives")
         if frame is None:
             continue
-        curves: dict[str, list[CollectiveCurve]] = {}
-        for collective in sorted(set(frame["collective"])):
-            of_it = frame[frame["collective"] == collective]
-            for ranks in sorted(set(of_it["ranks"])):
-                curves.setdefault(collective, []).append(_curve(int(ranks), of_it[of_it["ranks"] == ranks]))
+        curves = {name: curves_of(frame[frame["collective"] == name]) for name in sorted(set(frame["collective"]))}
         if "all_reduce" in curves:
             return CollectiveCurves(source=choice.tables.sources["collectives"], **curves)
     return None
+
+
+def curves_of(rows: pd.DataFrame) -> list[CollectiveCurve]:
+    """The curves of one collective, by ranks."""
+    return [_curve(int(ranks), rows[rows["ranks"] == ranks]) for ranks in sorted(set(rows["ranks"]))]
 
 
 def _curve(ranks: int, rows: pd.DataFrame) -> CollectiveCurve:

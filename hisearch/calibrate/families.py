@@ -96,7 +96,7 @@ def gemm(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> 
         )
 
     found = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "n", "k"), m, GEMM_KNOTS))
-    return GemmTerms(**_described(found, source, frame, "m", "n", "k"))
+    return GemmTerms(**described(found, source, frame, "m", "n", "k"))
 
 
 def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> PrefillTerms:
@@ -116,7 +116,7 @@ def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> 
 
     bounds = _with_widths(_PREFILL, frame)
     found = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), new))
-    return PrefillTerms(**_widths(_described(found, source, frame, "batch", "new_tokens", "heads", "kv_heads")))
+    return PrefillTerms(**_widths(described(found, source, frame, "batch", "new_tokens", "heads", "kv_heads")))
 
 
 def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> DecodeTerms:
@@ -137,7 +137,7 @@ def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> D
 
     bounds = _with_widths(_DECODE, frame)
     found = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), batch))
-    return DecodeTerms(**_widths(_described(found, source, frame, "batch", "context_tokens", "heads", "kv_heads")))
+    return DecodeTerms(**_widths(described(found, source, frame, "batch", "context_tokens", "heads", "kv_heads")))
 
 
 def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> MoeTerms:
@@ -160,7 +160,7 @@ def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> M
 
     groups = _groups(frame, "hidden", "width", "experts", "per_token", "sets")
     found = fit(Problem(_MOE, predict, _seconds(frame), groups, tokens, MOE_KNOTS))
-    return MoeTerms(**_described(found, source, frame, "tokens", "hidden", "width", "experts", "per_token", "sets"))
+    return MoeTerms(**described(found, source, frame, "tokens", "hidden", "width", "experts", "per_token", "sets"))
 
 
 def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
@@ -175,7 +175,7 @@ def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
         return np.asarray(serial_s(terms, new[at]) + work)
 
     found = fit(Problem(_LINEAR, predict, _seconds(frame), _groups(frame, "value_heads"), new))
-    return LinearTerms(**_described(found, source, frame, "batch", "new_tokens", "value_heads"))
+    return LinearTerms(**described(found, source, frame, "batch", "new_tokens", "value_heads"))
 
 
 def without_host_bound(frame: pd.DataFrame) -> pd.DataFrame:
@@ -275,7 +275,8 @@ def _widths(described: dict[str, Any]) -> dict[str, Any]:
     return {"rate_64": 1.0, "rate_256": 1.0} | described
 
 
-def _described(found: Fit, source: str, frame: pd.DataFrame, *dimensions: str) -> dict[str, Any]:
+def described(found: Fit, source: str, frame: pd.DataFrame, *dimensions: str) -> dict[str, Any]:
+    """What terms are made of: coefficients, source, error, and the range of each dimension in ``frame``."""
     ranges = {name: (float(frame[name].min()), float(frame[name].max())) for name in dimensions}
     rounded = {name: _significant(value) for name, value in found.coefficients.items()}
     return rounded | {"source": source, "error": found.error, "ranges": ranges}

@@ -9,6 +9,8 @@ Our own form is a folder with any of these files, as CSV or parquet, one row per
     moe                dtype, tokens, hidden, width (an expert's, on a rank), per_token, experts, sets, routing (even or
                        skewed)
     linear_attention   dtype, batch, new_tokens, value_heads (of a rank): prompts, heads of 128 x 128
+    sparse_attention   model (a name of the catalogue), dtype (of the weights), kv_dtype, phase (prefill or decode),
+                       batch, new_tokens, cached_tokens, heads (of a rank): whole attention blocks, products included
     collectives        collective (all_reduce, all_gather, reduce_scatter, all_to_all), ranks, payload_bytes
 
 ``dtype`` is bf16, fp8, fp8_block, nvfp4, fp4 or int4; ``source``, where there is one, names the kernel.
@@ -33,6 +35,16 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mla_decode": ("kv_dtype", "batch", "context_tokens", "heads", "kv_heads", "head_dim"),
     "moe": ("dtype", "tokens", "hidden", "width", "per_token", "experts", "sets", "routing"),
     "linear_attention": ("dtype", "batch", "new_tokens", "value_heads"),
+    "sparse_attention": (
+        "model",
+        "dtype",
+        "kv_dtype",
+        "phase",
+        "batch",
+        "new_tokens",
+        "cached_tokens",
+        "heads",
+    ),
     "collectives": ("collective", "ranks", "payload_bytes"),
 }
 
@@ -45,6 +57,15 @@ DTYPES = {
 #: Widths of DeepSeek's MLA, on which aiconfigurator measured it: key, value, latent with its rotary part, rotary part.
 MLA_KEY, MLA_VALUE, MLA_LATENT, MLA_ROTARY = 192, 128, 576, 64
 
+#: Models whose sparse attention aiconfigurator measured, by their names in the catalogue; later GLM-5 share what an
+#: indexer chose among layers.
+SPARSE_MODELS = {
+    "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2", "zai-org/GLM-5": "glm-5", "zai-org/GLM-5-FP8": "glm-5",
+}  # fmt: skip
+
+#: Its tables of whole blocks, by phase.
+SPARSE_TABLES = {"prefill": "dsa_context_module", "decode": "dsa_generation_module"}
+
 #: Columns that older tables do not have, and what their rows are.
 ABSENT: dict[str, int | str] = {"window_size": 0, "step": 0, "kernel_source": "", "distribution": "balanced"}
 
@@ -54,6 +75,9 @@ PREFILLS_IN_LATENT_SPACE = frozenset({"sglang"})
 
 #: What quantising the activations of a product to fp8 takes: finding their scale, and applying it.
 QUANTISE_TABLES = ("computescale_perf", "scale_matrix_perf")
+
+#: An engine's own all-reduce.
+ALL_REDUCE_TABLE = "custom_allreduce_perf"
 
 #: Kernels of checkpoints that NVIDIA's ModelOpt quantised; weights that the engine quantises take others.
 MODELOPT = "modelopt"
@@ -141,9 +165,12 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
     if "gemm" not in frames:
         raise ValueError(f"{data}: no GEMM table of system {system} and engine {engine}")
     frames["gemm"] = _without_quantise(frames["gemm"], data / system / "quantize" / engine)
-    found = _collectives(data / system / "comm", engine)
-    if found is not None:
-        frames["collectives"], sources["collectives"] = found
+    for name, found in (
+        ("collectives", _collectives(data / system / "comm", engine)),
+        ("sparse_attention", _sparse(data / system / "sparse_attention" / engine)),
+    ):
+        if found is not None:
+            frames[name], sources[name] = found
     return Tables(frames, sources)
 
 
@@ -269,14 +296,11 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
     """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements."""
     import pandas as pd
 
-    own = next(iter(_newest_first(folder / engine, "custom_allreduce_perf")), None)
+    own = next(iter(_newest_first(folder / engine, ALL_REDUCE_TABLE)), None)
     nccl = next(iter(_newest_first(folder / "nccl", "nccl_perf")), None)
     parts, sources = [], []
     if own is not None:
-        frame = _read(own)
-        if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():
-            frame = frame[frame["backend"].str.endswith("_graph")]
-        parts.append(frame.assign(collective="all_reduce"))
+        parts.append(_in_graph(_read(own)).assign(collective="all_reduce"))
         sources.append(f"{engine}/{own.parent.name}/{own.stem}")
     if nccl is not None:
         frame = _read(nccl)
@@ -289,6 +313,52 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
         sources.append(f"nccl/{nccl.parent.name}/{nccl.stem}")
     if not parts:
         return None
-    frame = pd.concat(parts)
+    return _as_collectives(pd.concat(parts)), ", ".join(sources)
+
+
+def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.DataFrame:
+    """The all-reduce of one version of an engine, as ``read_aiconfigurator`` has the newest one's.
+
+    Raises:
+        FileNotFoundError: it was not measured.
+    """
+    path = data / system / "comm" / engine / version / f"{ALL_REDUCE_TABLE}.parquet"
+    return _as_collectives(_in_graph(_read(path)).assign(collective="all_reduce"))
+
+
+def _in_graph(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows measured inside a CUDA graph, where some were."""
+    if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():
+        return frame[frame["backend"].str.endswith("_graph")]
+    return frame
+
+
+def _as_collectives(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.assign(ranks=frame["num_gpus"], payload_bytes=frame["message_size"] * 2.0)
-    return frame[[*COLUMNS["collectives"], "latency_s", "source"]], ", ".join(sources)
+    return frame[[*COLUMNS["collectives"], "latency_s", "source"]]
+
+
+def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:
+    """Whole blocks of sparse attention of the newest version that measured both phases."""
+    import pandas as pd
+
+    for path in _newest_first(folder, f"{SPARSE_TABLES['prefill']}_perf"):
+        files = {phase: path.with_name(f"{name}_perf.parquet") for phase, name in SPARSE_TABLES.items()}
+        if not all(file.exists() for file in files.values()):
+            continue
+        parts = []
+        for phase, file in files.items():
+            frame = _read(file)
+            frame = frame[(frame["op_name"] == SPARSE_TABLES[phase]) & frame["model"].isin(list(SPARSE_MODELS))]
+            frame = _dtyped(_dtyped(frame, "gemm_type", "dtype"), "kv_cache_dtype", "kv_dtype")
+            cached = frame["step"] if phase == "prefill" else frame["step"] + frame["isl"] - 1
+            parts.append(frame.assign(
+                phase=phase, model=frame["model"].map(SPARSE_MODELS), batch=frame["batch_size"],
+                new_tokens=frame["isl"], cached_tokens=cached, heads=frame["num_heads"],
+            ))  # fmt: skip
+        whole = pd.concat(parts)[[*COLUMNS["sparse_attention"], "latency_s", "source"]]
+        return (
+            whole,
+            f"{path.parents[3].name}/sparse_attention/{path.parent.parent.name}/{path.parent.name}/dsa_*_module_perf",
+        )
+    return None

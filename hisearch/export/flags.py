@@ -190,6 +190,8 @@ SGLANG: Table = (
     ),
     ("--enable-mixed-chunk", lambda c: True if c.pool.engine.mixed_chunk else None),
     ("--max-prefill-tokens", lambda c: str(c.pool.engine.max_prefill_tokens)),
+    ("--enable-flashinfer-allreduce-fusion", lambda c: True if c.pool.engine.fused_all_reduce else None),
+    ("--scheduler-recv-interval", lambda c: _beyond_one(c.pool.engine.receive_interval)),
     ("--max-running-requests", lambda c: _of_all_groups(c, c.pool.engine.max_running_requests)),
     ("--schedule-policy", lambda c: "fcfs" if _by_priority(c) else c.pool.engine.schedule),
     ("--enable-priority-scheduling", lambda c: True if _by_priority(c) else None),
@@ -308,7 +310,7 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
 
 #: Settings that one engine alone has, and their values where they have no effect.
 _VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
-_SGLANG_ALONE = {"mixed_chunk": False}
+_SGLANG_ALONE = {"mixed_chunk": False, "receive_interval": 1, "fused_all_reduce": False}
 
 
 def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) -> dict[str, Any]:

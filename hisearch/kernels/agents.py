@@ -21,9 +21,10 @@ from hisearch.kernels.jit import kernel
 #: pool that its objects would take. HOLD: its objects are locked. LET_GO: they are not. LOAD: those that are absent are
 #: loaded by the step being formed. ENDS: r has made its last token. DONE: a server for agents has done a part. PASS: a
 #: pass begins. TOO_LARGE: 1 where r can never be served. URGENT: the step being formed loads KV back. STEP: it is
-#: formed, of kind r; told where slots are numbered.
+#: formed, of kind r; told where slots are numbered. YIELD: it lacks KV pages; 1 where a load under
+#: way has given some back.
 BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-URGENT, STEP = 11, 12
+URGENT, STEP, YIELD = 11, 12, 13
 FULL = 2
 
 
@@ -84,7 +85,7 @@ def _own_pages(sim, w, a):
 
 
 @kernel
-def _ready(sim, w, r, now):
+def _ready(sim, w, r):
     """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room (see READY)."""
     agents = sim.agents
     a = agents.agent[r]
@@ -92,9 +93,9 @@ def _ready(sim, w, r, now):
         return 0
     if agents.policy.loading != al.AT_LAUNCH:
         if _pages(sim, w, a, al.ABSENT) > 0:
-            # It may have been evicted since it was loaded.
+            # It may have been evicted since it was loaded. Its load waits for the pass to end: until then nothing tells
+            # it what pages the batch will take.
             agents_line.stand(sim, w, a)
-            loads.dispatch(sim, w, now)
             return 0
         return 1 if _pages(sim, w, a, al.LOADING) == 0 else 0
     if slots.numbered(sim):
@@ -237,7 +238,7 @@ def _too_large(sim, r):
 def door(sim, errand, w, r, now):
     """The errands above; ``w`` is the server of DONE."""
     if errand == READY:
-        return _ready(sim, w, r, now)
+        return _ready(sim, w, r)
     if errand == MISSING:
         return _missing(sim, w, r)
     if errand == TOO_LARGE:
@@ -263,6 +264,8 @@ def door(sim, errand, w, r, now):
         loads.dispatch(sim, w, now)
     elif errand == URGENT:
         loads.preempt(sim, w, now)
+    elif errand == YIELD:
+        return 1 if loads.give_way(sim, w, now) else 0
     else:
         _begin(sim, w)
     return 0

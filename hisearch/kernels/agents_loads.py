@@ -6,8 +6,9 @@ before its KV; where there is no room for the next object KV may go before it, a
 evicting what is due later than the agent loaded for, and nothing else; what was loaded ahead and has not been used
 takes at most a budget. A load for a call, KV that a step loads back among them, interrupts one ahead of its call: the
 pages are given back, what was moved was moved for nothing, and the agent stands in line again. It does so only while
-nothing else has been sent behind it on the link. What storage alone has is fetched beside them (``agents_fetch``). KV
-for calls that have arrived is the engine's to load back.
+nothing else has been sent behind it on the link. A step that lacks KV pages which a load under way has taken, an object
+in the same pool or KV, ends that load likewise, whatever it is for. What storage alone has is fetched beside them
+(``agents_fetch``). KV for calls that have arrived is the engine's to load back.
 """
 
 from __future__ import annotations
@@ -244,33 +245,56 @@ def preempt(sim, w, now):
     k = server(sim, w, al.LOADER)
     if link.free_s != sim.servers[k].end_s or link.free_s <= now:
         return
+    if o == objects.kv(sim) or sim.agents.objects[w, o].fresh:
+        _interrupt(sim, w, now)
+
+
+@kernel
+def give_way(sim, w, now):
+    """A step lacks KV pages: a load under way gives back those that it has taken; False where there is none."""
+    loader = sim.agents.loaders[w]
+    if loader.object < 0 or (loader.pool != w and loader.object != objects.kv(sim)):
+        return False
+    _interrupt(sim, w, now)
+    return True
+
+
+@kernel
+def _interrupt(sim, w, now):
+    """The load under way has moved what it has for nothing; all of it, where something was sent behind it."""
+    loader = sim.agents.loaders[w]
+    o = loader.object
     if o == objects.kv(sim):
         agents_kv.interrupt(sim, w)
-    elif sim.agents.objects[w, o].fresh:
-        _give_back(sim, w, o)
     else:
-        return
+        _give_back(sim, w, o)
+    k = server(sim, w, al.LOADER)
+    link = sim.links[2 * w + 1]
+    end_s = sim.servers[k].end_s
+    moved_s = end_s - loader.begun_s
+    if link.free_s == end_s and end_s > now:
+        moved_s = max(now - loader.begun_s, 0.0)
+        link.free_s = min(max(now, loader.begun_s), link.free_s)
     server_heap.leave(sim, k)
     loader.object = -1
     loader.preempted += 1
-    moved_s = max(now - loader.begun_s, 0.0)
     loader.wasted_s += moved_s
     link.busy_s += moved_s
-    link.free_s = min(max(now, loader.begun_s), link.free_s)
     wishes.line_up(sim, loader.agent)
 
 
 @kernel
 def _give_back(sim, w, o):
-    """The pages of object ``o``, whose load ahead of its call is under way, are free."""
+    """The pages of object ``o``, whose load is under way, are free."""
     loader = sim.agents.loaders[w]
     here = sim.agents.objects[w, o]
     pages = sim.agents.things[o].pages
+    if here.fresh:
+        loader.fresh_pages -= pages
     here.where = al.ABSENT
     here.fresh = 0
     sim.nodes[here.node].lock -= 1
     sim.trees[loader.pool].free_pages += pages
-    loader.fresh_pages -= pages
 
 
 @kernel

@@ -357,6 +357,8 @@ def _reset_pool(sim):
         worker.running_tail = -1
         worker.waiting_head = -1
         worker.waiting_tail = -1
+        worker.held_head = -1
+        worker.held_tail = -1
         worker.chunked = -1
         worker.prompts_head = -1
         worker.prompts_tail = -1

@@ -127,7 +127,8 @@ HAND = np.dtype(
 NIC = np.dtype(
     [
         ("base_s", "f8"),
-        ("s_per_token", "f8"),
+        ("s_per_token", "f8"),  # of what one accelerator has of a token's KV, over its port
+        ("ranks", "f8"),  # accelerators
         ("last_tokens", "f8"),  # out, pipelined: most tokens still to be sent when the prompt has been computed
         ("free_s", "f8"),
         ("busy_s", "f8"),
@@ -195,9 +196,10 @@ FLEET = np.dtype(
 
 # Columns of Fleet.counters. NEXT_OPEN: first turns delivered; PENDING: follow-ups in the heap; LATE: requests whose
 # first token was late; EVENTS: handled by the event loop; DUE: size of the heap of Fleet.due; INCIDENTS: those that
-# have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run.
-NEXT_OPEN, PENDING, LATE, EVENTS, DUE, INCIDENTS, SHORT = 0, 1, 2, 3, 4, 5, 6
-COUNTERS = 7
+# have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run; POOLED: requests of
+# Fleet.pool that have come.
+NEXT_OPEN, PENDING, LATE, EVENTS, DUE, INCIDENTS, SHORT, POOLED = 0, 1, 2, 3, 4, 5, 6, 7
+COUNTERS = 8
 
 
 class Trace(Handle):
@@ -225,8 +227,9 @@ class Fleet(Handle):
     front_of (N,): row of the front of each request's model; of length 0 where there is but one model.
     arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): follow-ups by
         arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,): who waits for
-        whom, as linked lists. gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): who
-        follows when all of a gate's requests have ended; G is 0 where there are none.
+        whom, as linked lists. pool: requests that come one after the other, each when any request has ended.
+    gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): who follows when all of a gate's
+        requests have ended; G is 0 where there are none.
     routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE.
     keys, winners (4 routes, 2 * a power of two not below W): trees by which the least and the most loaded members are
         found (see ``tournament``), four rows a route.
@@ -256,6 +259,7 @@ class Fleet(Handle):
         "open_loop": Array("i4", 1),
         "follower_head": Array("i4", 1),
         "follower_next": Array("i4", 1),
+        "pool": Array("i4", 1),
         "gate": Array("i4", 1),
         "gates": Array(GATE, 1),
         "behind_next": Array("i4", 1),

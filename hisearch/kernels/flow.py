@@ -101,12 +101,18 @@ def _announce_to_gate(fleet, r, now):
 
 @kernel
 def announce_end(fleet, r, now):
-    """Request ``r`` ended at ``now``: its follow-ups come after their think time."""
+    """Request ``r`` ended at ``now``: its follow-ups, or the next of a pool, come after their think time."""
     f = fleet.follower_head[r]
     while f >= 0:
         fleet.arrival_s[f] = now + fleet.trace.think_s[f]
         _pending_push(fleet, f)
         f = fleet.follower_next[f]
+    k = fleet.counters[fl.POOLED]
+    if k < fleet.pool.shape[0]:
+        fleet.counters[fl.POOLED] = k + 1
+        f = fleet.pool[k]
+        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
+        _pending_push(fleet, f)
     if fleet.gates.shape[0] > 0:
         _announce_to_gate(fleet, r, now)
 

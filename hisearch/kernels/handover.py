@@ -80,7 +80,8 @@ def _move(fleet, r, now):
     transfer = fleet.transfer
     out = fleet.nics[_nic(fleet, hand.source, r)]
     into = fleet.nics[_nic(fleet, hand.target, r) + 1]
-    pace = max(out.s_per_token, into.s_per_token)
+    # Every rank takes all that it is going to keep, copies of what others keep too: few senders serve many in turn.
+    pace = into.s_per_token * max(1.0, into.ranks / out.ranks)
     base = max(out.base_s, into.base_s)
     seconds = base + hand.tokens * pace
     end = max(now, out.free_s, into.free_s) + seconds

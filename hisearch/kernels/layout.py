@@ -267,6 +267,9 @@ WORKER = np.dtype(
         ("capped", "i4"),  # SGLang: decoding requests that are capped
         ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
         ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none
+        ("held_head", "i4"),  # SGLang: requests that came and were not looked for yet (see ``inbox``), by next
+        ("held_tail", "i4"),
+        ("skipped", "i8"),  # SGLang: weight of the passes since the last look
         ("event_slot", "i4"),  # position in the event heap, -1 outside
         # Leader: what the worker spent in standby, and when its accelerators end what they have been given.
         ("standby_s", "f8"),
@@ -364,6 +367,7 @@ CONFIG = np.dtype(
         ("watermark_pages", "i8"),  # vLLM: pages that admission leaves free
         ("capacity_policy", "i8"),  # TensorRT-LLM
         ("mixed_chunk", "i8"),  # SGLang: running requests decode along with prefills
+        ("receive_interval", "i8"),  # SGLang: weight of passes between two looks at what has come (see ``inbox``)
         ("ignore_eos", "i8"),  # SGLang: outputs are pinned, which has a rule of its own where the radix cache is off
         ("shared_outputs", "i8"),  # vLLM: prompts may contain outputs of requests that still decode (owner_head)
         ("log", "i8"),  # 1: steps are logged

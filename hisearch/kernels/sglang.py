@@ -19,6 +19,7 @@ from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_decode as decode
 from hisearch.kernels import sglang_gaps as gaps
+from hisearch.kernels import sglang_inbox as inbox
 from hisearch.kernels import sglang_log as step_log
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_order as order
@@ -46,7 +47,7 @@ def _next_batch(sim, w, now, last):
     if last == la.PREFILL_STEP or last == la.MIXED_STEP:
         in_flight = running.join_last_prefill(sim, w)
     kind = form_prefill(sim, w, now, in_flight)
-    if kind == 0 and decode.form_decode(sim, w):
+    if kind == 0 and decode.form_decode(sim, w, now):
         kind = la.DECODE_STEP
     return kind
 
@@ -185,6 +186,8 @@ def form(sim, w, now):
     """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
     worker = sim.workers[w]
     log.forget_lost(sim)
+    if sim.config.receive_interval > 1:
+        _look(sim, w, now)
     if sim.config.objects:
         doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
     _turn_to_tiers(sim, w, now)
@@ -196,8 +199,13 @@ def form(sim, w, now):
             kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
         device.await_next(sim, w, now, False)
-        if worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
+        if worker.phase == la.IDLE and worker.held_head >= 0:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
+        elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
             _look_again(sim, w)
         return
     if sim.config.hicache:
@@ -268,6 +276,7 @@ def complete(sim, w, now):
     ended = worker.oldest_end_s
     steps = worker.coast_steps
     decode.complete_decode(sim, w)
+    inbox.passed(sim, w, steps - 1)
     _note_peak(sim, w)
     if not sim.config.overlap:
         _process_decodes(sim, w, worker.clock, now)
@@ -278,18 +287,42 @@ def complete(sim, w, now):
 
 
 @kernel
-def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; a run of decode steps ends early if a prefill would be tried."""
-    worker = sim.workers[w]
+def _enter(sim, w, r, now):
+    """Queue request ``r``."""
     sim.requests[r].node = sim.workers[w].home
     order.enqueue(sim, w, r)
     if sim.tiers.storage:
         storage.enter(sim, w, r)
     if sim.config.objects:
         doors.knock(sim.config.objects, sim, agents.ARRIVES, w, r, now)
+
+
+@kernel
+def _look(sim, w, now):
+    """A pass begins: queue what has come, if it looks."""
+    if not inbox.looks(sim, w):
+        return
+    r = inbox.take(sim, w)
+    while r >= 0:
+        _enter(sim, w, r, now)
+        r = inbox.take(sim, w)
+
+
+@kernel
+def receive(sim, w, r, now):
+    """Request ``r`` comes at ``now``; a run of decode steps ends early if a pass would look, or try a prefill."""
+    worker = sim.workers[w]
+    waits = sim.config.receive_interval > 1
+    if waits:
+        inbox.hold(sim, w, r)
+    else:
+        _enter(sim, w, r, now)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
+    elif waits:
+        if worker.phase == la.COASTING:
+            inbox.cut_coast(sim, w, now)
     elif worker.phase == la.COASTING and (sim.tiers.storage or not order.closed(sim, w)):
         device.cut_coast(sim, w, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache, hicache_memory, hicache_nodes, radix
+from hisearch.kernels import agents, doors, hicache, hicache_memory, hicache_nodes, radix
 from hisearch.kernels.jit import kernel
 
 
@@ -35,3 +35,11 @@ def make_room(sim, w, pages):
         hicache_memory.make_room(sim, w, pages)
     else:
         radix.make_room(sim, sim.workers[w].home, pages)
+
+
+@kernel
+def make_room_for_step(sim, w, pages, now):
+    """Likewise; where too few can be evicted, a load for agents that has taken pages gives them back."""
+    make_room(sim, w, pages)
+    if sim.config.objects and sim.trees[sim.workers[w].home].free_pages < pages:
+        doors.knock(sim.config.objects, sim, agents.YIELD, w, 0, now)

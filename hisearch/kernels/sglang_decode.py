@@ -7,6 +7,7 @@ from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels import sglang_gaps as gaps
+from hisearch.kernels import sglang_inbox as inbox
 from hisearch.kernels import sglang_log as step_log
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_order as order
@@ -132,7 +133,7 @@ def _retract(sim, w):
 
 
 @kernel
-def form_decode(sim, w):
+def form_decode(sim, w, now):
     """Let the running batch decode: finished requests leave, requests are retracted until the rest fits.
 
     True if any decodes.
@@ -147,7 +148,7 @@ def form_decode(sim, w):
         worker.full = 0
         return False
     due = lists.pages_due(sim, w, 0)
-    prefixes.make_room(sim, w, due)
+    prefixes.make_room_for_step(sim, w, due, now)
     if sim.trees[sim.workers[w].home].free_pages >= due:
         worker.ratio = _decayed(sim, worker.ratio, 1)
     else:
@@ -171,6 +172,8 @@ def _coast_limit(sim, w):
     if sim.config.overlap:
         # Results show up one pass later; those of a prefill change the cache.
         limit = limit + 1 if sim.launches[running.newest(sim, w)].kind == la.DECODE_STEP else 1
+    if worker.held_head >= 0:
+        limit = min(limit, inbox.steps_to_look(sim, w))
     if limit == 1:
         return 1
     free = sim.trees[sim.workers[w].home].free_pages

@@ -13,7 +13,7 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
-def _take_prompt_pages(sim, w, entries, size):
+def _take_prompt_pages(sim, w, entries, size, now):
     page = sim.config.page_tokens
     tokens = 0
     pages = 0
@@ -24,6 +24,7 @@ def _take_prompt_pages(sim, w, entries, size):
     spare = size if page > 1 else 0
     # The engine asks for tokens and a spare page per request; rounded up, that is how far it evicts in whole pages.
     prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
+    prefixes.make_room_for_step(sim, w, pages, now)
     if sim.trees[sim.workers[w].home].free_pages < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     sim.trees[sim.workers[w].home].free_pages -= pages
@@ -99,12 +100,13 @@ def form_prefill(sim, w, now, in_flight):
         if sim.config.objects and sim.hosts[w].loading_tokens > 0:
             doors.knock(sim.config.objects, sim, agents.URGENT, w, 0, sim.workers[w].now_s)
         hicache_copies.begin_loading(sim, w)
-    _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size)
+    _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size, now)
     if not sim.config.mixed_chunk or worker.running == 0:
         return la.PREFILL_STEP
     running.drop_lingering(sim, w)
     if worker.decoding == 0:
         return la.PREFILL_STEP
     prefixes.make_room(sim, w, worker.decoding)
+    prefixes.make_room_for_step(sim, w, lists.pages_due(sim, w, 0), now)
     running.take_decode_pages(sim, w)
     return la.MIXED_STEP

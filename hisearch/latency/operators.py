@@ -16,6 +16,10 @@ Attention is counted per pair of a query and a key it may see (``new * (cached +
 chunk): 4 * head_dim FLOPs per head for GQA. MLA runs as multi-head attention in prefill, with the latent of cached
 tokens decompressed first, and in latent space in decode ("absorbed"), where one latent serves all heads.
 Source of the MLA shapes: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.
+
+Sparse attention scores every pair with the indexer's heads, 2 * index_head_dim FLOPs each, and reads the ``topk`` best
+tokens of each query in latent space, in prefill too. Source: DeepSeek-V3.2-Exp's report (github
+deepseek-ai/DeepSeek-V3.2-Exp), section 1.
 """
 
 from __future__ import annotations
@@ -29,11 +33,12 @@ import numpy.typing as npt
 from hisearch.latency.parameters import (
     Matrix,
     element_bytes,
+    latent_bytes_per_token,
     layer_kv_bytes_per_token,
     matrices,
     wide_dtype,
 )
-from hisearch.latency.sharding import Shard, dense_layers, linear_layers, moe_layers, window_layers
+from hisearch.latency.sharding import Shard, dense_layers, index_layers, linear_layers, moe_layers, window_layers
 from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.model import ModelSpec
 
@@ -85,11 +90,25 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class IndexShape:
+    """The indexer of sparse attention in one layer, whole on every rank.
+
+    topk: tokens that a query reads. flops_per_pair, bytes_per_token: of scoring a pair, and of a token's index key, in
+    the mean layer: not every one may have an indexer.
+    """
+
+    topk: int
+    flops_per_pair: float
+    bytes_per_token: float
+
+
+@dataclass(frozen=True)
 class AttentionShape:
     """Attention of one layer and rank.
 
     Pairs are (query, key) pairs; a query's bytes are its own vector in and its output out.
     decompress_*: per *cached* token of a prefill chunk, to rebuild keys and values from a latent (MLA; else 0).
+    index: of sparse attention, whose pairs are those that are read.
     """
 
     full_layers: int
@@ -102,6 +121,7 @@ class AttentionShape:
     decompress_bytes: float
     decode_flops_per_pair: float
     decode_query_bytes: float
+    index: IndexShape | None = None
 
 
 def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
@@ -156,7 +176,7 @@ def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator
 def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> AttentionShape:
     """Attention of ``model`` on one rank."""
     windowed = window_layers(model)
-    heads = part.heads
+    heads, kept, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
     if model.mla is None:
         flops = 4.0 * heads * model.head_dim
         query_bytes = 2 * heads * model.head_dim * ACTIVATION_BYTES
@@ -169,17 +189,23 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
         decode = (2.0 * heads * decode_width, heads * decode_width * ACTIVATION_BYTES)
         rebuilt = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
         decompress = (2.0 * latent * rebuilt, 2 * rebuilt * ACTIVATION_BYTES)
+        if (sparse := model.sparse_attention) is not None:
+            prefill, decompress = decode, (0.0, 0.0)
+            whole, kept = kept, latent_bytes_per_token(mla, kv_dtype, sparse=True)
+            scored = 2.0 * sparse.index_heads * sparse.index_head_dim * index_layers(model) / model.layers
+            index = IndexShape(sparse.topk, scored, whole - kept)
     return AttentionShape(
         full_layers=model.layers - linear_layers(model) - windowed,
         window_layers=windowed,
         window_tokens=model.sliding_window_tokens,
-        kv_bytes_per_token=layer_kv_bytes_per_token(model, part, kv_dtype),
+        kv_bytes_per_token=kept,
         prefill_flops_per_pair=prefill[0],
         prefill_query_bytes=prefill[1],
         decompress_flops=decompress[0],
         decompress_bytes=decompress[1],
         decode_flops_per_pair=decode[0],
         decode_query_bytes=decode[1],
+        index=index,
     )
 
 

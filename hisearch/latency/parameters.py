@@ -9,9 +9,22 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from hisearch.latency.sharding import Parallelism, Shard, dense_layers, linear_layers, moe_layers, shard, window_layers
+from hisearch.latency.sharding import (
+    Parallelism,
+    Shard,
+    dense_layers,
+    index_layers,
+    linear_layers,
+    moe_layers,
+    shard,
+    window_layers,
+)
 from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
 from hisearch.specs.model import MlaSpec, ModelSpec
+
+#: Bytes of the scale that an indexer's fp8 key has for every so many of its elements (SGLang's and vLLM's caches of
+#: index keys: 132 bytes for a width of 128).
+INDEX_SCALE_BYTES, INDEX_SCALE_ELEMENTS = 4.0, 128
 
 #: Formats of weights that engines keep as published; everything narrower is a quantised format.
 WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
@@ -58,7 +71,7 @@ def wide_dtype(dtype: DType) -> DType:
 
 def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention and FFN that one rank holds."""
-    return [*_attention(model, part), *_dense_ffn(model, part), *_moe_ffn(model, part)]
+    return [*attention_matrices(model, part), *_dense_ffn(model, part), *_moe_ffn(model, part)]
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -105,10 +118,28 @@ def redundant_expert_bytes_per_rank(
 
 
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
-    """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it."""
+    """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it.
+
+    Sparse attention keeps the indexer's keys beside it.
+    """
     if model.mla is not None:
-        return (model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * kv_element_bytes(kv_dtype)
+        return latent_bytes_per_token(model.mla, kv_dtype, sparse=model.sparse_attention is not None) + _index_bytes(
+            model
+        )
     return 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype)
+
+
+def latent_bytes_per_token(mla: MlaSpec, kv_dtype: DType, *, sparse: bool) -> float:
+    """Bytes of a token's latent in one layer.
+
+    Kernels of sparse attention that read a narrow one keep the rotary part in 16 bits and a scale for each 128
+    elements of the rest (vLLM's ``fp8_ds_mla``: 656 bytes). FlashInfer's on a B200 takes 576; these are not told apart.
+    """
+    rotary = DTYPE_BYTES["bf16"] if sparse and kv_dtype not in WIDE_DTYPES else kv_element_bytes(kv_dtype)
+    scales = 0.0
+    if sparse and kv_dtype not in WIDE_DTYPES:
+        scales = INDEX_SCALE_BYTES * mla.kv_lora_rank / INDEX_SCALE_ELEMENTS
+    return mla.kv_lora_rank * kv_element_bytes(kv_dtype) + scales + mla.qk_rope_head_dim * rotary
 
 
 def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
@@ -141,6 +172,15 @@ def state_bytes_per_sequence_per_rank(model: ModelSpec, split: int | Parallelism
     return linear.layers * elements * DTYPE_BYTES[linear.state_dtype] / part.parallelism.pipeline
 
 
+def _index_bytes(model: ModelSpec) -> float:
+    """Bytes of an index key, an fp8 vector that every rank holds, in the mean layer: not every one may have them."""
+    sparse = model.sparse_attention
+    if sparse is None:
+        return 0.0
+    key = sparse.index_head_dim * (1.0 + INDEX_SCALE_BYTES / INDEX_SCALE_ELEMENTS)
+    return key * index_layers(model) / model.layers
+
+
 def _dropping_layers(model: ModelSpec) -> int:
     windowed = window_layers(model)
     return windowed if windowed < model.layers else 0
@@ -150,7 +190,8 @@ def _norm_elements(model: ModelSpec) -> int:
     return (2 * model.layers + 1) * model.hidden_size
 
 
-def _attention(model: ModelSpec, part: Shard) -> list[Matrix]:
+def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
+    """Those of attention alone."""
     if model.mla is not None:
         return _mla(model, model.mla, part)
     hidden, layers, width = model.hidden_size, model.layers - linear_layers(model), model.head_dim
@@ -193,8 +234,22 @@ def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
         down = [Matrix("q_proj", hidden, query, layers), Matrix("kv_down_proj", hidden, kept, layers)]
     return [
         *down,
+        *_indexer(model, mla),
         Matrix("kv_up_proj", mla.kv_lora_rank, part.heads * (mla.qk_nope_head_dim + mla.v_head_dim), layers),
         Matrix("o_proj", part.heads * mla.v_head_dim, hidden, layers),
+    ]
+
+
+def _indexer(model: ModelSpec, mla: MlaSpec) -> list[Matrix]:
+    """Index queries from the queries' latent, one index key and the weights of the heads; whole on every rank."""
+    sparse = model.sparse_attention
+    if sparse is None:
+        return []
+    hidden, layers = model.hidden_size, index_layers(model)
+    return [
+        Matrix("index_q_proj", mla.q_lora_rank, sparse.index_heads * sparse.index_head_dim, layers),
+        Matrix("index_k_proj", hidden, sparse.index_head_dim, layers),
+        Matrix("index_weights_proj", hidden, sparse.index_heads, layers, quantised=False),
     ]
 
 

@@ -74,6 +74,12 @@ def linear_layers(model: ModelSpec) -> int:
     return model.linear_attention.layers if model.linear_attention is not None else 0
 
 
+def index_layers(model: ModelSpec) -> int:
+    """Layers with an indexer of their own, in a model with sparse attention."""
+    sparse = model.sparse_attention
+    return 0 if sparse is None else sparse.index_layers or model.layers
+
+
 def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
     """The widths of one rank of a model that is split over so many tensor-parallel ranks, or as ``split`` says.
 

@@ -13,6 +13,7 @@ from hisearch.search.deployments import (
     stores,
 )
 from hisearch.search.trial import Trial
+from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.tiers import MOVER_TITLES, MOVERS
@@ -144,6 +145,18 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
         "eviction": engine.eviction,
         "memory fraction": engine.memory_fraction,
         "conservativeness": engine.schedule_conservativeness if engine.name == "sglang" else NOT_USED,
+        **_agent_settings(pool.agents),
+    }
+
+
+def _agent_settings(agents: AgentMemorySpec | None) -> dict[str, Value]:
+    """What agents' calls need beside KV, and by which policy."""
+    adapters = agents.adapters if agents is not None else None
+    return {
+        "agents' policy": agents.policy if agents is not None else NOT_USED,
+        "agents' slots": (agents.slots if agents is not None else None) or NOT_USED,
+        "loaded ahead (s)": agents.ahead_s if agents is not None and agents.policy == "distance" else NOT_USED,
+        "adapters": f"rank {adapters.rank}" if adapters is not None else NOT_USED,
     }
 
 

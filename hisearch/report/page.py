@@ -153,6 +153,14 @@ def _largest_load(data: ReportInput, low: float, high: float) -> float:
 
 #: Metric -> name, format, unit, meaning.
 _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
+    "agents_per_accelerator": (
+        "Agents per accelerator",
+        significant,
+        "",
+        "of the largest society of this kind that meets the SLO, within 5 %; all other figures are those of the "
+        "workload's own society",
+    ),
+    "usd_per_agent_hour": ("Cost of an agent", usd, "per hour", "of that largest society"),
     "usd_per_hour": ("Cost", usd, "per hour", "at the prices under Provenance"),
     "goodput_rps": (
         "Goodput",

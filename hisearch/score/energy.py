@@ -20,8 +20,8 @@ class EnergyUse:
 
     idle_j: accelerators' idle power while their workers are there, less what standby saves. active_j: their work, above
     idle. host_j: base load of the workers' shares of their hosts, likewise. cpu_j: what CPUs draw beyond it while
-    workers step. links_j: collectives, and KV moved over hosts' links and networks. tiers_j: KV written to and read
-    from media.
+    workers step. links_j: collectives, and KV and agents' objects moved over hosts' links and networks. tiers_j:
+    those written to and read from media.
     """
 
     idle_j: float
@@ -131,7 +131,7 @@ def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float
 
 
 class _Moved(NamedTuple):
-    """Joules for KV that moved between tiers: of hosts' links, of networks, and of media by their kind."""
+    """Joules for KV and agents' objects that moved: of hosts' links, of networks, and of media by their kind."""
 
     host_links_j: float
     network_j: float
@@ -164,7 +164,24 @@ def _moved_j(result: Result) -> _Moved:
             network += size * pool.power.network_j_per_byte
         else:
             others += size * pool.power.host_link_j_per_byte
+    if result.objects:
+        others += _add_objects(result, media)
     return _Moved(others, network, media)
+
+
+def _add_objects(result: Result, media: dict[str, float]) -> float:
+    """Joules that agents' objects take of hosts' links beyond what the links have counted; adds those of host memory.
+
+    Beside tiers the links' tokens have the loads that ended. Without, nothing says what host memory draws for a byte.
+    """
+    pool = pools_of(result)[0]
+    lost = sum(use.lost_bytes for use in result.objects)
+    loaded = sum(use.loaded_bytes for use in result.objects)
+    if not pool.tier_energy:
+        return (loaded + lost) * pool.power.host_link_j_per_byte
+    host = pool.tier_energy[0]
+    media[host.kind] = media.get(host.kind, 0.0) + (loaded + lost) * host.joules / host.bytes
+    return lost * pool.power.host_link_j_per_byte
 
 
 def mean_w(result: Result) -> float:

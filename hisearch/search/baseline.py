@@ -4,7 +4,8 @@ The baseline is what somebody would deploy who reads no manual: the recommended 
 with the flags that it starts with, the model's own weight format, no cache below device memory, a round-robin load
 balancer, and the least tensor parallelism that holds the model, or the least above it with which some number of
 replicas meets the SLO. It has the fewest replicas that do. It need not be of the search space, but for the numbers of
-ranks, replicas and accelerators.
+ranks, replicas and accelerators. What agents' calls need beside KV they need there too: adapters in as many slots as
+the engine starts with, by last use.
 
 Defaults are those of the engines' documentation: vLLM 0.19 (``max_num_batched_tokens`` and ``max_num_seqs`` of the
 API server), SGLang 0.5.9 (``chunked_prefill_size`` by device memory; what it allows to run at a time, thousands, is no
@@ -23,6 +24,7 @@ from hisearch.search.job import Evaluation
 from hisearch.search.problem import Problem
 from hisearch.search.sizing import Sizing
 from hisearch.search.trial import Trial
+from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.routing import RouterSpec
@@ -38,6 +40,9 @@ DEFAULTS: dict[EngineName, tuple[tuple[float, int, int], ...]] = {
     "sglang": ((160.0, 16384, 2048), (60.0, 8192, 2048), (35.0, 4096, 2048), (0.0, 2048, 2048)),
     "trtllm": ((0.0, 8192, 2048),),
 }
+
+#: Adapters that an engine starts with room for (SGLang ``max_loras_per_batch``, vLLM ``max_loras``).
+DEFAULT_SLOTS: dict[EngineName, int] = {"sglang": 8, "vllm": 1}
 
 #: Most simulations for it.
 SIMULATIONS = 12
@@ -102,9 +107,24 @@ def _pools(problem: Problem, best: Trial, memory_bytes: float) -> Iterator[PoolS
     ours = best.deployment.pools[0]
     engine = default_engine(ours.engine.name, memory_bytes)
     for ranks in sorted(problem.space.execution.tensor_parallel):
-        pool = PoolSpec(accelerator=ours.accelerator, host=ours.host, engine=engine, tensor_parallel=ranks)
+        pool = PoolSpec(
+            accelerator=ours.accelerator,
+            host=ours.host,
+            engine=engine,
+            tensor_parallel=ranks,
+            agents=_default_agents(ours),
+        )
         if problem.max_replicas(pool) > 0 and problem.planner.can_build(pool):
             yield pool
+
+
+def _default_agents(ours: PoolSpec) -> AgentMemorySpec | None:
+    """What calls need beside KV, as the engine keeps it by default."""
+    agents = ours.agents
+    if agents is None or not (agents.adapters or agents.objects):
+        return None
+    slots = DEFAULT_SLOTS[ours.engine.name]
+    return AgentMemorySpec(policy="lru", adapters=agents.adapters, objects=agents.objects, slots=slots)
 
 
 def _miss(evaluation: Evaluation) -> float:

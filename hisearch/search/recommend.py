@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
@@ -121,7 +121,7 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
     first = (
         f"{describe(best.deployment)} is the cheapest{unbeaten} of {len(feasible):,} feasible among "
         f"{counted(len(comparable), 'deployment')} simulated on the whole trace: ${metrics['usd_per_hour']:,.2f} per "
-        f"hour for {metrics['goodput_rps']:.3g} good requests per second, its tightest term being "
+        f"hour for {_what_for(metrics)}, its tightest term being "
         f"{term_in_words(tightest)}."
     )
     serving = cheapest([trial for trial in feasible if price_of(trial) < price_of(best)], objectives)
@@ -145,6 +145,13 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
         f"{first} The SLO is missed by {counted(len(cheaper), 'cheaper one')}, most narrowly by "
         f"{describe(nearest.deployment)} at ${nearest.metrics['usd_per_hour']:,.2f} per hour, where {miss}."
     )
+
+
+def _what_for(metrics: Mapping[str, float]) -> str:
+    """``58.6 good requests per second``; where societies of other sizes were looked at, how many agents first."""
+    good = f"{metrics['goodput_rps']:.3g} good requests per second"
+    most = metrics.get("agents", 0.0)
+    return f"up to {most:,.0f} agents within the SLO; with the workload's own, {good}" if most else good
 
 
 def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> tuple[tuple[Trial, str], ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_prepare as prepare
 from hisearch.kernels import layout as la
+from hisearch.simulate import adapter_tree
 from hisearch.simulate.agent_plan import AgentPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
@@ -46,6 +47,14 @@ def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | Non
     if trace.agents is not None or plan is None:
         return trace.agents
     return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
+
+
+def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
+    """The trace's arrays; where the plan has adapters, no two of them share KV."""
+    agents = agents_of(trace, plan)
+    if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
+        return trace.arrays
+    return adapter_tree.apart(trace.arrays, agents)
 
 
 def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
@@ -309,10 +318,17 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
             kv_tokens_used=int(loader.kv_used_pages) * page,
             kv_load_s=float(loader.kv_load_s),
             kv_tokens_fetched=int(loader.fetched_pages) * page,
+            loaded_bytes=ranks * _carried_bytes(plan, float(loader.load_s), int(loader.loads)),
+            lost_bytes=ranks * _carried_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
             host_bytes=host_bytes,
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
     )
+
+
+def _carried_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
+    """What so many loads, or beginnings of loads, moved over a rank's link in so much time."""
+    return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
 
 
 def _nothing() -> dict[str, Any]:

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.latency.costs import CompiledCosts
+from hisearch.hardware.power import worker_dynamic_w
+from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.memory import MemoryPlan
 from hisearch.latency.sharding import dense_layers, shard
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
@@ -91,6 +92,8 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
         tested=spec.trust == "tested",
         noise=spec.noise,
         bias=spec.bias,
+        link_latency_s=accelerator.host_link.latency_s,
+        link_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
         in_tier=spec.host == "tier",
     )
 
@@ -121,16 +124,34 @@ def with_adapters(
 ) -> CompiledCosts:
     """Step costs where every sequence has an adapter of its own, read once a step; an upper bound where some share one.
 
-    Seconds alone: energy is left as it is.
+    Joules by the law of ``hardware.power``, of reading and of arithmetic: the time that each would take at its peak.
     """
     adapters = pool.agents.adapters if pool.agents is not None else None
     if adapters is None:
         return costs
     elements = adapter_elements(model, adapters, pool.tensor_parallel)
-    read_s = elements * DTYPE_BYTES[adapters.dtype] / (_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
-    rate = accelerator.peak_flops[rate_dtype(adapters.dtype)]
-    compute_s = 2.0 * elements / (_FLOPS_SHARE * rate)
-    seconds = costs.seconds
-    token_s = seconds.token_s + compute_s * np.arange(len(seconds.token_s))
-    added = seconds._replace(token_s=token_s, host_per_sequence_s=seconds.host_per_sequence_s + read_s)
-    return replace(costs, seconds=added)
+    read_s = elements * DTYPE_BYTES[adapters.dtype] / accelerator.memory_bandwidth_bytes_per_s
+    compute_s = 2.0 * elements / accelerator.peak_flops[rate_dtype(adapters.dtype)]
+    dynamic_w = worker_dynamic_w(accelerator, pool.tensor_parallel)
+    parts = {}
+    if costs.components:
+        parts["adapters"] = _beside(_nothing(len(costs.joules.token_s)), read_s * dynamic_w, compute_s * dynamic_w)
+    return replace(
+        costs,
+        seconds=_beside(costs.seconds, read_s / _BANDWIDTH_SHARE, compute_s / _FLOPS_SHARE),
+        joules=_beside(costs.joules, read_s * dynamic_w, compute_s * dynamic_w),
+        components={**costs.components, **parts},
+    )
+
+
+def _nothing(tokens: int) -> StepCosts:
+    """Costs of a step that takes nothing, of up to so many tokens less one."""
+    return StepCosts(0.0, 0.0, np.zeros(tokens), np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
+
+
+def _beside(costs: StepCosts, per_sequence: float, per_token: float) -> StepCosts:
+    """``costs`` and so much more for every sequence and every token of a step."""
+    return costs._replace(
+        token_s=costs.token_s + per_token * np.arange(len(costs.token_s)),
+        host_per_sequence_s=costs.host_per_sequence_s + per_sequence,
+    )

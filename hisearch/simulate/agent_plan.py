@@ -42,6 +42,7 @@ class AgentPlan:
         preempt: whether a load for a call interrupts one ahead of its call.
         tested: whether distances count only while they tell the order better than last use.
         noise, bias: error of distances.
+        link_latency_s, link_bytes_per_s: of each rank's link to host memory, over which they come; 0: unknown.
         in_tier: whether objects lie in the first tier's memory, of which KV has what they leave; else beside it.
     """
 
@@ -57,4 +58,6 @@ class AgentPlan:
     tested: bool = True
     noise: float = 0.0
     bias: float = 1.0
+    link_latency_s: float = 0.0
+    link_bytes_per_s: float = 0.0
     in_tier: bool = False

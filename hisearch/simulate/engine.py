@@ -120,6 +120,7 @@ def simulate(
     load: float = 1.0,
     give_up: GiveUp = NEVER,
     log: bool = False,
+    pooled: bool = False,
 ) -> Result:
     """Replay ``trace`` on ``replicas`` identical workers behind ``router``: a fleet of one pool.
 
@@ -133,12 +134,15 @@ def simulate(
         load: factor on the arrival rate of first turns.
         give_up: when to stop a run that is lost.
         log: keep every step.
+        pooled: see ``simulate_fleet``.
 
     Raises:
         ValueError, EngineOutOfMemory: see ``simulate_fleet``.
     """
     fleet = FleetPlan((PoolPlan(plan, replicas),), router)
-    return simulate_fleet(fleet, trace, seed=seed, horizon_s=horizon_s, load=load, give_up=give_up, log=log)
+    return simulate_fleet(
+        fleet, trace, seed=seed, horizon_s=horizon_s, load=load, give_up=give_up, log=log, pooled=pooled
+    )
 
 
 def simulate_fleet(
@@ -150,6 +154,7 @@ def simulate_fleet(
     load: float = 1.0,
     give_up: GiveUp = NEVER,
     log: bool = False,
+    pooled: bool = False,
 ) -> Result:
     """Replay ``trace`` on a fleet.
 
@@ -161,6 +166,9 @@ def simulate_fleet(
         load: factor on the arrival rate of first turns; think times are not scaled.
         give_up: when to stop a run that is lost; it is then as if the horizon had been reached.
         log: keep every step, its batch and what it preempted (``Result.log``).
+        pooled: follow-ups wait for nobody in particular: the next one, in order of index, comes ``think_s`` after any
+            request has ended, as from a client that holds so many in flight. Prompts must not hold answers of others,
+            which may still be being made then.
 
     Raises:
         ModelNotServed: a request asks for a model that no pool serves, or for none where there are several.
@@ -177,6 +185,8 @@ def simulate_fleet(
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
             raise ValueError(f"replicas must be at least 1, not {pool.replicas}")
+    if pooled:
+        _check_pool(trace)
     plan = _beside_objects(plan, trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
@@ -193,6 +203,7 @@ def simulate_fleet(
             horizon_s=horizon_s,
             give_up=give_up,
             log_room=log_room,
+            pooled=pooled,
             models=asked.model if len(asked.names) > 1 else None,
         )
         end_s, horizon_reached, faulty = cluster.run(fleet)
@@ -231,6 +242,25 @@ def _log_room(trace: CompiledTrace) -> int:
     return min(max(tokens // 8, 4096), 1 << 22)
 
 
+def _check_pool(trace: CompiledTrace) -> None:
+    """Refuse to pool what cannot come in any order."""
+    if trace.agents is not None:
+        raise ValueError("pooled: agents call in a loop of their own")
+    arrays = trace.arrays
+    parent = arrays.parent.tolist()
+    answers = [False] * len(parent)
+    for prompt, end in zip(arrays.prompt_node.tolist(), arrays.output_node.tolist(), strict=True):
+        node = end
+        while node != prompt:
+            answers[node] = True
+            node = parent[node]
+    for node in range(1, len(parent)):
+        answers[node] = answers[node] or answers[parent[node]]
+    for r, node in enumerate(arrays.prompt_node.tolist()):
+        if answers[node]:
+            raise ValueError(f"pooled: the prompt of request {trace.request_ids[r]} holds another's answer")
+
+
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
     """Twice the workers that autoscalers may start, each of which is used once."""
     pools = (replace(pool, spare=2 * pool.spare + pool.scaler.most) if pool.scaler else pool for pool in plan.pools)
@@ -252,6 +282,7 @@ def allocate(
     horizon_s: float = math.inf,
     give_up: GiveUp = NEVER,
     log_room: int = 0,
+    pooled: bool = False,
     models: I4 | None = None,
 ) -> tuple[fl.Fleet, list[la.Sim]]:
     """The arrays of a run, for ``kernels.cluster.run``: what pools share, and each pool's own.
@@ -265,11 +296,20 @@ def allocate(
         horizon_s: likewise.
         give_up: likewise.
         log_room: steps to log; 0: none.
+        pooled: see ``simulate_fleet``.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = trace.arrays
+    arrays = agent_arrays.arrays_of(trace, plan.pools[0].plan.agents)
     fleet = fleet_arrays.allocate(
-        plan, arrays, load=load, seed=seed, horizon_s=horizon_s, give_up=give_up, agents=trace.agents, models=models
+        plan,
+        arrays,
+        load=load,
+        seed=seed,
+        horizon_s=horizon_s,
+        give_up=give_up,
+        pooled=pooled,
+        agents=trace.agents,
+        models=models,
     )
     one = np.ones(len(trace), np.int64)
     prompts = arrays._replace(output_tokens=one, max_output_tokens=one)

@@ -83,8 +83,9 @@ class PoolPlan:
     plan: one of them, compiled. replicas: how many there are when the run begins. spare: that may come up later,
     behind them. scaler: who decides about them, beside incidents. name: how messages call the pool. usd_per_hour: of
     one worker, for routers that look at prices. model: what requests must ask for to be served by it.
-    kv_bytes_per_token: that move where it hands prompts over, or takes them over; None: as the transfer's. back_for: of
-    the last ``spare`` workers, those that they come back for, on whose node they are then; empty: none.
+    kv_bytes_per_token: that each of its accelerators keeps, where it hands prompts over or takes them over; None: as
+    the transfer's. back_for: of the last ``spare`` workers, those that they come back for, on whose node they are then;
+    empty: none.
     """
 
     plan: WorkerPlan
@@ -131,10 +132,10 @@ class TransferPlan:
 
     reserve_first: a prompt is computed once its decode worker has room for it. pipelined: KV is sent while the rest is
     computed; ``layer_share`` of what the last step computes is left to send when it ends. base_s: of a transfer.
-    bytes_per_token: that move, of pools that say nothing else. bytes_per_s: of each accelerator's network, one
-    direction. forward_s: between the end of the prompt and the decode worker's queue. local_tokens: prompts with fewer
-    tokens to compute are computed by the decode worker. reserved_tokens: that SGLang keeps free on a decode worker for
-    each request.
+    bytes_per_token: that an accelerator keeps, of pools that say nothing else. bytes_per_s: of each accelerator's
+    network, one direction. forward_s: between the end of the prompt and the decode worker's queue. local_tokens:
+    prompts with fewer tokens to compute are computed by the decode worker. reserved_tokens: that SGLang keeps free on a
+    decode worker for each request.
     """
 
     reserve_first: bool = False

@@ -58,12 +58,14 @@ def allocate(
     seed: int,
     horizon_s: float,
     give_up: GiveUp,
+    pooled: bool = False,
     agents: AgentArrays | None = None,
     models: I4 | None = None,
 ) -> Any:
     """The arrays that pools share; ``sims`` is filled in once they have been made.
 
-    ``models``: number of each request's model among the plan's, shape (N,); None where there is but one.
+    ``pooled``: see ``simulate.engine.simulate_fleet``. ``models``: number of each request's model among the plan's,
+    shape (N,); None where there is but one.
     """
     count = len(trace.arrival_s)
     members = _members(plan)
@@ -80,7 +82,8 @@ def allocate(
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
     gates = _gates(agents, count)
     waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
-    head, after = _followers(waits)
+    pool = np.flatnonzero(waits >= 0) if pooled else np.empty(0)
+    head, after = _followers(np.full(count, -1, np.int32) if pooled else waits)
     window = int(routes["window_places"].sum()) if any(r.policy == "bucket" for r in fronts) else 1
     return fl.Fleet(
         config=_settings(plan, horizon_s, give_up),
@@ -95,6 +98,7 @@ def allocate(
         open_loop=first_turns[order],
         follower_head=head,
         follower_next=after,
+        pool=pool.astype(np.int32),
         **gates,
         routes=routes,
         members=members,
@@ -206,7 +210,8 @@ def _nics(plan: FleetPlan) -> Any:
         mine = records(2 * pool.slots * pool.networks, fl.NIC)
         moved = transfer.bytes_per_token if pool.kv_bytes_per_token is None else pool.kv_bytes_per_token
         mine["base_s"] = transfer.base_s
-        mine["s_per_token"] = moved / (transfer.bytes_per_s * (pool.ranks / pool.networks))
+        mine["s_per_token"] = moved / transfer.bytes_per_s
+        mine["ranks"] = pool.ranks / pool.networks
         mine["last_tokens"] = pool.plan.engine.chunk_tokens
         rows.append(mine)
     return np.concatenate(rows).view(np.recarray)

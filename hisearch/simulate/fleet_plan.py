@@ -10,7 +10,6 @@ from hisearch.specs.cluster import IncidentSpec, TransferSpec
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.hardware import FabricSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import Parallelism
 
 
 def plan_fleet(
@@ -31,7 +30,6 @@ def plan_fleet(
         fabric: what KV is handed over on; None where there are no decode workers.
     """
     back = _back_for(deployment, workers)
-    moved = _kv_bytes(deployment, workers, models)
     pools = tuple(
         PoolPlan(
             plan,
@@ -43,7 +41,7 @@ def plan_fleet(
             back_for=tuple(back[pool.name]),
             scaler=_scaler(pool),
             model=_served(deployment, pool, models),
-            kv_bytes_per_token=moved.get(deployment.model_ref(pool)),
+            kv_bytes_per_token=None if pool.role == "unified" else plan.memory.kv_bytes_per_token_per_rank,
         )
         for pool, plan, usd in zip(deployment.pools, workers, usd_per_hour, strict=True)
     )
@@ -144,18 +142,6 @@ def _scheduled(p: int, pool: PoolSpec) -> list[Incident]:
     return events
 
 
-def _kv_bytes(
-    deployment: DeploymentSpec, workers: Sequence[WorkerPlan], models: Mapping[str, ModelSpec]
-) -> dict[str, float]:
-    """Bytes of a token's KV of each model that is handed over, as its first prefill pool has it."""
-    found: dict[str, float] = {}
-    for pool, worker in zip(deployment.pools, workers, strict=True):
-        ref = deployment.model_ref(pool)
-        if pool.role == "prefill" and ref not in found:
-            found[ref] = kv_bytes_per_token(pool.parallelism, worker, models[ref])
-    return found
-
-
 def _transfer(deployment: DeploymentSpec, models: Mapping[str, ModelSpec], fabric: FabricSpec) -> TransferPlan:
     spec = deployment.transfer
     engine = next(pool.engine.name for pool in deployment.pools if pool.role == "decode")
@@ -191,9 +177,3 @@ def _granularity(spec: TransferSpec, reserve_first: bool) -> str:
     if spec.granularity != "auto":
         return spec.granularity if reserve_first else "whole"
     return "chunk" if reserve_first else "whole"
-
-
-def kv_bytes_per_token(split: Parallelism, plan: WorkerPlan, model: ModelSpec) -> float:
-    """Bytes of a token's KV, in all layers, each of which is sent once: ranks may have copies of the same."""
-    heads = 1 if model.mla is not None else min(split.tensor, model.kv_heads)
-    return plan.memory.kv_bytes_per_token_per_rank * heads * split.pipeline

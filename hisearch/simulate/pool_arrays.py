@@ -103,6 +103,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page)),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
+        receive_interval=engine.receive_interval,
         ignore_eos=plan.ignore_eos,
         shared_outputs=0,
         log=0,

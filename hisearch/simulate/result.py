@@ -248,6 +248,8 @@ class ObjectUse:
         kv_tokens_ahead: tokens whose KV was brought from host memory ahead of a call. kv_tokens_used: of them, those
             that were still there when the call came. kv_load_s: link time of these loads.
         kv_tokens_fetched: tokens whose KV came from storage into host memory ahead of a call.
+        loaded_bytes: of objects, by loads that ended. lost_bytes: of objects and KV, by those that were preempted. Over
+            the host links of all ranks.
         host_bytes: of all agents' objects, which lie in the memory of the worker's host whoever calls there: beside
             the first tier, or in it.
     """
@@ -267,6 +269,8 @@ class ObjectUse:
     kv_tokens_used: int = 0
     kv_load_s: float = 0.0
     kv_tokens_fetched: int = 0
+    loaded_bytes: float = 0.0
+    lost_bytes: float = 0.0
     host_bytes: float = 0.0
 
 

@@ -88,6 +88,16 @@ class EngineSpec(Strict):
         0.0, description="vLLM: share of the KV pages that admission leaves free; none by default."
     )
     mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
+    receive_interval: Count = Field(
+        1,
+        description="SGLang scheduler_recv_interval: decode steps between two looks at what has arrived; a prefill and "
+        "an idle engine look at once.",
+    )
+    fused_all_reduce: bool = Field(
+        False,
+        description="SGLang enable_flashinfer_allreduce_fusion: all-reduce and the norm behind it in one kernel, in "
+        "steps of up to 2,048 tokens.",
+    )
     capacity_policy: CapacityPolicyName = Field(
         "guaranteed_no_evict",
         description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
@@ -108,6 +118,10 @@ class EngineSpec(Strict):
         title = ENGINE_TITLES[self.name]
         if self.name != "sglang" and self.eviction != "lru":
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        if self.name != "sglang" and self.receive_interval != 1:
+            raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
+        if self.name != "sglang" and self.fused_all_reduce:
+            raise ValueError(f"fused_all_reduce is SGLang's; {title} has no such setting here")
         if self.schedule not in SCHEDULES[self.name]:
             raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
         if self.name != "sglang" and self.chunk_tokens < self.max_running_requests:
@@ -220,6 +234,11 @@ class PoolSpec(Strict):
         problem = engine_problem(self.engine.name, self.parallelism)
         if problem is not None:
             raise KeyedError((problem.key,), problem.message)
+        if self.engine.receive_interval > 1 and (
+            self.role == "decode" or self.attention_data_parallel * self.pipeline_parallel > 1
+        ):
+            message = "simulated where a worker is one batch at a time: no decode role, attention groups or pipeline"
+            raise KeyedError(("engine", "receive_interval"), message)
         if self.role == "decode" and self.tiers:
             raise KeyedError(("tiers",), "decode workers keep no KV below HBM; give the tiers to the prefill pool")
         if self.schedule and self.autoscale is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,13 +18,40 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.wording import described
 
-_DENSE = ("llama", "mistral", "qwen2", "qwen3")
-_MOE = ("mixtral", "qwen3_moe", "gpt_oss")
-_MLA = ("deepseek_v2", "deepseek_v3")
+
+class _Family(NamedTuple):
+    """What an architecture is made of.
+
+    experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``, or
+        DeepSeek's (leading dense layers, shared experts).
+    """
+
+    experts: Literal["none", "own", "intermediate", "deepseek"] = "none"
+    mla: bool = False
+    sparse: bool = False
+    linear: bool = False
+
+
+#: By ``model_type``; that of the language model in ``text_config``, where there is one, less its ``_text``.
+_FAMILIES = {
+    "llama": _Family(), "mistral": _Family(), "phi3": _Family(), "mimo": _Family(),
+    "qwen2": _Family(), "qwen3": _Family(), "qwen3_vl": _Family(), "qwen3_5": _Family(linear=True),
+    "mixtral": _Family("intermediate"), "minimax_m2": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
+    "qwen3_moe": _Family("own"), "qwen3_vl_moe": _Family("own"),
+    "qwen3_next": _Family("own", linear=True), "qwen3_5_moe": _Family("own", linear=True),
+    "glm4_moe": _Family("deepseek"),
+    "deepseek_v2": _Family("deepseek", mla=True), "deepseek_v3": _Family("deepseek", mla=True),
+    "kimi_k2": _Family("deepseek", mla=True), "deepseek_v32": _Family("deepseek", mla=True, sparse=True),
+    "glm_moe_dsa": _Family("deepseek", mla=True, sparse=True),
+}  # fmt: skip
+
+#: Beside a checkpoint that NVIDIA's ModelOpt quantised.
+QUANTISED_BESIDE = "hf_quant_config.json"
 
 _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
 _QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
 _MODELOPT_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
+_COMPRESSED = {"int 4": "int4", "int 8": "int8", "float 8": "fp8", "float 4": "nvfp4"}
 _QUANT_BITS = {4: "int4", 8: "int8"}
 
 
@@ -83,11 +110,16 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
     Raises:
         SpecError: an architecture that is not known, keys that are missing, values that make no model.
     """
-    config = _Config(source.data)
-    family = config.get("model_type", "")
-    if family not in _DENSE + _MOE + _MLA:
-        known = ", ".join(_DENSE + _MOE + _MLA)
-        raise source.error(("model_type",), f"architecture '{family}' is not known; known: {known}")
+    whole, inner = source.data, source.data.get("text_config")
+    if isinstance(inner, dict):
+        # A model that sees images too: its language model is what is served token by token.
+        kept = {key: whole[key] for key in ("tie_word_embeddings", "quantization_config", "dtype") if key in whole}
+        whole = {**kept, **inner}
+    config = _Config(whole)
+    kind = str(config.get("model_type", "")).removesuffix("_text")
+    if kind not in _FAMILIES:
+        raise source.error(("model_type",), f"architecture '{kind}' is not known; known: {', '.join(_FAMILIES)}")
+    family = _FAMILIES[kind]
     data = {
         "huggingface_id": config.get("_name_or_path", "") or name,
         "layers": config.need("num_hidden_layers"),
@@ -96,14 +128,16 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
         "max_context_tokens": config.need("max_position_embeddings"),
         "weight_dtype": _weight_dtype(source, config),
-        "attention_stays_wide": family == "gpt_oss",
+        "attention_stays_wide": kind == "gpt_oss",
+        "attention_output_gate": family.linear and config.get("attn_output_gate", True),
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
         **_attention(config, family),
+        **_linear(config, family),
         **_feed_forward(source, config, family),
-        **_window(config, family),
+        **_window(config, kind),
     }
     if config.faults:
-        raise source.error((), f"config.json of model_type {family}: {'; '.join(config.faults)}")
+        raise source.error((), f"config.json of model_type {kind}: {'; '.join(config.faults)}")
     try:
         return ModelSpec.model_validate(data)
     except ValidationError as error:
@@ -112,9 +146,9 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         raise source.error((), f"makes no model: {key}: {first['msg']}".replace(": : ", ": ")) from None
 
 
-def _attention(config: _Config, family: str) -> dict[str, Any]:
+def _attention(config: _Config, family: _Family) -> dict[str, Any]:
     heads = config.need("num_attention_heads")
-    if family not in _MLA:
+    if not family.mla:
         head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
         return {"attention_heads": heads, "kv_heads": config.count("num_key_value_heads", heads), "head_dim": head_dim}
     mla: dict[str, int] = {
@@ -127,24 +161,65 @@ def _attention(config: _Config, family: str) -> dict[str, Any]:
         "head_dim": mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"],
         "attention": "mla",
         "mla": mla,
+        **_sparse(config, family),
     }
 
 
-def _feed_forward(source: Source, config: _Config, family: str) -> dict[str, Any]:
-    if family in _DENSE:
+def _sparse(config: _Config, family: _Family) -> dict[str, Any]:
+    """The indexer of sparse attention; layers of type ``shared`` read what an earlier one's indexer chose."""
+    if not family.sparse:
+        return {}
+    kinds = config.get("indexer_types", [])
+    if not kinds and config.get("index_topk_freq", 1) != 1:
+        config.faults.append("indexer_types is missing, which index_topk_freq above 1 needs")
+    sparse = {
+        "index_heads": config.need("index_n_heads"),
+        "index_head_dim": config.need("index_head_dim"),
+        "topk": config.need("index_topk"),
+        "index_layers": sum(kind == "full" for kind in kinds) if "shared" in kinds else 0,
+    }
+    return {"sparse_attention": sparse}
+
+
+def _linear(config: _Config, family: _Family) -> dict[str, Any]:
+    if not family.linear:
+        return {}
+    layers, every = config.need("num_hidden_layers"), config.count("full_attention_interval", 4)
+    kinds = config.get("layer_types", [])
+    linear = sum(kind == "linear_attention" for kind in kinds) if kinds else layers - layers // max(every, 1)
+    state = str(config.get("mamba_ssm_dtype", "float32"))
+    if state not in ("float32", "bfloat16"):
+        config.faults.append(f"mamba_ssm_dtype is {described(state)}, expected float32 or bfloat16")
+    return {
+        "linear_attention": {
+            "layers": linear,
+            "key_heads": config.need("linear_num_key_heads"),
+            "value_heads": config.need("linear_num_value_heads"),
+            "key_head_dim": config.need("linear_key_head_dim"),
+            "value_head_dim": config.need("linear_value_head_dim"),
+            "state_dtype": "bf16" if state == "bfloat16" else "fp32",
+        }
+    }
+
+
+def _feed_forward(source: Source, config: _Config, family: _Family) -> dict[str, Any]:
+    if family.experts == "none":
         return {"intermediate_size": config.need("intermediate_size")}
-    if family in _MLA:
+    if family.experts == "deepseek":
         return _deepseek_experts(source, config)
     if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers", []):
         raise source.error(
             (), "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
         )
+    shared = config.count("shared_expert_intermediate_size", 0)
     experts = {
         "experts": config.need("num_local_experts", "num_experts"),
         "experts_per_token": config.need("num_experts_per_tok", "experts_per_token"),
         "expert_intermediate_size": config.need(
-            "moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size"
+            "moe_intermediate_size" if family.experts == "own" else "intermediate_size"
         ),
+        "shared_experts": 1 if shared else 0,
+        "shared_intermediate_size": shared,
     }
     return {"intermediate_size": 0, "moe": experts}
 
@@ -166,7 +241,7 @@ def _deepseek_experts(source: Source, config: _Config) -> dict[str, Any]:
 
 def _window(config: _Config, family: str) -> dict[str, Any]:
     window = config.count("sliding_window", 0)
-    if not window or (family.startswith("qwen") and not config.get("use_sliding_window", False)):
+    if not window or not config.get("use_sliding_window", not family.startswith("qwen")):
         return {}
     kinds = config.get("layer_types", [])
     layers = config.need("num_hidden_layers")
@@ -179,14 +254,37 @@ def _window(config: _Config, family: str) -> dict[str, Any]:
     return {"sliding_window_tokens": window, "sliding_window_layer_fraction": windowed} if windowed > 0 else {}
 
 
+def _modelopt_beside(source: Source) -> dict[str, Any]:
+    """What ``hf_quant_config.json`` beside the configuration says, where its checkpoint came with one."""
+    path = Path(source.path).with_name(QUANTISED_BESIDE)
+    if not path.is_file():
+        return {}
+    beside = read_source(path)
+    found = beside.data.get("quantization") if isinstance(beside.data, dict) else None
+    if not isinstance(found, dict):
+        raise beside.error((), "expected a quantization section")
+    return {"quant_method": "modelopt", "quant_algo": found.get("quant_algo")}
+
+
+def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
+    """Format of the weights of compressed-tensors' first group, and what it is called in an error."""
+    groups = quantization.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    kind = f"{weights.get('type')} {weights.get('num_bits')}" if isinstance(weights, dict) else "of no group"
+    return _COMPRESSED.get(kind), f"compressed-tensors {kind}"
+
+
 def _weight_dtype(source: Source, config: _Config) -> str:
-    quantization = config.get("quantization_config", {})
+    quantization = config.get("quantization_config", {}) or _modelopt_beside(source)
     if isinstance(quantization, dict) and quantization:
         method = quantization.get("quant_method")
         algorithm = quantization.get("quant_algo")
-        if method == "modelopt":
+        if method == "modelopt" or (method is None and algorithm is not None):
             dtype = _MODELOPT_ALGORITHMS.get(str(algorithm))
             method = f"modelopt {algorithm}"
+        elif method == "compressed-tensors":
+            dtype, method = _compressed(quantization)
         else:
             dtype = _QUANT_METHODS.get(str(method)) or _QUANT_BITS.get(quantization.get("bits", 0))
         if dtype is None:

@@ -5,7 +5,7 @@ Shares are of the accelerator's data sheet, so that a law carries over to anothe
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,10 @@ class FitError(Strict):
         description="Median of steps of up to 256 tokens, of shapes left out; where steps of all kinds were measured.",
     )
     prefill_median: NonNegative | None = Field(None, description="Median of longer steps, likewise.")
+
+
+#: What versions of an engine may differ in.
+_Laws = TypeVar("_Laws")
 
 
 class LawTerms(Strict):
@@ -135,6 +139,38 @@ class LinearTerms(LawTerms):
     head_token_s: NonNegative = Field(description="Per token of the step and value head of a rank.")
 
 
+class SparsePhase(Strict):
+    """Sparse attention of prompts, or of decodes."""
+
+    token_s: NonNegative = Field(description="Per token: norms, rotary embedding, quantising, writing.")
+    score_flops: Share = Field(description="Share of the fp8 peak at which pairs are scored.")
+    choose_s: NonNegative = Field(description="Choosing among scores, per pair.")
+    read_s: list[NonNegative] = Field(
+        min_length=1, description="Per token that a query reads, at each number of heads in ``heads``."
+    )
+
+
+class SparseTerms(LawTerms):
+    """DeepSeek's sparse attention: the block of a layer but its dense products."""
+
+    launch_s: NonNegative = Field(description="All small kernels of the block.")
+    heads: list[Count] = Field(min_length=1, description="Heads of a rank that were measured, rising.")
+    prefill: SparsePhase = Field(description="Prompts.")
+    decode: SparsePhase = Field(description="Decodes.")
+    serial_score_s: NonNegative = Field(description="Per token of the mean context, where decodes score and choose.")
+    serial_read_s: NonNegative = Field(description="Per token that one decode reads.")
+    beyond_s: NonNegative = Field(description="Where a sequence is longer than topk: choosing needs more kernels.")
+    dense_short: bool = Field(description="Prompts that end within topk tokens are attended to as ordinary MLA.")
+
+    @model_validator(mode="after")
+    def _check(self) -> SparseTerms:
+        if not len(self.heads) == len(self.prefill.read_s) == len(self.decode.read_s):
+            raise ValueError("heads and read_s need as many entries")
+        if self.heads != sorted(set(self.heads)):
+            raise ValueError("heads need a rising order")
+        return self
+
+
 class CollectiveCurve(Strict):
     """Seconds of a collective by size, straight between knots in both logarithms; the last slope goes on."""
 
@@ -175,6 +211,7 @@ class LawsSpec(Strict):
     decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
+    sparse_attention: dict[str, SparseTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     moe: dict[str, MoeTerms] = Field(default_factory=dict, description="By format of the weights.")
     former_moe: dict[str, dict[str, MoeTerms]] = Field(
         default_factory=dict,
@@ -182,11 +219,26 @@ class LawsSpec(Strict):
     )
     linear_attention: dict[str, LinearTerms] = Field(default_factory=dict, description="By format of the activations.")
     collectives: CollectiveCurves | None = Field(None, description="None where a host has one accelerator.")
+    former_all_reduce: dict[str, list[CollectiveCurve]] = Field(
+        default_factory=dict,
+        description="Of engine versions before each of these, whose all-reduce was another, for `validate silicon`.",
+    )
+    fused_all_reduce: list[CollectiveCurve] = Field(
+        default_factory=list,
+        description="Of the kernel that `fused_all_reduce` asks for; the engine's own stands for it where absent.",
+    )
 
     def of_version(self, version: str) -> LawsSpec:
-        """With the experts' laws of the engine's ``version``."""
-        later = [name for name in self.former_moe if precedes(version, name)]
-        if not later:
-            return self
-        first = min(later, key=version_key)
-        return self.model_copy(update={"moe": self.moe | self.former_moe[first]})
+        """With the experts' laws and the all-reduce of the engine's ``version``."""
+        update: dict[str, object] = {}
+        if (experts := _former(self.former_moe, version)) is not None:
+            update["moe"] = self.moe | experts
+        if self.collectives is not None and (curves := _former(self.former_all_reduce, version)) is not None:
+            update["collectives"] = self.collectives.model_copy(update={"all_reduce": curves})
+        return self.model_copy(update=update)
+
+
+def _former(by_version: dict[str, _Laws], version: str) -> _Laws | None:
+    """What stands for the first of the versions that ``version`` precedes, if any."""
+    later = [name for name in by_version if precedes(version, name)]
+    return by_version[min(later, key=version_key)] if later else None

@@ -19,6 +19,17 @@ class MlaSpec(Strict):
     v_head_dim: Count = Field(description="Value width of a head.")
 
 
+class SparseAttentionSpec(Strict):
+    """DeepSeek's sparse attention (V3.2): an indexer scores every cached token, and MLA reads the best alone."""
+
+    index_heads: Count = Field(description="Heads of the indexer's queries; its key is one for all.")
+    index_head_dim: Count = Field(description="Width of an index query or key, which are fp8.")
+    topk: Count = Field(description="Tokens that a query reads, of those before it.")
+    index_layers: NonNegativeInt = Field(
+        0, description="Layers with an indexer; the others read what an earlier one's chose. 0: every layer."
+    )
+
+
 class LinearAttentionSpec(Strict):
     """Layers of linear attention (gated delta rule): a state of fixed size for each sequence in place of a KV cache."""
 
@@ -62,6 +73,9 @@ class ModelSpec(Strict):
     tie_word_embeddings: bool = Field(False, description="Embedding and LM head are one matrix.")
     attention: Literal["gqa", "mla"] = Field("gqa", description="gqa covers multi-head and multi-query too.")
     mla: MlaSpec | None = Field(None, description="With attention mla, and only then.")
+    sparse_attention: SparseAttentionSpec | None = Field(
+        None, description="With attention mla alone; absent where every query reads all tokens before it."
+    )
     attention_output_gate: bool = Field(
         default=False, description="Attention's output is gated by a projection as wide as the queries (Qwen3.5)."
     )
@@ -86,6 +100,12 @@ class ModelSpec(Strict):
             raise ValueError(f"attention_heads {self.attention_heads} is not a multiple of kv_heads {self.kv_heads}")
         if (self.attention == "mla") != (self.mla is not None):
             raise ValueError("attention: mla needs an mla section, and only then")
+        if self.sparse_attention is not None and (self.mla is None or not self.mla.q_lora_rank):
+            raise ValueError(
+                "sparse_attention needs an mla section with a q_lora_rank, of which its indexer's queries are made"
+            )
+        if self.sparse_attention is not None and self.sparse_attention.index_layers > self.layers:
+            raise ValueError(f"sparse_attention.index_layers exceeds layers {self.layers}")
         if self.linear_attention is not None:
             if self.linear_attention.layers >= self.layers:
                 raise ValueError("linear_attention.layers must leave a layer that keeps a KV cache")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: What tells builds of one release apart: the number of a post-release, the day and commit of a nightly build.
-_BUILD = re.compile(r"(?<=\d)\.post\d+$|(?<=^nightly)-(?!dev).*$|(?<=^nightly-dev)-.*$")
+#: What tells builds of one release apart: a label behind a plus, the number of a post-release, the day and commit of a
+#: nightly build.
+_BUILD = re.compile(r"\+.*$|(?<=\d)\.post\d+$|(?<=^nightly)-(?!dev).*$|(?<=^nightly-dev)-.*$")
 
 
 def release_of(version: str) -> str:
     """``version`` without what tells builds of one release apart.
 
-    1.2.0rc6.post1 is of 1.2.0rc6, nightly-dev-20260216-d3bae71e of nightly-dev.
+    1.2.0rc6.post1 is of 1.2.0rc6, nightly-dev-20260216-d3bae71e of nightly-dev, 0.5.9+tokenizers6 of 0.5.9.
     """
     return _BUILD.sub("", version)
 

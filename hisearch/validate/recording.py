@@ -85,6 +85,7 @@ class SglangSettings(_Settings):
     radix_eviction_policy: EvictionName = "lru"
     disable_radix_cache: bool = False
     enable_mixed_chunk: bool = False
+    scheduler_recv_interval: _Tokens = 1
     hicache: dict[str, Any] | None = None
 
 

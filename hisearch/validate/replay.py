@@ -256,6 +256,7 @@ def _sglang(settings: SglangSettings) -> EngineSpec:
         schedule=settings.schedule_policy,
         overlap=not settings.disable_overlap_schedule,
         mixed_chunk=settings.enable_mixed_chunk and chunked,
+        receive_interval=settings.scheduler_recv_interval,
     )
 
 

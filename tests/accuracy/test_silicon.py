@@ -17,9 +17,8 @@ def report() -> SiliconReport:
     return validate_silicon(shared / "validation" / "silicon" / "measured.csv", where={"mode": "agg"}, pricer=Pricer())
 
 
-def test_nine_rows_in_ten_are_simulated(report: SiliconReport) -> None:
-    assert report.priced >= 0.9 * report.rows
-    assert set(report.skipped) <= {"model zhipuai/GLM-5 is not in the catalogue"}
+def test_every_row_is_simulated(report: SiliconReport) -> None:
+    assert report.priced == report.rows
 
 
 def test_errors_are_those_that_the_accuracy_page_states(report: SiliconReport) -> None:

@@ -48,6 +48,7 @@ _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
         ({"name": "sglang"}, {}),
         ({"name": "sglang", "eviction": "lfu", "schedule": "dfs-weight", "mixed_chunk": True, "overlap": False}, {}),
         ({"name": "sglang", "schedule": "priority", "prefix_caching": False, "chunked_prefill": False}, {}),
+        ({"name": "sglang", "receive_interval": 30, "fused_all_reduce": True}, {}),
         ({"name": "sglang"}, {"kv_dtype": "fp8", "weight_dtype": "fp8", "tiers": [*_TIERS, _DISK]}),
         ({"name": "sglang"}, {"kv_dtype": "fp4", "tiers": _TIERS, "movement": {"write_policy": "write_back"}}),
         ({"name": "sglang"}, {"kv_dtype": "fp16", "tiers": _TIERS, "movement": {"mover": "lmcache"}}),

@@ -143,6 +143,7 @@ class System:
     lmcache: lmcache.LmcacheConfig | None = None
     host_laws: tuple[CopyLaw, CopyLaw] | None = None
     sharing: int = 1
+    pooled: bool = False
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -164,7 +165,8 @@ class System:
 
     def simulate(self, **options: Any) -> Result:
         """Run the kernels."""
-        return simulate(self.plan, self.trace, replicas=self.workers, router=self.router, seed=self.seed, **options)
+        options = {"replicas": self.workers, "router": self.router, "seed": self.seed, "pooled": self.pooled} | options
+        return simulate(self.plan, self.trace, **options)
 
     def reference(self) -> ClusterOutcome:
         """Run the slow reference; with ``host_tokens``, TensorRT-LLM's alone."""
@@ -189,7 +191,7 @@ class System:
         streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
         stores = self._reference_stores()
         made = (self._reference_worker(streams.next(), store) for store in stores)
-        return Cluster(self.trace.arrays, lambda: next(made), self.workers, router).run()
+        return Cluster(self.trace.arrays, lambda: next(made), self.workers, router, pooled=self.pooled).run()
 
     def _reference_stores(self) -> list[Any]:
         """Each worker's host memory."""
@@ -311,6 +313,7 @@ def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool 
         radix_eviction_policy=engine.eviction,
         disable_radix_cache=not engine.prefix_caching,
         enable_mixed_chunk=engine.mixed_chunk,
+        scheduler_recv_interval=engine.receive_interval,
         disable_overlap_schedule=not engine.overlap,
         ignore_eos=ignore_eos,
         seed=seed,
@@ -424,6 +427,7 @@ def sglang_engines(*, mixed: bool = False) -> st.SearchStrategy[EngineSpec]:
         schedule=st.sampled_from(SCHEDULES["sglang"]),
         overlap=st.booleans(),
         mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),
+        receive_interval=st.sampled_from([1, 1, 2, 5, 30]),
     )
 
 

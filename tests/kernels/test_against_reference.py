@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,8 @@ from hisearch.validate.restatement.vllm_offload_store import OffloadConfig
 from tests.kernels.systems import (
     ENGINES,
     System,
+    any_engines,
+    compiled,
     crowded,
     examples,
     kv_aware,
@@ -147,6 +150,31 @@ def _assert_same_without_log(system: System, logged: Result) -> None:
     np.testing.assert_array_equal(_simulated_rows(result), _simulated_rows(logged))
     assert _simulated_worker_rows(result) == _simulated_worker_rows(logged)
     assert (result.stores, result.links, result.makespan_s) == (logged.stores, logged.links, logged.makespan_s)
+
+
+def _in_a_pool(system: System, slots: int) -> System:
+    """The first so many requests at once, the others pooled behind them; prompts hold nobody's answer."""
+    pooled = replace(system, shape=replace(system.shape, follow_up=0.0), pooled=True)
+    arrays = pooled.trace.arrays
+    index = np.arange(len(arrays.arrival_s))
+    think_s = np.where(index < slots, 0.0, np.random.default_rng(system.seed).choice([0.0, 0.01, 0.3], len(index)))
+    previous = np.where(index < slots, -1, index - slots).astype(np.int32)
+    arrival_s = np.where(index < slots, 0.0, np.nan)
+    traced = arrays._replace(arrival_s=arrival_s, previous=previous, think_s=think_s)
+    object.__setattr__(pooled, "trace", compiled(traced))
+    return pooled
+
+
+@examples(150)
+@given(system=systems(any_engines(), repeats=True), slots=st.integers(1, 8))
+def test_requests_in_a_pool_equal_their_reference(system: System, slots: int) -> None:
+    """The next one comes when any has ended; never are more in flight than there are slots (L1)."""
+    pooled = _in_a_pool(system, slots)
+    result = _assert_equal(pooled)
+    _assert_same_without_log(pooled, result)
+    table = result.requests
+    came, ended = np.sort(table.arrival_s), np.sort(np.where(table.finished, table.finish_s, table.arrival_s))
+    assert (came[slots:] >= ended[: max(len(ended) - slots, 0)]).all()
 
 
 @examples(500)

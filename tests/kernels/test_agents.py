@@ -188,6 +188,23 @@ def test_a_load_for_a_call_interrupts_one_ahead_of_its_call() -> None:
     assert mean_ttft_s(case) < mean_ttft_s(patient)
 
 
+@pytest.mark.parametrize("policy", ["queued", "duration", "steps", "distance"])
+@pytest.mark.parametrize("preempt", [False, True])
+def test_a_step_that_lacks_pages_takes_those_of_a_load_under_way(policy: str, preempt: bool) -> None:
+    """In one pool that hardly holds two calls and a load; without, the last running call would find no page."""
+    trace = society(agents=12, calls=200, active_rate=0.5)
+    plan = AgentPlan(policy=policy, kinds=(adapters(60, 0.005),), preempt=preempt)
+    case = Society(trace, plan, capacity_tokens=520, max_running=8)
+    final = case.run()
+    assert set(final.requests["outcome"].tolist()) == {la.FINISHED}
+    check(final)
+    loader = final.agents.loaders[0]
+    assert loader.preempted > 0
+    assert 0 < loader.wasted_s <= loader.preempted * 0.005
+    roomy = replace(case, capacity_tokens=4000, agents=replace(plan, preempt=False)).run().agents.loaders[0]
+    assert roomy.preempted == 0
+
+
 def with_host(policy: str, kind: str = "independent", *, share: float = 0.5, pacing=None, **settings) -> Society:
     """KV of a few agents in HBM, of all in host memory, behind a link that a history takes some milliseconds on."""
     trace = society(kind, agents=40, calls=600, active_rate=0.15, **(pacing or {}))

@@ -17,7 +17,9 @@ from hisearch.simulate import Result, simulate
 from hisearch.simulate import engine as engine_arrays
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
-from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.deployment import EngineSpec, PoolSpec
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.trace import make_trace
 from hisearch.validate.restatement.recording import Step
 from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
 from tests.kernels.systems import System, compiled, crowded, examples, plan, sglang_engines, systems
@@ -274,3 +276,33 @@ def test_policies_of_eviction_differ() -> None:
     assert hits["lru"] == hits["lfu"] == hits["slru"]
     distinct = [hits[policy] for policy in ("lru", "fifo", "mru", "filo", "priority")]
     assert all(a != b for k, a in enumerate(distinct) for b in distinct[:k])
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("interval", [1, 7, 30])
+def test_what_comes_while_others_decode_is_looked_for_every_so_often(interval: int, overlap: bool) -> None:
+    """The pass behind a prefill looks; from there on every ``interval``-th of those behind decodes."""
+    engine = EngineSpec(name="sglang", receive_interval=interval, overlap=overlap, prefix_caching=False)
+    trace = make_trace(
+        arrival_s=np.array([0.0, 0.05]), input_tokens=np.array([40, 40]), output_tokens=np.array([200, 4])
+    )
+    result = simulate(plan(engine, AMPLE), compile_trace(trace, "two", "two"), log=True)
+    assert result.log is not None
+    kinds = result.log.steps["kind"].tolist()
+    second = kinds.index(la.PREFILL_STEP, 1)
+    assert kinds[1:second] == [la.DECODE_STEP] * (second - 1)
+    assert second > 1
+    assert (second - 1) % interval == 0
+
+
+def test_a_receive_interval_is_sglangs_and_of_single_batches() -> None:
+    with pytest.raises(ValueError, match="receive_interval"):
+        EngineSpec(name="vllm", receive_interval=2)
+    with pytest.raises(ValueError, match="receive_interval"):
+        PoolSpec.model_validate(
+            {
+                "accelerator": "h100-sxm",
+                "engine": {"name": "sglang", "receive_interval": 2},
+                "attention_data_parallel": 2,
+            }
+        )

@@ -201,6 +201,7 @@ def engines(*, mixed: bool = True) -> st.SearchStrategy[EngineSpec]:
         schedule=st.sampled_from(["fcfs", "fcfs", *(name for name in SCHEDULES["sglang"] if name != "priority")]),
         overlap=st.booleans(),
         mixed_chunk=st.sampled_from([False, False, True]) if mixed else st.just(False),
+        receive_interval=st.sampled_from([1, 1, 3, 30]),
     )
 
 

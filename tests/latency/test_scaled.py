@@ -92,6 +92,23 @@ def test_launches_may_hide_behind_the_kernel_before() -> None:
     np.testing.assert_allclose(saved, 0.75 * (kernels + elementwise), rtol=1e-9)
 
 
+def test_a_fused_all_reduce_takes_the_norms_along_up_to_its_limit() -> None:
+    engine = EngineSpec(name="sglang", fused_all_reduce=True)
+    settings: dict[str, Any] = {"split": Parallelism(4), "max_tokens": 4096}
+    apart = compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **settings).seconds.token_s
+    fused = compiled("llama-3.1-8b", engine=engine, **settings).seconds.token_s
+    norms = 2 * CATALOGUE.get("Model", "llama-3.1-8b").spec.layers
+    assert (apart - fused)[1] == pytest.approx(norms * ROOFLINE.elementwise.launch_s, rel=0.2)
+    assert (fused[:2049] <= apart[:2049]).all()
+    assert (fused[1:2049] < apart[1:2049]).all()
+    np.testing.assert_array_equal(fused[2560:], apart[2560:])
+    alone = {"split": Parallelism(1), "max_tokens": 4096}
+    one = compiled("llama-3.1-8b", engine=engine, **alone).seconds.token_s
+    np.testing.assert_array_equal(
+        one, compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **alone).seconds.token_s
+    )
+
+
 def test_grids_hold_every_small_count_and_the_last() -> None:
     grid = token_grid(5000)
     assert grid[:64].tolist() == list(range(1, 65))

@@ -113,10 +113,17 @@ class Cluster:
         make_worker: a fresh engine, identical each time.
         workers: how many.
         router: policy and parameters.
+        pooled: any end brings the next follow-up in order of index, whomever it follows.
     """
 
     def __init__(
-        self, trace: TraceArrays, make_worker: Callable[[], Worker], workers: int, router: RouterConfig
+        self,
+        trace: TraceArrays,
+        make_worker: Callable[[], Worker],
+        workers: int,
+        router: RouterConfig,
+        *,
+        pooled: bool = False,
     ) -> None:
         self.trace = trace
         self.engines = [make_worker() for _ in range(workers)]
@@ -131,9 +138,12 @@ class Cluster:
         self.ends: list[deque[float]] = [deque() for _ in range(workers)]
         self.events: list[tuple[float, int, int]] = []
         self.follow_ups: dict[int, list[int]] = {}
+        self.pool: deque[int] = deque()
         for index, previous in enumerate(trace.previous.tolist()):
             if previous < 0:
                 heapq.heappush(self.events, (float(trace.arrival_s[index]), _ARRIVAL, index))
+            elif pooled:
+                self.pool.append(index)
             else:
                 self.follow_ups.setdefault(previous, []).append(index)
 
@@ -185,13 +195,15 @@ class Cluster:
             tally.prefill_tokens += sum(entry.new for entry in step.batch if not entry.decode)
             tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
             tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
-        if not ends:
+        # What has come and was not looked for yet keeps an idle engine from sleeping.
+        unseen = bool(getattr(engine, "inbox", ()))
+        if not ends and not unseen:
             self.awake[worker] = False
             # Only workers that move KV about between steps have reason to.
             look_again_s = self.naps[worker] = getattr(engine, "look_again_s", None)
             if look_again_s is not None:
                 heapq.heappush(self.events, (look_again_s, _LOOK, worker))
-        elif step is None or len(ends) == engine.most_outstanding:
+        elif ends and (step is None or len(ends) == engine.most_outstanding):
             heapq.heappush(self.events, (ends[0], _STEP_END, worker))
         else:
             heapq.heappush(self.events, (now, _PASS, worker))
@@ -220,7 +232,8 @@ class Cluster:
             heapq.heappush(self.events, (now, _PASS, worker))
 
     def _plan_follow_ups(self, index: int, now: float) -> None:
-        for follow_up in self.follow_ups.get(index, []):
+        ready = [self.pool.popleft()] if self.pool else self.follow_ups.get(index, [])
+        for follow_up in ready:
             heapq.heappush(self.events, (now + float(self.trace.think_s[follow_up]), _ARRIVAL, follow_up))
 
     def _request(self, index: int, now: float) -> Request:

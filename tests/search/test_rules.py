@@ -24,6 +24,7 @@ from hisearch.search.rules import (
     table_limit_usd,
 )
 from hisearch.search.trial import Trial
+from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import RecommendSpec, StudySpec
 from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_deployment, make_problem, make_trial
@@ -178,6 +179,27 @@ def test_the_baseline_has_the_fewest_replicas_of_plain_workers_that_meet_the_slo
     text = against_baseline(best, found)
     assert f"${found.metrics['usd_per_hour']:,.2f} per hour" in text
     assert "TTFT p99" in text
+
+
+@pytest.mark.parametrize(("engine", "slots"), [("sglang", 8), ("vllm", 1)])
+def test_the_baseline_has_what_agents_calls_need_as_the_engine_keeps_it(engine: str, slots: int) -> None:
+    evaluator = FakeEvaluator()
+    agents = AgentMemorySpec.model_validate({"policy": "distance", "adapters": {"rank": 32}, "slots": 100})
+    plain = make_deployment("fast", 6, engine)
+
+    def baseline(of: AgentMemorySpec | None) -> AgentMemorySpec | None:
+        pool = plain.pools[0].model_copy(update={"agents": of})
+        job = Job(1, plain.model_copy(update={"pools": [pool]}))
+        assessor = Assessor(uncertainty(4), Known(), what_if=lambda d, *_: evaluator(Job(0, d)))
+        found = find_baseline(make_problem(), assessor, evaluator(job).trial(3, job), 80 * 2**30)
+        assert found is not None
+        return found.deployment.pools[0].agents
+
+    found = baseline(agents)
+    assert found is not None
+    assert (found.policy, found.adapters, found.slots) == ("lru", agents.adapters, slots)
+    assert baseline(agents.model_copy(update={"adapters": None, "slots": None})) is None
+    assert baseline(None) is None
 
 
 def test_where_one_rank_never_does_the_baseline_has_more() -> None:

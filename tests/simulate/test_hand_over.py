@@ -64,6 +64,25 @@ def test_a_lone_request_takes_prefill_transfer_and_decode(name: str, reserve_fir
         assert result.requests.finish_s[r] == pytest.approx(first + decodes)
 
 
+@pytest.mark.parametrize(("senders", "receivers"), [(1, 1), (1, 4), (4, 1), (2, 8), (4, 4)])
+def test_every_receiving_rank_takes_all_that_it_keeps(senders: int, receivers: int) -> None:
+    """A port sends to several ranks one after the other; ports that send to one of theirs do so at once."""
+    arrays = random_trace(3, lone())
+    worker = plan(engine("trtllm"), AMPLE)
+    pools = tuple(
+        PoolPlan(replace(worker, split=Parallelism(ranks)), 1, role, role)
+        for role, ranks in (("prefill", senders), ("decode", receivers))
+    )
+    table = simulate_fleet(FleetPlan(pools, transfer=LINK), compiled(arrays)).requests
+    moved = arrays.output_tokens > 1
+    for r in np.flatnonzero(moved):
+        prompt = int(arrays.input_tokens[r])
+        handed = table.arrival_s[r] + step_seconds(worker.costs.seconds, [(prompt, 0)], [])
+        handed += 0.001 + 1e-3 * prompt * max(receivers / senders, 1)
+        assert table.handed_s is not None
+        assert table.handed_s[r] == pytest.approx(handed)
+
+
 @pytest.mark.parametrize("name", ["sglang", "trtllm"])
 def test_an_instant_link_between_lone_workers_changes_nothing_for_a_lone_request(name: str) -> None:
     trace = compiled(random_trace(5, lone()))

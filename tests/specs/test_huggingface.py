@@ -56,6 +56,47 @@ DEEPSEEK_V3 = {
     "v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840, "tie_word_embeddings": False,
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+DEEPSEEK_V32 = {
+    **DEEPSEEK_V3, "model_type": "deepseek_v32", "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+}  # fmt: skip
+GLM_5 = {
+    "model_type": "glm_moe_dsa", "dtype": "bfloat16", "head_dim": 64, "hidden_size": 6144, "intermediate_size": 12288,
+    "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3, "moe_layer_freq": 1, "num_attention_heads": 64, "num_key_value_heads": 64,
+    "num_hidden_layers": 78, "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+    "v_head_dim": 256, "index_head_dim": 128, "index_n_heads": 32, "index_topk": 2048, "vocab_size": 154880,
+    "max_position_embeddings": 202752, "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+MINIMAX_M25 = {
+    "model_type": "minimax_m2", "num_hidden_layers": 62, "hidden_size": 3072, "num_attention_heads": 48,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 1536, "vocab_size": 200064,
+    "num_experts_per_tok": 8, "num_local_experts": 256, "max_position_embeddings": 196608,
+    "tie_word_embeddings": False, "shared_intermediate_size": 0, "quantization_config": {"quant_method": "fp8"},
+}  # fmt: skip
+KIMI_K25 = {
+    "model_type": "kimi_k25", "tie_word_embeddings": False, "vision_config": {"hidden_size": 1152},
+    "text_config": {
+        **{key: value for key, value in DEEPSEEK_V3.items() if key != "torch_dtype"}, "model_type": "kimi_k2",
+        "n_routed_experts": 384, "first_k_dense_replace": 1, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "vocab_size": 163840, "max_position_embeddings": 262144,
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+        },
+    },
+}  # fmt: skip
+QWEN35 = {
+    "model_type": "qwen3_5_moe", "tie_word_embeddings": False, "text_config": {
+        "model_type": "qwen3_5_moe_text", "dtype": "bfloat16", "attn_output_gate": True, "full_attention_interval": 4,
+        "head_dim": 256, "hidden_size": 4096, "layer_types": [*["linear_attention"] * 3, "full_attention"] * 15,
+        "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 64,
+        "linear_value_head_dim": 128, "max_position_embeddings": 262144, "mlp_only_layers": [],
+        "moe_intermediate_size": 1024, "num_attention_heads": 32, "num_experts": 512, "num_experts_per_tok": 10,
+        "num_hidden_layers": 60, "num_key_value_heads": 2, "shared_expert_intermediate_size": 1024,
+        "vocab_size": 248320, "mamba_ssm_dtype": "float32",
+    },
+}  # fmt: skip
 
 
 def _write(folder: Path, config: dict[str, Any]) -> str:
@@ -86,12 +127,42 @@ def _refusal(folder: Path, config: dict[str, Any]) -> str:
         ("mixtral-8x7b", MIXTRAL),
         ("gpt-oss-120b", GPT_OSS),
         ("deepseek-v3", DEEPSEEK_V3),
+        ("deepseek-v3.2", DEEPSEEK_V32),
+        ("glm-5", GLM_5),
+        ("minimax-m2.5", MINIMAX_M25),
+        ("kimi-k2.5", KIMI_K25),
+        ("qwen3.5-397b-a17b", QWEN35),
     ],
 )
 def test_a_published_configuration_is_the_model_that_ships(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     shipped = Catalogue(shipped_root()).get("Model", name).spec
     apart = {"huggingface_id", "provenance"}
     assert _convert(tmp_path, config).model_dump(exclude=apart) == shipped.model_dump(exclude=apart)
+
+
+def test_layers_without_an_indexer_of_their_own_are_counted(tmp_path: Path) -> None:
+    kinds = ["full", "full", "full", *["shared", "shared", "shared", "full"] * 18, *["shared"] * 3]
+    spec = _convert(tmp_path, {**GLM_5, "index_topk_freq": 4, "indexer_types": kinds})
+    assert spec.sparse_attention is not None
+    assert spec.sparse_attention.index_layers == 21
+    assert "indexer_types is missing" in _refusal(tmp_path, {**GLM_5, "index_topk_freq": 4})
+
+
+def test_a_hybrid_without_a_list_of_layers_goes_by_the_interval(tmp_path: Path) -> None:
+    text = {key: value for key, value in QWEN35["text_config"].items() if key != "layer_types"}
+    spec = _convert(tmp_path, {**QWEN35, "text_config": {**text, "full_attention_interval": 5}})
+    assert spec.linear_attention is not None
+    assert spec.linear_attention.layers == 48
+
+
+def test_weights_that_a_file_beside_says_are_quantised(tmp_path: Path) -> None:
+    beside = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("hf_quant_config.json")
+    beside.write_text('{"quantization": {"quant_algo": "NVFP4", "group_size": 16}}')
+    assert _convert(tmp_path, LLAMA_8B).weight_dtype == "nvfp4"
+    beside.write_text('{"quantization": {"quant_algo": "MIXED_PRECISION"}}')
+    assert "quantization 'modelopt MIXED_PRECISION' is not known" in _refusal(tmp_path, LLAMA_8B)
+    beside.write_text("[]")
+    assert "hf_quant_config.json" in _refusal(tmp_path, LLAMA_8B)
 
 
 def test_deepseek_v2_lite_projects_queries_directly(tmp_path: Path) -> None:
@@ -121,6 +192,14 @@ def test_a_window_in_the_upper_layers(tmp_path: Path) -> None:
         ({"quant_method": "awq", "bits": 4}, "int4"),
         ({"quant_method": "gptq", "bits": 8}, "int8"),
         ({"quant_method": "mxfp4"}, "fp4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"0": {"weights": {"type": "float", "num_bits": 8}}},
+            },
+            "fp8",
+        ),
+        ({"quant_algo": "FP8", "producer": {"name": "modelopt"}}, "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
     ],
 )
@@ -133,7 +212,7 @@ def test_quantised_weights(tmp_path: Path, quantization: dict[str, Any], dtype: 
     [
         (
             {"model_type": "mamba"},
-            "model_type: architecture 'mamba' is not known; known: llama, mistral, qwen2, qwen3, mix",
+            "model_type: architecture 'mamba' is not known; known: llama, mistral, phi3, mimo, qwen2",
         ),
         (
             {"num_hidden_layers": None, "vocab_size": None},

@@ -37,6 +37,8 @@ PUBLISHED = {
     "mixtral-8x7b": (46.7, 12.9),
     "gpt-oss-120b": (116.8, 5.1),
     "deepseek-v3": (671.0, 37.0),
+    "deepseek-v3.2": (671.0, 37.0),
+    "glm-5": (744.0, 40.0),
     "deepseek-r1": (671.0, 37.0),
 }
 
@@ -52,7 +54,11 @@ def attention_parameters(model: ModelSpec) -> int:
     query = model.hidden_size * mla.q_lora_rank + mla.q_lora_rank * query_width
     latent = model.hidden_size * (mla.kv_lora_rank + mla.qk_rope_head_dim)
     unpacked = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    return query + latent + unpacked + heads * mla.v_head_dim * model.hidden_size
+    indexer = 0
+    if (sparse := model.sparse_attention) is not None:
+        queries = mla.q_lora_rank * sparse.index_heads * sparse.index_head_dim
+        indexer = queries + model.hidden_size * (sparse.index_head_dim + sparse.index_heads)
+    return query + latent + unpacked + indexer + heads * mla.v_head_dim * model.hidden_size
 
 
 def linear_parameters(model: ModelSpec) -> int:
@@ -101,9 +107,9 @@ def test_a_model_has_its_published_size(name: str) -> None:
     total, active = PUBLISHED[name]
     assert parameters(model, active=False) == pytest.approx(total, rel=0.03)
     if model.moe is not None:
-        # gpt-oss counts its active parameters without the embedding table, MiniMax-M2.5 without the LM head too;
+        # Some count their active parameters without the embedding table, MiniMax-M2.5 without the LM head too;
         # rounding of the cards is up to 2 %.
-        tables = {"gpt-oss-120b": 1, "minimax-m2.5": 2}.get(name, 0)
+        tables = {"gpt-oss-120b": 1, "deepseek-v3.2": 1, "glm-5": 1, "minimax-m2.5": 2}.get(name, 0)
         embedding = tables * model.vocab_size * model.hidden_size / 1e9
         assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
 

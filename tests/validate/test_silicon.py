@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.apart import conditions_of_side, sides_of
-from hisearch.validate.silicon.conditions import conditions_of
+from hisearch.validate.silicon.conditions import conditions_of, host_version, kernels_version
 from hisearch.validate.silicon.fit import VERSION_RUNS, EngineFit, fit_engines, version_groups, write_engines
 from hisearch.validate.silicon.pricing import (
     EngineTimes,
@@ -146,6 +147,57 @@ class TestConditions:
         }  # fmt: skip
         assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
+
+    @pytest.mark.parametrize(("precision", "interval"), [("fp8", 1), ("fp4", 10)])
+    def test_glm_5_runs_what_is_in_flight_in_steps_of_32k_tokens(
+        self, tmp_path: Path, precision: str, interval: int
+    ) -> None:
+        found = conditions_of(
+            only_row(
+                tmp_path, backend="sglang", model="zhipuai/GLM-5", system="b200_sxm", precision=precision,
+                input_tokens="1024", output_tokens="1024", concurrency="64", attention_dp="1", tp="8", moe_tp="8",
+            )
+        )  # fmt: skip
+        assert (found.engine.chunk_tokens, found.engine.max_running_requests) == (32768, 64)
+        assert (found.engine.receive_interval, found.kv_dtype) == (interval, "fp8")
+
+    SGLANG: ClassVar = {
+        "backend": "sglang", "backend_version": "0.5.9", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm",
+        "precision": "fp8", "input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "8",
+        "moe_tp": "8", "concurrency": "8",
+    }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("cells", "interval", "drafts", "most"),
+        [({}, 10, 0, 8), ({"concurrency": "64"}, 30, 0, 64), ({"concurrency": "512"}, 59, 2, 512)],
+    )
+    def test_sglang_looks_for_prompts_every_so_often(
+        self, tmp_path: Path, cells: dict[str, str], interval: int, drafts: int, most: int
+    ) -> None:
+        """Drafted, a step of 1.96 tokens counts as as many: 30 are 59. Beyond 64 in flight DeepSeek drafts."""
+        found = conditions_of(only_row(tmp_path, **{**self.SGLANG, **cells}))
+        engine = found.engine
+        assert (engine.receive_interval, found.draft_tokens, engine.max_running_requests) == (interval, drafts, most)
+
+    @pytest.mark.parametrize(
+        ("cells", "fused", "host"),
+        [
+            ({}, True, "0.5.9"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B"}, False, "0.5.9+tokenizers6"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B", "tp": "4", "moe_tp": "4"}, True, "0.5.9+tokenizers6"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B", "precision": "fp4"}, False, "0.5.9"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B", "precision": "bf16"}, True, "0.5.9+tokenizers6"),
+        ],
+    )
+    def test_settings_of_sglangs_scripts(self, tmp_path: Path, cells: dict[str, str], fused: bool, host: str) -> None:
+        row = only_row(tmp_path, **{**self.SGLANG, **cells})
+        assert conditions_of(row).engine.fused_all_reduce == fused
+        assert host_version(row) == host
+
+    def test_nightly_builds_have_the_kernels_of_the_release_of_their_time(self, tmp_path: Path) -> None:
+        cells = {**self.SGLANG, "backend_version": "nightly-dev-20260216-d3bae71e"}
+        assert kernels_version(only_row(tmp_path, **cells)) == "0.5.10"
+        assert kernels_version(only_row(tmp_path, **self.SGLANG)) == "0.5.9"
 
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.

@@ -76,6 +76,8 @@ def compose(
         InvalidParallelism: the model cannot be split so.
     """
     spec, part = worker.spec, shard(model, split)
+    if model.sparse_attention is not None:
+        raise DevicesRefused("operators", f"{model.huggingface_id} has sparse attention, of which no device has a law")
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     heads = attention_heads(model, part)
     devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {

@@ -14,6 +14,10 @@ With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens 
 place of the second all-reduce of a layer; p > 1 stages hand 2 bytes * h * T on p - 1 times. A step is one pass of one
 group's batch through all stages.
 
+With an indexer (sparse attention, top k), chunks and decodes read min(k, what they see) of their tokens, and
+    index_s(pairs, seen) = max(pairs * index FLOPs, seen * index bytes)                 seen: cached and new tokens
+comes on top, at the rate of fp8 where the accelerator has it.
+
 A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
 contexts are on the same side of W, otherwise an upper bound.
 
@@ -39,6 +43,7 @@ from hisearch.latency.host import with_host_times
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
     AttentionShape,
+    IndexShape,
     Operator,
     attention_pairs,
     attention_shape,
@@ -204,6 +209,15 @@ class RooflineWorker:
 
     def _chunk_layer_s(self, pairs: F8, new: F8, cached: F8) -> F8:
         shape = self.attention
+        if shape.index is not None:
+            scored = self._index_s(shape.index, self.rates.prefill_attention, pairs, cached + new)
+            read = windowed_pairs(new, cached, float(shape.index.topk))
+            return scored + self._read_s(read, new, cached)
+        return self._read_s(pairs, new, cached)
+
+    def _read_s(self, pairs: F8, new: F8, cached: F8) -> F8:
+        """A chunk's attention over the pairs that it reads."""
+        shape = self.attention
         flops = pairs * shape.prefill_flops_per_pair + cached * shape.decompress_flops
         moved = (
             (cached + new) * shape.kv_bytes_per_token
@@ -213,9 +227,16 @@ class RooflineWorker:
         return self.rates.prefill_attention.seconds(self.attention_dtype, flops, moved)
 
     def _decode_layer_s(self, sequences: F8, context: F8) -> F8:
-        shape = self.attention
+        shape, rate, scored = self.attention, self.rates.decode_attention, np.zeros_like(context)
+        if shape.index is not None:
+            scored = self._index_s(shape.index, rate, context, context)
+            context = np.minimum(context, sequences * float(shape.index.topk))
         moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
-        return self.rates.decode_attention.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
+        return scored + rate.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
+
+    def _index_s(self, index: IndexShape, rate: Rate, pairs: F8, seen: F8) -> F8:
+        dtype: DType = "fp8" if "fp8" in rate.peak_flops else self.attention_dtype
+        return rate.seconds(dtype, pairs * index.flops_per_pair, seen * index.bytes_per_token)
 
 
 def waves_of(worker: RooflineWorker, costs: StepCosts, limit: int, graphs: Sequence[int]) -> WaveCosts | None:

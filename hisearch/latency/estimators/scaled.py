@@ -32,7 +32,7 @@ from hisearch.latency.estimators.roofline import (
 )
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
-from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
+from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
@@ -41,6 +41,7 @@ from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, wei
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet
+from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
 from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
 from hisearch.latency.parameters import Matrix, matrices
@@ -49,14 +50,19 @@ from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, w
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 #: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
 #: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.
 IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
+#: What the block of sparse attention was measured with, whatever the engine.
+IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
+
+#: Tokens of a step up to which SGLang's fused all-reduce is taken (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
+FUSED_TOKENS = 2048
 
 #: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
 #: SGLang's is 1,024).
@@ -73,6 +79,7 @@ class ScaledWorker:
     roofline: the same worker at the profile's roofline terms, for what has no law.
     weights: name of the weights' format, a key of ``FORMATS``.
     launch_share: of the kernels' launch times that a step sees.
+    fused: collectives of steps whose all-reduce normalises on the way, None where the engine was not asked for it.
     """
 
     model: ModelSpec
@@ -87,10 +94,14 @@ class ScaledWorker:
     prefill_heads: Heads
     decode_heads: Heads
     launch_share: float = 1.0
+    sparse: SparseTerms | None = None
+    fused: Collectives | None = None
 
     @property
     def launch_s(self) -> float:
         """Launch of attention that every step pays, in each layer."""
+        if self.sparse is not None:
+            return self.sparse.launch_s
         return min(self.prefill.launch_s, self.decode.launch_s)
 
     def token_s(self, tokens: F8) -> F8:
@@ -105,9 +116,15 @@ class ScaledWorker:
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
             total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
+        split = self.part.parallelism
+        apart = self.collectives.step_s(split, self.model, tokens)
+        fuses = np.zeros(np.shape(tokens), bool)
+        if self.fused is not None:
+            fuses = np.asarray(tokens <= FUSED_TOKENS)
+            apart = np.where(fuses, self.fused.step_s(split, self.model, tokens), apart)
         for op in self.elementwise_ops():
-            total += op.layers * self.elementwise_s(op, tokens)
-        return total + self.collectives.step_s(self.part.parallelism, self.model, tokens)
+            total += np.where(fuses & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
+        return total + apart
 
     def shared_s(self, tokens: F8) -> F8:
         """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
@@ -178,6 +195,8 @@ class ScaledWorker:
 
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        if self.sparse is not None:
+            return self._sparse_chunk_s(self.sparse, new, cached)
         sheet, one, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
         full = self.model.layers - linear_layers(self.model) - windowed
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached) - self.launch_s)
@@ -185,15 +204,28 @@ class ScaledWorker:
             window = float(self.model.sliding_window_tokens)
             within = prefill_s(self.prefill, sheet, self.prefill_heads, one, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
-        shape = self.roofline.attention
-        rebuilt = cached * shape.decompress_flops / (self.sheet("bf16").flops * self.prefill.flops)
-        seconds = seconds + self.model.layers * rebuilt
+        if self.model.mla is not None:
+            rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
+            seconds = seconds + self.model.layers * rebuilt
         if (linear := self.laws.linear_attention.get("bf16")) is not None:
             seconds = seconds + linear_layers(self.model) * serial_s(linear, new)
         return np.asarray(seconds)
 
+    def _sparse_chunk_s(self, terms: SparseTerms, new: F8, cached: F8) -> F8:
+        """``chunk_s`` of a model with sparse attention."""
+        reader, layers = indexer(self.model, self.part), self.model.layers
+        seconds = layers * sparse_prefill_s(terms, self.sheet("fp8"), reader, 1.0, new, cached)
+        if not terms.dense_short:
+            return np.asarray(seconds)
+        short = dense_s(self.model, self.part, self.prefill, self.sheet("bf16"), 1.0, new, cached)
+        return np.where(cached + new <= reader.topk, layers * short, seconds)
+
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
+        if self.sparse is not None:
+            reader = indexer(self.model, self.part)
+            layer = sparse_decode_s(self.sparse, self.sheet("fp8"), reader, sequences, context)
+            return np.asarray(self.model.layers * layer)
         sheet, windowed = self.sheet("bf16"), window_layers(self.model)
         full = decode_s(self.decode, sheet, self.decode_heads, sequences, context) - self.launch_s
         seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
@@ -206,7 +238,9 @@ class ScaledWorker:
     def sheet(self, rate: DType) -> Sheet:
         """The accelerator's figures for operands whose peak is that of ``rate``."""
         peaks = sheet_peaks(self.accelerator)
-        return Sheet(self.laws.multiprocessors, peaks[rate], self.accelerator.memory_bandwidth_bytes_per_s)
+        return Sheet(
+            self.laws.multiprocessors, peaks.get(rate, peaks["bf16"]), self.accelerator.memory_bandwidth_bytes_per_s
+        )
 
     def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above on the knots of ``StepCosts``, rising where laws rise."""
@@ -241,8 +275,10 @@ class ScaledWorker:
         tensor = self.part.parallelism.tensor
         # Fused kernels reach peers within a host; between hosts NCCL reduces, and a kernel of its own normalises.
         reduces = tensor > 1 and not self.collectives.spans_hosts(tensor)
-        inside = IN_ATTENTION.get(self.laws.engine, set()) | (
-            IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set()
+        inside = (
+            IN_ATTENTION.get(self.laws.engine, set())
+            | (IN_SPARSE_BLOCK if self.sparse is not None else set())
+            | (IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set())
         )
         found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
         if law_of(self.laws.moe, self.weights) is None:
@@ -293,18 +329,21 @@ class ScaledEstimator:
         link = roofline.rates.link_bytes_per_s
         assert link is not None
         prefill, decode = self._attention(model, kv_dtype)
+        collectives = Collectives(self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts)
         return ScaledWorker(
             model=model,
             part=part,
             laws=self.laws,
             accelerator=priced.accelerator,
             roofline=roofline,
-            collectives=Collectives(self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts),
+            collectives=collectives,
+            fused=self._fused(collectives, priced),
             weights=weights_law(model, priced.weight_dtype),
             prefill=prefill,
             decode=decode,
             prefill_heads=prefill_heads(model, part, kv_dtype),
             decode_heads=decode_heads(model, part, kv_dtype),
+            sparse=self._sparse(model, kv_dtype),
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -344,6 +383,27 @@ class ScaledEstimator:
                 f"{model.huggingface_id} needs"
             )
         return families[0][names[0]], families[1][names[1]]
+
+    def _sparse(self, model: ModelSpec, kv_dtype: DType) -> SparseTerms | None:
+        known = self.laws.sparse_attention
+        if model.sparse_attention is None:
+            return None
+        if not known:
+            raise ValueError(
+                f"profile {self.profile_name}: no law of sparse attention, which {model.huggingface_id} needs; "
+                "profile roofline prices it"
+            )
+        return known[law_of(known, kv_dtype) or next(iter(known))]
+
+    def _fused(self, collectives: Collectives, priced: PricedWorker) -> Collectives | None:
+        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences."""
+        split, curves = priced.split, self.laws.collectives
+        if not priced.engine.fused_all_reduce or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+            return None
+        if curves is None or not self.laws.fused_all_reduce:
+            return collectives
+        fused = curves.model_copy(update={"all_reduce": self.laws.fused_all_reduce})
+        return replace(collectives, curves=fused)
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []

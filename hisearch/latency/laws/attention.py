@@ -26,6 +26,7 @@ import numpy as np
 from hisearch.latency.laws.sheet import F8, Sheet, p_norm
 from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.specs.laws import DecodeTerms, PrefillTerms
+from hisearch.specs.model import MlaSpec
 
 #: Queries of a tile; rows that a tensor-core product of a decode has at least.
 TILE_QUERIES = 128.0
@@ -75,6 +76,12 @@ def prefill_s(
     tiles = np.maximum(batch * heads.heads * np.ceil(new / TILE_QUERIES) / sheet.multiprocessors, 1.0)
     joined = p_norm(terms.sharpness, memory, np.maximum(spread, longest))
     return np.asarray(terms.launch_s + joined + tiles * terms.tile_s)
+
+
+def rebuild_s(terms: PrefillTerms, sheet: Sheet, heads: int, mla: MlaSpec, cached: F8) -> F8:
+    """Seconds in which keys and values of ``heads`` heads are made of ``cached`` latents again, at attention's rate."""
+    flops = 2.0 * mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return np.asarray(cached * flops / (sheet.flops * terms.flops))
 
 
 def decode_s(terms: DecodeTerms, sheet: Sheet, heads: Heads, sequences: F8, context: F8, *, warm: bool = False) -> F8:

@@ -21,6 +21,9 @@ from hisearch.validate.restatement.sglang_state import Batch, LiveRequest, Sglan
 #: Tokens per remaining request that a retraction makes room for, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20
 
+#: What a pass counts towards the next look at what has arrived: one behind a step of decodes, one behind another.
+DECODE_WEIGHT, OTHER_WEIGHT = 1, 1000
+
 
 @dataclass
 class _Outstanding:
@@ -37,6 +40,7 @@ class SglangWorker:
     """One engine. Drive it with ``receive``, ``form`` and ``process``; everything else is there to be looked at.
 
     Attributes:
+        inbox: requests that have arrived, and that no pass has looked for yet.
         waiting: the queue, head first.
         running: the running batch; requests of the last prefill join it on the next pass.
         chunked: the request whose prompt goes on in the next prefill.
@@ -53,6 +57,8 @@ class SglangWorker:
         self.clock = Clock()
         self.cache = HostCache(config, config.hicache, self.clock) if config.hicache else KvCache(config)
         self.order = WaitingOrder(config, self.cache)
+        self.inbox: list[Request] = []
+        self.skipped = 0
         self.waiting: list[LiveRequest] = []
         self.running = Batch()
         self.last: Batch | None = None
@@ -124,11 +130,22 @@ class SglangWorker:
         return None
 
     def receive(self, request: Request) -> None:
-        """Queue a request; call in order of (arrival, id)."""
-        longest = self.longest_tokens - request.input_tokens
-        self.waiting.append(LiveRequest(request, min(request.max_output_tokens, longest)))
-        self._entering.append(self.waiting[-1])
+        """A request arrives; call in order of (arrival, id)."""
+        self.inbox.append(request)
         self.unfinished += 1
+
+    def _look(self) -> None:
+        """Queue what has arrived, if this pass looks: an idle engine does, and one with enough passes behind it."""
+        if self.last is not None:
+            self.skipped += OTHER_WEIGHT if self.last.prefill else DECODE_WEIGHT
+            if self.skipped < self.config.scheduler_recv_interval:
+                return
+        self.skipped = 0
+        for request in self.inbox:
+            longest = self.longest_tokens - request.input_tokens
+            self.waiting.append(LiveRequest(request, min(request.max_output_tokens, longest)))
+            self._entering.append(self.waiting[-1])
+        self.inbox = []
 
     def form(self, now: float) -> Step | None:
         """Form the next batch at ``now`` and queue it on the device; None if nothing can run.
@@ -141,6 +158,7 @@ class SglangWorker:
             RuntimeError: requests wait and none can ever be admitted.
         """
         self.clock.now_s = max(self.clock.now_s, now)
+        self._look()
         for live in self._entering:
             self.cache.begin_prefetch(live)
         self._entering = []
@@ -367,7 +385,9 @@ def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
 
 
 def _next_pass_s(worker: SglangWorker, pending: list[Request]) -> float:
-    """When an idle worker's next pass is: at the next arrival or, with requests waiting, the next event."""
+    """When an idle worker's next pass is: at once, at the next arrival or, with requests waiting, the next event."""
+    if worker.inbox:
+        return worker.clock.now_s
     times = [pending[0].arrival_s] if pending else []
     event_s = worker.next_event_s() if worker.waiting else None
     return min([*times, event_s] if event_s is not None else times, default=worker.clock.now_s)

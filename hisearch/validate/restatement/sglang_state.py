@@ -36,6 +36,7 @@ class SglangConfig:
     radix_eviction_policy: EvictionPolicy = "lru"
     disable_radix_cache: bool = False
     enable_mixed_chunk: bool = False
+    scheduler_recv_interval: int = 1
     disable_overlap_schedule: bool = True
     enable_priority_scheduling: bool = False
     ignore_eos: bool = True

@@ -73,12 +73,13 @@ def _stated(row: SiliconRow, role: RoleName) -> Side:
 def conditions_of_side(side: Side) -> Conditions:
     """Conditions of the side's row, with the limits of its recipe.
 
-    TensorRT-LLM's prefill workers do not overlap steps (``disable_overlap_scheduler`` in each of its recipes).
+    TensorRT-LLM's prefill workers do not overlap steps (``disable_overlap_scheduler`` in each of its recipes). Recipes
+    have no receive interval.
     """
     conditions, limits = conditions_of(side.row), side.limits
+    engine = conditions.engine.model_copy(update={"receive_interval": 1})
     if limits is None:
-        return conditions
-    engine = conditions.engine
+        return replace(conditions, engine=engine)
     changed = {
         # All in flight may come to one group: they are not dealt out evenly.
         "max_running_requests": min(limits.batch, side.row.concurrency * side.workers),

@@ -28,6 +28,8 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). Times of post2 stand for all:
 #: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy.md``).
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
+#: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release.
+NIGHTLY_SGLANG = "0.5.10"
 #: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes).
 ASYNC_SINCE = 14
 #: TensorRT-LLM of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1, and of no other of its scripts.
@@ -48,7 +50,6 @@ class Conditions:
 
     input_share, output_share: lengths are drawn evenly from this share of the nominal one up to it.
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
-    poll_steps: decode steps between two looks at the network (SGLang ``--scheduler-recv-interval``).
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
     kv_dtype: format of the KV cache.
@@ -60,7 +61,6 @@ class Conditions:
     input_share: float = 1.0
     output_share: float = 1.0
     requests_per_slot: int = 10
-    poll_steps: int = 1
     gather_steps: int = 0
     draft_tokens: int = 0
 
@@ -87,6 +87,23 @@ def conditions_of(row: SiliconRow) -> Conditions:
 def engine_version(row: SiliconRow) -> str:
     """Version of the row's engine, where the row names that of Dynamo."""
     return DYNAMO_TRTLLM.get(row.version, row.version) if row.backend == "trtllm" else row.version
+
+
+def host_version(row: SiliconRow) -> str:
+    """Version of the engine by which its host work is known, with a label where it was started otherwise than usual.
+
+    SGLang's scripts for Qwen3.5 in fp8 and 16 bits and for GLM-5 in fp4 start six tokenisers (``--tokenizer-worker-num
+    6``), those for Qwen3.5 in fp4, GLM-5 in fp8 and DeepSeek one.
+    """
+    version, model, fp4 = engine_version(row), row.model.lower(), row.precision == "fp4"
+    six = row.backend == "sglang" and (("qwen3.5" in model and not fp4) or ("glm-5" in model and fp4))
+    return f"{version}+tokenizers6" if six and (row.campaign or _campaign(row)) == INFERENCEMAX else version
+
+
+def kernels_version(row: SiliconRow) -> str:
+    """Version of the engine whose kernels the row had: SGLang's nightly builds those of ``NIGHTLY_SGLANG``."""
+    nightly = row.backend == "sglang" and row.version.startswith("nightly-dev")
+    return NIGHTLY_SGLANG if nightly else engine_version(row)
 
 
 def _campaign(row: SiliconRow) -> str:
@@ -134,21 +151,49 @@ def _inferencemax_vllm(row: SiliconRow) -> Conditions:
 
 
 def _inferencemax_sglang(row: SiliconRow) -> Conditions:
-    """DeepSeek and Qwen3.5: prompts are polled for every 10 decode steps, every 30 from 16 requests in flight on.
+    """DeepSeek and Qwen3.5: the network is looked at every 10 decode steps, every 30 from 16 requests in flight on.
 
-    Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``).
+    Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``), and
+    DeepSeek two with more than 64 in flight (``_drafts_beyond``). Such a step is as many of one token as it makes.
+    All pass ``--enable-flashinfer-allreduce-fusion`` but Qwen3.5 in fp8 without drafted tokens and in fp4. GLM-5 runs
+    what is in flight, and leaves the interval to the engine in fp8 (``glm5_fp8_b200.sh``, ``glm5_fp4_b200.sh``).
     """
-    drafts = 3 if _drafts_on_four(row) else 0
+    if "glm-5" in row.model.lower():
+        fp4 = row.precision == "fp4"
+        engine = _engine(
+            row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
+            max_prefill_tokens=32768, receive_interval=10 if fp4 else 1, fused_all_reduce=True,
+        )  # fmt: skip
+        return _burst(engine, "fp8")
     fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
-    poll = 30 if row.concurrency >= 16 else 10
+    look = 30 if row.concurrency >= 16 else 10
+    drafts = 3 if _drafts_on_four(row) else 0
     if fp4:
-        engine = _engine(row, chunk_tokens=16384, most_running=256, memory_fraction=0.85)
+        limits = {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
     elif four and "deepseek" in row.model.lower():
-        engine = _engine(row, chunk_tokens=8192, most_running=32, memory_fraction=0.95, max_prefill_tokens=8192)
-        poll = 10
+        limits = {"chunk_tokens": 8192, "most_running": 32, "memory_fraction": 0.95, "max_prefill_tokens": 8192}
+        look = 10
+    elif _drafts_beyond(row):
+        limits = {"chunk_tokens": 16384, "most_running": 512, "memory_fraction": 0.82}
+        drafts = 2
     else:
-        engine = _engine(row, chunk_tokens=32768, most_running=256, memory_fraction=0.82, max_prefill_tokens=32768)
-    return _burst(engine, "fp8", poll_steps=poll, draft_tokens=drafts)
+        limits = {"chunk_tokens": 32768, "most_running": 256, "memory_fraction": 0.82, "max_prefill_tokens": 32768}
+    look = round(look * Speculation(drafts, ACCEPTED).tokens_per_step)
+    if row.parallelism.attention_data > 1:
+        look = 1  # SGLang 0.5.9 refuses an interval with attention groups.
+    apart = "qwen3.5" in row.model.lower() and not drafts and row.precision != "bf16"
+    engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not apart)  # type: ignore[arg-type]
+    return _burst(engine, "fp8", draft_tokens=drafts)
+
+
+def _drafts_beyond(row: SiliconRow) -> bool:
+    """DeepSeek in fp8 on eight ranks: the script without drafted tokens ran up to 64 in flight, that with them 512.
+
+    ``nvidia-master.yaml``, ``dsr1-fp8-b200-sglang`` and ``dsr1-fp8-b200-sglang-mtp``; ``dsr1_fp8_b200_mtp.sh``: two
+    steps of the drafting layer, three tokens checked. Up to 64 the columns do not tell the two apart.
+    """
+    deepseek = "deepseek" in row.model.lower() and row.precision == "fp8"
+    return deepseek and row.version == "0.5.9" and row.concurrency > 64
 
 
 def _drafts_on_four(row: SiliconRow) -> bool:
@@ -184,16 +229,13 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
 
 
-def _burst(
-    engine: EngineSpec, kv_dtype: DType, *, poll_steps: int = 1, gather_steps: int = 0, draft_tokens: int = 0
-) -> Conditions:
+def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_tokens: int = 0) -> Conditions:
     return Conditions(
         INFERENCEMAX,
         engine,
         kv_dtype,
         input_share=0.8,
         output_share=0.8,
-        poll_steps=poll_steps,
         gather_steps=gather_steps,
         draft_tokens=draft_tokens,
     )
@@ -220,6 +262,8 @@ def _engine(
     chunked_prefill: bool = True,
     memory_fraction: float = 0.9,
     max_prefill_tokens: int = 16384,
+    receive_interval: int = 1,
+    fused_all_reduce: bool = False,
 ) -> EngineSpec:
     """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent."""
     values = {
@@ -230,6 +274,8 @@ def _engine(
         "memory_fraction": memory_fraction,
         "max_prefill_tokens": max_prefill_tokens,
         "prefix_caching": False,
+        "receive_interval": receive_interval,
+        "fused_all_reduce": fused_all_reduce,
         "overlap": not (campaign == FIXED and _before_async(row)),
     }
     return EngineSpec.model_validate(values)

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from hisearch.specs.profile import HostTimes
 from hisearch.specs.versions import nearest_version
+from hisearch.validate.silicon.conditions import host_version
 from hisearch.validate.silicon.pricing import EngineTimes, NotPriced, Pricer
 from hisearch.validate.silicon.report import START_UP, Errors, PricedRow, errors
 from hisearch.validate.silicon.rows import SiliconRow
@@ -211,7 +212,7 @@ def _left_out(
         theta = _without(by_version[0], by_version[1], starts, key_of, out, VERSION_RUNS)
         engines = _terms(own, theta)
         for row in (row for row in rows if key_of(row) == out):
-            overhead = engines[row.backend].of_version(row.version) if row.backend in engines else _times(START)
+            overhead = engines[row.backend].of_version(host_version(row)) if row.backend in engines else _times(START)
             entries.append(PricedRow(row, pricer.with_times(row, overhead)))
     return errors(f"left out by {name}", entries, [entry for entry in entries if not _starts_up(entry.row)])
 
@@ -260,8 +261,8 @@ def _residuals(rows: Iterable[SiliconRow], pricer: Pricer, theta: F8) -> F8:
 
 def _weights(rows: Sequence[SiliconRow]) -> F8:
     """Weights of rows, 1 on average: those of a version count as the root of their number."""
-    runs = Counter(row.version for row in rows)
-    weights: F8 = np.array([runs[row.version] ** -0.5 for row in rows])
+    runs = Counter(host_version(row) for row in rows)
+    weights: F8 = np.array([runs[host_version(row)] ** -0.5 for row in rows])
     return np.asarray(weights / weights.mean())
 
 
@@ -288,7 +289,7 @@ def _grouped(rows: Iterable[SiliconRow]) -> dict[Group, list[SiliconRow]]:
     """Runs by engine and version; those that state none count as one of their own."""
     groups: dict[Group, list[SiliconRow]] = {}
     for row in rows:
-        groups.setdefault((row.backend, row.version), []).append(row)
+        groups.setdefault((row.backend, host_version(row)), []).append(row)
     return groups
 
 

@@ -3,9 +3,9 @@
 A run over several attention groups (data-parallel attention) is simulated as one of them with its share of the
 requests: the groups step together, and the step costs count the tokens that the others bring to the shared FFNs.
 
-What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is not
-looked at (``Conditions.poll_steps``, ``gather_steps``), each of the run's own mean length, and the front end
-(HTTP, tokenisation, the way to the scheduler), which the profile states by engine and version.
+What the simulated engine does not know is added to the time to first token: decode steps for which a prompt is held
+back (``Conditions.gather_steps``), each of the run's own mean length, and the front end (HTTP, tokenisation, the way to
+the scheduler), which the profile states by engine and version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.fleet_plan import kv_bytes_per_token
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import RequestTable
 from hisearch.specs.base import DType
@@ -39,7 +38,7 @@ from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
 from hisearch.validate.silicon import apart
-from hisearch.validate.silicon.conditions import Conditions, conditions_of, engine_version
+from hisearch.validate.silicon.conditions import Conditions, conditions_of, host_version, kernels_version
 from hisearch.validate.silicon.rows import SiliconRow
 
 #: Catalogue names of the systems that measurements name.
@@ -164,9 +163,9 @@ class Pricer:
             pools.append(apart.pool_of(side, device, times, layers))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
-        moved = kv_bytes_per_token(sides[0].row.parallelism, pools[0].plan, self._model(row))
+        kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
         fleet = FleetPlan(
-            tuple(pools), apart.ROUTER, apart.ROUTER, transfer=apart.transfer_of(row.backend, fabric, moved)
+            tuple(pools), apart.ROUTER, apart.ROUTER, transfer=apart.transfer_of(row.backend, fabric, kept)
         )
         loop = Loop(
             row.concurrency,
@@ -178,10 +177,10 @@ class Pricer:
             FrontEnd(times.request_s, times.prompt_token_s),
         )
         try:
-            result = simulate_fleet(fleet, closed_loop(loop))
+            result = simulate_fleet(fleet, closed_loop(loop), pooled=True)
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
-        return _means(result.requests, replace(conditions, poll_steps=1, gather_steps=0), row, loop)
+        return _means(result.requests, replace(conditions, gather_steps=0), row, loop)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.
@@ -190,11 +189,11 @@ class Pricer:
             NotPriced: the profile has no such engine.
         """
         if row.backend in self._engines:
-            return self._engines[row.backend].of_version(engine_version(row))
+            return self._engines[row.backend].of_version(host_version(row))
         name, profile = self._profile_of(row)
         if row.backend not in profile.engines:
             raise NotPriced(f"profile {name} has no overhead for engine {row.backend}")
-        return profile.engines[row.backend].of_version(engine_version(row))
+        return profile.engines[row.backend].of_version(host_version(row))
 
     def _profile_of(self, row: SiliconRow) -> tuple[str, LatencyProfileSpec]:
         """The profile asked for, else that of the row's engine and GPU, else the fallback."""
@@ -238,7 +237,7 @@ class Pricer:
         dtype = _weight_dtype(row, self._model(row))
         name = self._profile_of(row)[0]
         engine = conditions.engine.model_dump_json()
-        version = engine_version(row)
+        version = kernels_version(row)
         key = (name, version, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, engine, row.tokens)
         if key not in self._plans:
             self._plans[key] = self._compile(row, conditions)
@@ -256,7 +255,7 @@ class Pricer:
                 engine=priced.engine,
                 parallelism=priced.split,
             )
-            device = _device_alone(profile, row.backend, engine_version(row))
+            device = _device_alone(profile, row.backend, kernels_version(row))
             costs = build_estimator(name, device).compile(priced)
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
@@ -307,11 +306,15 @@ class Loop(NamedTuple):
 def closed_loop(loop: Loop) -> CompiledTrace:
     """``slots`` chains of requests, each of which follows the one before it; nothing shared.
 
-    A pool of ``slots * requests_per_slot`` requests under a cap on those in flight, as benchmark clients send them, but
-    that its last requests are not dealt to whoever is free. Request i belongs to slot ``i % slots``. Lengths are drawn
-    evenly, whole tokens, from the stated share of the nominal one up to it. A request reaches the scheduler after the
-    front end's time, drawn evenly between nothing and twice its mean. Those that are sent at once, the first of every
-    slot, wait for each other there: their prompts are read one by one.
+    Benchmark clients hold a semaphore of ``slots`` places instead (``benchmark_serving.py --max-concurrency``): whoever
+    is free takes the next request, which is what a simulation ``pooled`` makes of the chains. Runs with prefill and
+    decode apart are simulated so. Aggregated ones are not: their host work was fitted on chains, and where nobody waits
+    for a place it makes next to no difference (``docs/accuracy.md``).
+
+    Request i belongs to slot ``i % slots``. Lengths are drawn evenly, whole tokens, from the stated share of the
+    nominal one up to it. A request reaches the scheduler after the front end's time, drawn evenly between nothing and
+    twice its mean. Those that are sent at once, the first of every slot, wait for each other there: their prompts are
+    read one by one.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
@@ -352,14 +355,13 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
 def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
     """Steps of one token for which a prompt is held back, on average.
 
-    A look every k steps finds what came at any of them: k / 2. A batch that opens with its first prompt and closes g
-    steps later, while others come at a rate of ``slots * groups / output_tokens`` a step, holds the first for g steps
-    and the others for g / 2; among attention groups it closes as soon as every one of them has a prompt. A prompt goes
-    to the group that has just ended a request, any of them, so that it takes ``groups * (1 + 1/2 + ... + 1/groups)``
-    prompts until all have one. The first request of every slot finds an idle engine, which holds nothing back. A step
-    that makes several tokens is as many steps of one.
+    A batch that opens with its first prompt and closes g steps later, while others come at a rate of
+    ``slots * groups / output_tokens`` a step, holds the first for g steps and the others for g / 2; among attention
+    groups it closes as soon as every one of them has a prompt. A prompt goes to the group that has just ended a
+    request, any of them, so that it takes ``groups * (1 + 1/2 + ... + 1/groups)`` prompts until all have one. The first
+    request of every slot finds an idle engine, which holds nothing back. A step that makes several tokens is as many
+    steps of one.
     """
-    polled = conditions.poll_steps / 2 if conditions.poll_steps > 1 else 0.0
     groups = row.parallelism.attention_data
     rate = slots * groups / row.output_tokens
     gather = float(conditions.gather_steps)
@@ -367,7 +369,7 @@ def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
         prompts = groups * sum(1.0 / left for left in range(1, groups + 1))
         gather = min(gather, (prompts - 1.0) / rate)
     others = gather * rate
-    steps = polled + gather * (1.0 + others / 2.0) / (1.0 + others)
+    steps = gather * (1.0 + others / 2.0) / (1.0 + others)
     return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
 
 

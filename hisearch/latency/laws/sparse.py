@@ -1,0 +1,99 @@
+"""DeepSeek's sparse attention on one rank and layer: the whole block but its dense products.
+
+An indexer scores every token that a query sees with small heads in fp8, the best ``topk`` are chosen, and MLA reads
+those in latent space.
+
+    block      = launch + beyond, where a sequence is longer than topk
+               + new * token + pairs * score + windowed pairs * read                   each chunk of ``new`` tokens
+               + n * token + c * score + c / n * serial score                          n decodes that see c tokens
+                 + min(c, n * topk) * (read + serial read / n)
+    score      = 2 * index heads * index width / (fp8 peak * share) + choose
+
+``read`` is the seconds of a query and a token that it reads, known for some numbers of heads (kernels pad few heads to
+64, or are others), straight in log heads between them and in proportion beyond the last. ``serial`` parts are those of
+one sequence, which kernels do not split over the whole device. Engines with ``dense_short`` attend to prompts that end
+within topk tokens as ordinary MLA, by its law; ``dense_s`` prices them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.latency.laws.attention import prefill_s, rebuild_s
+from hisearch.latency.laws.model import prefill_heads
+from hisearch.latency.laws.sheet import F8, Sheet
+from hisearch.latency.operators import attention_pairs, windowed_pairs
+from hisearch.latency.sharding import Shard, index_layers
+from hisearch.specs.laws import PrefillTerms, SparsePhase, SparseTerms
+from hisearch.specs.model import ModelSpec
+
+
+class Indexer(NamedTuple):
+    """Sparse attention of one rank and layer: heads that read, tokens each query reads, heads and width that score.
+
+    share: of the layers that score; the others read what an earlier one chose.
+    """
+
+    heads: int
+    topk: int
+    index_heads: int
+    index_width: int
+    share: float = 1.0
+
+
+def indexer(model: ModelSpec, part: Shard) -> Indexer:
+    """Sparse attention of one rank.
+
+    Raises:
+        ValueError: the model has none.
+    """
+    sparse = model.sparse_attention
+    if sparse is None:
+        raise ValueError(f"{model.huggingface_id} has no sparse attention")
+    share = index_layers(model) / model.layers
+    return Indexer(part.heads, sparse.topk, sparse.index_heads, sparse.index_head_dim, share)
+
+
+def sparse_prefill_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, batch: F8 | float, new: F8, cached: F8) -> F8:
+    """Seconds for each broadcast entry of ``batch`` chunks of ``new`` (at least 1) tokens behind ``cached``.
+
+    ``sheet`` has the peak of fp8.
+    """
+    phase = terms.prefill
+    scored = attention_pairs(new, cached) * _score_s(phase, sheet, indexer)
+    read = windowed_pairs(new, cached, float(indexer.topk)) * at_heads(terms.heads, phase.read_s, indexer.heads)
+    longer = np.where(cached + new > indexer.topk, terms.beyond_s, 0.0)
+    return np.asarray(batch * (new * phase.token_s + indexer.share * scored + read) + indexer.share * longer)
+
+
+def sparse_decode_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, sequences: F8, context: F8) -> F8:
+    """Seconds for each broadcast entry of ``sequences`` (at least 1) that see ``context`` tokens in total."""
+    phase, mean = terms.decode, context / sequences
+    scored = context * _score_s(phase, sheet, indexer) + mean * terms.serial_score_s
+    read = np.minimum(mean, float(indexer.topk))
+    attended = read * (sequences * at_heads(terms.heads, phase.read_s, indexer.heads) + terms.serial_read_s)
+    longer = np.where(mean > indexer.topk, terms.beyond_s, 0.0)
+    return np.asarray(sequences * phase.token_s + indexer.share * (scored + longer) + attended)
+
+
+def dense_s(
+    model: ModelSpec, part: Shard, terms: PrefillTerms, sheet: Sheet, batch: F8 | float, new: F8, cached: F8
+) -> F8:
+    """Seconds of a layer's prompts as ordinary MLA, the launch left out: the block has one of its own."""
+    assert model.mla is not None
+    heads = prefill_heads(model, part, "bf16")
+    seconds = prefill_s(terms, sheet, heads, batch, new, cached) - terms.launch_s
+    return np.asarray(seconds + batch * rebuild_s(terms, sheet, part.heads, model.mla, cached))
+
+
+def at_heads(known: Sequence[int], seconds: Sequence[float], heads: int) -> float:
+    """``seconds`` of so many heads, straight in log heads between those known; beyond the last in proportion."""
+    within = float(np.interp(np.log2(heads), np.log2(known), seconds))
+    return within * max(1.0, heads / known[-1])
+
+
+def _score_s(phase: SparsePhase, sheet: Sheet, indexer: Indexer) -> float:
+    return 2.0 * indexer.index_heads * indexer.index_width / (sheet.flops * phase.score_flops) + phase.choose_s

@@ -1,0 +1,74 @@
+"""The prefix tree of a trace whose agents have adapters: KV computed under one is of no use under another.
+
+A tree node that requests under several adapters lead through becomes one node for each; all others stay as they are.
+Rule: SGLang keys its radix tree by adapter (sgl-project/sglang#7216, #10317), vLLM hashes the adapter into every block
+(vllm-project/vllm#3263).
+
+Notation
+    N requests, M nodes, K adapters and none, C copies: pairs of a node that is not one adapter's alone and an adapter
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from hisearch.kernels import agents_prepare as prepare
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import I4, I8, TraceArrays
+
+_Array = TypeVar("_Array", I4, I8)
+
+
+def apart(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
+    """The same requests over a tree in which no two adapters share a node but the root."""
+    adapter = (agents.adapter[agents.agent] + 1).astype(np.int32)
+    owner = np.empty(len(trace.parent), np.int32)
+    prepare.owners(adapter, trace.output_node, trace.parent, owner)
+    owner[0] = 0
+    if not (owner == prepare.SEVERAL).any():
+        return trace
+    kinds = int(adapter.max()) + 1
+    copies = _copies(trace, adapter, owner, kinds)
+    count = np.maximum(np.bincount(copies // kinds, minlength=len(owner)), 1)
+    begin = np.cumsum(count) - count
+    first = np.searchsorted(copies, np.arange(len(owner)) * kinds)
+
+    def place(node: I8, of: I8) -> I4:
+        """Where ``node`` as adapter ``of`` has it is now."""
+        rank = np.searchsorted(copies, node * kinds + of) - first[node]
+        return _fixed((begin[node] + np.where(owner[node] == prepare.SEVERAL, rank, 0)).astype(np.int32))
+
+    node = np.repeat(np.arange(len(owner)), count)
+    # What no request leads through hangs below the first copy.
+    of = np.repeat(np.maximum(owner, 0).astype(np.int64), count)
+    of[owner[node] == prepare.SEVERAL] = copies % kinds
+    above = np.maximum(trace.parent[node], 0).astype(np.int64)
+    parent = np.where(owner[node] == prepare.UNUSED, begin[above], place(above, of)).astype(np.int32)
+    parent[0] = -1
+    return trace._replace(
+        prompt_node=place(trace.prompt_node.astype(np.int64), adapter.astype(np.int64)),
+        output_node=place(trace.output_node.astype(np.int64), adapter.astype(np.int64)),
+        parent=_fixed(parent),
+        start_tokens=_fixed(trace.start_tokens[node]),
+        end_tokens=_fixed(trace.end_tokens[node]),
+    )
+
+
+def _copies(trace: TraceArrays, adapter: I4, owner: I4, kinds: int) -> I8:
+    """``node * kinds + adapter`` of all copies, in rising order; shape (C,)."""
+    way = np.empty(len(adapter), np.int32)
+    prepare.shared_ways(trace.parent, owner, trace.output_node, way)
+    found = np.unique(way[way > 0].astype(np.int64) * kinds + adapter[way > 0])
+    levels = []
+    while len(found):
+        levels.append(found)
+        above = np.unique(trace.parent[found // kinds].astype(np.int64) * kinds + found % kinds)
+        found = above[above >= kinds]
+    return np.unique(np.concatenate(levels))
+
+
+def _fixed(array: _Array) -> _Array:
+    array.setflags(write=False)
+    return array
