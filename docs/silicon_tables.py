@@ -98,7 +98,8 @@ def constants_table(hosts: dict[str, Any]) -> str:
 def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[str, Any]) -> str:
     """Everything between the markers."""
     done = [row for row in rows if row["predicted_ttft_ms"]]
-    skipped = ", ".join(f"{count:,} ({reason})" for reason, count in report["skipped"].items())
+    skipped = ", ".join(f"{count:,} ({reason})" for reason, count in report["skipped"].items()) or "none"
+    beyond = report["beyond_reach"]
     return "\n\n".join(
         [
             f"{report['priced']:,} of {report['rows']:,} rows are simulated; skipped: {skipped}.",
@@ -108,6 +109,7 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
                     *report["left_out"].values(),
                     report["dense"],
                     report["undrafted"],
+                    *([report["within_reach"]] if beyond else []),
                     *report["engines"],
                     report["start_up"],
                 ]

@@ -21,7 +21,10 @@ def show(report: SiliconReport) -> None:
         f"{report.file}: {counted(report.rows, 'row')}, {report.priced:,} simulated with the profile {report.profile}",
         bold=True,
     )
-    overall = [report.all, *report.left_out.values(), report.dense, report.undrafted, *report.engines]
+    overall = [report.all, *report.left_out.values(), report.dense, report.undrafted]
+    if report.beyond_reach:
+        overall.append(report.within_reach)
+    overall += report.engines
     if report.start_up.n:
         overall.append(report.start_up)
     if report.apart.n:
@@ -30,6 +33,9 @@ def show(report: SiliconReport) -> None:
     if report.start_up.n:
         output.say()
         output.say("TTFT of the start-up rows is in their own line alone; see docs/accuracy.md.")
+    if report.beyond_reach:
+        lines = f"Line{'s' if len(report.beyond_reach) > 1 else ''} {', '.join(map(str, report.beyond_reach))}"
+        output.say(f"{lines}: measured with a TPOT that the GPU cannot have; docs/accuracy.md says why.")
     if report.peer is not None:
         output.heading(f"Beside {report.peer.tool}, rows that both price")
         output.table(_COLUMNS, map(_row, (report.peer.ours, report.peer.theirs)), numbers=range(1, 8))

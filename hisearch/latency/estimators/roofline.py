@@ -282,9 +282,13 @@ class RooflineEstimator:
 
 def energy_costs(priced: PricedWorker) -> StepCosts:
     """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
-    rates = peak_rates(priced.accelerator, sheet_peaks(priced.accelerator))
-    powered = replace(_worker(priced, rates), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
+    powered = replace(peak_worker(priced), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
     return powered.tabulate(EngineOverhead(step_s=0.0), *priced.limits)
+
+
+def peak_worker(priced: PricedWorker) -> RooflineWorker:
+    """The worker's operators at the data sheet's own rates, without launches and collectives."""
+    return _worker(priced, peak_rates(priced.accelerator, sheet_peaks(priced.accelerator)))
 
 
 def _worker(priced: PricedWorker, rates: Rates) -> RooflineWorker:

@@ -17,6 +17,7 @@ from hisearch.validate.silicon.apart import states_workers
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
+from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
 
@@ -49,7 +50,8 @@ class Errors:
 class PricedRow:
     """A row and what became of it: its price, or why it has none.
 
-    dense: of a model without experts and with plain attention. drafted: its script drafts tokens.
+    dense: of a model without experts and with plain attention. drafted: its script drafts tokens. beyond: measured
+    faster than the accelerator can be (``reach``).
     """
 
     row: SiliconRow
@@ -57,6 +59,7 @@ class PricedRow:
     skipped: str = ""
     dense: bool = False
     drafted: bool = False
+    beyond: bool = False
     peer: Price | None = None
 
     @property
@@ -94,7 +97,8 @@ class SiliconReport:
     apart_known: those whose recipe is known (``recipes``).
     left_out: with constants fitted without each model's (or GPU's) own rows, where they were fitted. dense: rows of
     models without experts and with plain attention. undrafted: all but rows whose scripts draft tokens, at a share of
-    accepted ones that was chosen on them. peer: of aiconfigurator-core, where it is installed. start_up: rows
+    accepted ones that was chosen on them. within_reach: all but rows that were measured faster than their accelerator
+    can be, whose lines are ``beyond_reach``. peer: of aiconfigurator-core, where it is installed. start_up: rows
     whose TTFT is kept out of ``all``. profile: whose constants.
     """
 
@@ -106,6 +110,8 @@ class SiliconReport:
     all: Errors
     dense: Errors
     undrafted: Errors
+    within_reach: Errors
+    beyond_reach: list[int]
     start_up: Errors
     engines: list[Errors]
     groups: list[Errors]
@@ -170,9 +176,15 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
     for row in rows:
         try:
             price = pricer.price(row)
-            model = pricer.worker(row).model
-            drafted = conditions_of(row).draft_tokens > 0
-            yield PricedRow(row, price, dense=model.moe is None and model.mla is None, drafted=drafted)
+            worker, conditions = pricer.worker(row), conditions_of(row)
+            model = worker.model
+            yield PricedRow(
+                row,
+                price,
+                dense=model.moe is None and model.mla is None,
+                drafted=conditions.draft_tokens > 0,
+                beyond=row.mode == "agg" and beyond_reach(row, worker, conditions),
+            )
         except NotPriced as reason:
             yield PricedRow(row, None, str(reason))
 
@@ -185,6 +197,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
     start_up = [entry for entry in done if _starts_up(entry)]
     dense = [entry for entry in done if entry.dense]
     undrafted = [entry for entry in done if not entry.drafted]
+    within = [entry for entry in done if not entry.beyond]
     return SiliconReport(
         file=file,
         profile=profile,
@@ -194,6 +207,8 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
         all=errors("all", done, [entry for entry in done if not _starts_up(entry)]),
         dense=errors("dense", dense, [entry for entry in dense if not _starts_up(entry)]),
         undrafted=errors("without drafted tokens", undrafted, [entry for entry in undrafted if not _starts_up(entry)]),
+        within_reach=errors("within the GPU's reach", within, [entry for entry in within if not _starts_up(entry)]),
+        beyond_reach=[entry.row.line for entry in done if entry.beyond],
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(everything, 5),
