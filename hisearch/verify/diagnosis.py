@@ -238,6 +238,16 @@ class _Search:
             for case in self._cases
         )
 
+    def luck(self, variables: Variables) -> float:
+        """By how much figures differ with hits lost by other prompts, root mean square; 0 where none are lost."""
+        correction = correction_of(variables)
+        return root_mean_square(
+            root_mean_square(
+                differences(case.predict.otherwise(correction).figures, case.predict(correction).figures).values()
+            )
+            for case in self._cases
+        )
+
     def cost(self, variables: Variables) -> float:
         """Squared distance and the penalty on what is corrected."""
         return self.distance(variables) ** 2 + _PENALTY * math.fsum(x * x for x in variables.values())
