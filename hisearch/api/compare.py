@@ -129,6 +129,11 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
     ]
     question = changes_between(*(_question(result) for result in results))
     notes = [] if same else ["The runs saw different requests: differences are not of the deployments alone."]
+    notes += [
+        f"{result.run_dir} goes on, or was killed: it is compared as it was when it ended, in {result.kept_in}."
+        for result in results
+        if result.kept_in is not None
+    ]
     words = [f"{trace.name}, {counted(len(trace), 'request')}, load {load:g}" for trace, _, load in settings]
     return _compare(
         "runs",

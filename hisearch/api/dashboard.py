@@ -22,10 +22,10 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from hisearch.api.run_folder import PROVENANCE, check_one_model
+from hisearch.api.run_folder import PROVENANCE, check_one_model, has_ended
 from hisearch.api.run_state import RunState, run_state
 from hisearch.api.run_studies import RunStudies
-from hisearch.api.so_far import has_ended, input_so_far
+from hisearch.api.so_far import input_so_far
 from hisearch.report.dashboard_page import METRICS, REPORT_REFRESH_S, render_index, render_refusal
 
 #: First parts of addresses that optuna-dashboard answers.

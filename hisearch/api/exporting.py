@@ -38,13 +38,8 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
             belong.
     """
     resolved, simulation = result.resolved, result.simulation
-    launches = [
-        Launch(
-            pool, resolved.model.spec, resolved.accelerators[pool.accelerator].spec, simulation.kv_capacity_tokens(pool)
-        )
-        for pool in trial.deployment.pools
-    ]
-    slots = [_slots(resolved, pool) for pool in trial.deployment.pools]
+    launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in trial.deployment.pools]
+    slots = [slots_of(resolved, pool) for pool in trial.deployment.pools]
     limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
     replay, inputs = replay_of(resolved, trial.load, limit)
     deployment = stand_alone(trial.deployment, resolved.model, resolved.profile, resolved.hardware)
@@ -70,7 +65,12 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
     )
 
 
-def _slots(resolved: ResolvedStudy, pool: PoolSpec) -> int:
+def launch_of(resolved: ResolvedStudy, pool: PoolSpec, kv_capacity_tokens: int) -> Launch:
+    """A pool of a study's deployment as it is launched; ``kv_capacity_tokens``: of one worker."""
+    return Launch(pool, resolved.model.spec, resolved.accelerators[pool.accelerator].spec, kv_capacity_tokens)
+
+
+def slots_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
     """Accelerator slots of a pool's hosts."""
     name = pool.host or resolved.accelerators[pool.accelerator].spec.host
     return resolved.hosts[name].spec.accelerators if name is not None else USUAL_SLOTS

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hisearch.api.costs import cost_rows
 from hisearch.api.provenance import price_notes, profile_note, simulations_in_words
 from hisearch.api.run_folder import NOT_EXPORTED
-from hisearch.report.confidence import CONFIDENCE, read_confidence
 from hisearch.report.data import ReportInput, RunRecord
 from hisearch.search.pareto import hypervolume_progress
 
@@ -44,7 +43,7 @@ def report_input(result: StudyResult) -> ReportInput:
         progress=hypervolume_progress(result.trials, study.objectives),
         costs=cost_rows(result.resolved, result.recommendation, result.nearest_miss),
         closeup=result.closeup,
-        confidence=read_confidence(result.run_dir / CONFIDENCE),
+        confidence=result.confidence,
         provenance=_record(result),
     )
 

@@ -32,7 +32,8 @@ class StudyResult:
     """What a study came to.
 
     provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written. closeup: the highlighted
-    deployment looked at closely; None where it was not.
+    deployment looked at closely; None where it was not. kept_in: where its documents were read,
+    if that is not run_dir: of a run that had ended and was gone on with, without having ended anew.
     """
 
     resolved: ResolvedStudy
@@ -41,6 +42,7 @@ class StudyResult:
     provenance: dict[str, Any]
     run_dir: Path
     closeup: Closeup | None = None
+    kept_in: Path | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -83,7 +85,7 @@ class StudyResult:
         """
         from hisearch.report.confidence import CONFIDENCE, read_confidence
 
-        return read_confidence(self.run_dir / CONFIDENCE)
+        return read_confidence((self.kept_in or self.run_dir) / CONFIDENCE)
 
     @property
     def unsure(self) -> bool:

@@ -15,6 +15,7 @@
 ``recommended/``    the recommendation as launch scripts, manifests and benchmarks; an older one, if changed, is kept as
                     ``recommended.1/``. Where no command line can express it, ``recommended.txt`` says why
 ``models/``         of a run of several models alone: the folder of each model's own run
+``ended/``          of a run that had ended and is gone on with: what it had come to, which is read until it ends anew
 ==================  ==========================================================================================
 
 Every file is written beside its place and renamed into it, so that no reader ever sees half of one. Nothing is written
@@ -32,6 +33,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.report.confidence import CONFIDENCE
+
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
 
@@ -42,6 +45,8 @@ CLOSEUP = "closeup.json"
 #: Of a run of several models: where the folder of each one's run is.
 MODELS = "models"
 REPORT = "report.html"
+#: What a run that is gone on with had come to; see ``keep_ended``.
+ENDED = "ended"
 #: Why there is no folder ``recommended``.
 NOT_EXPORTED = "recommended.txt"
 
@@ -53,6 +58,35 @@ def default_run_dir(study: str) -> Path:
     """``runs/<study>-<UTC time>``, in the working directory."""
     now = datetime.datetime.now(datetime.UTC)
     return Path("runs") / f"{study}-{now:%Y%m%dT%H%M%SZ}"
+
+
+#: Files that a run has written once it has ended.
+_OF_THE_END = (PROVENANCE, "trials.parquet")
+#: Files of a run that has ended that are needed to read it back, beside its journal, which only grows.
+_READ_BACK = ("study.yaml", *_OF_THE_END, CONFIDENCE, CLOSEUP)
+
+
+def has_ended(folder: Path) -> bool:
+    """True where a run has written its documents, also if an interrupt or the budget ended it."""
+    return all((folder / name).is_file() for name in _OF_THE_END)
+
+
+def keep_ended(folder: Path) -> None:
+    """Before a run that has ended is gone on with: keep what it came to, should this one be killed."""
+    if not has_ended(folder):
+        return
+    temporary = Path(tempfile.mkdtemp(prefix=f".{ENDED}.", suffix=_TREE_PART, dir=folder))
+    temporary.chmod(0o755)
+    for name in _READ_BACK:
+        if (folder / name).is_file():
+            shutil.copy2(folder / name, temporary / name)
+    shutil.rmtree(folder / ENDED, ignore_errors=True)
+    temporary.replace(folder / ENDED)
+
+
+def ended_in(folder: Path) -> Path | None:
+    """Where the documents are of a run that has ended, or had before it was gone on with; None where there are none."""
+    return next((place for place in (folder, folder / ENDED) if has_ended(place)), None)
 
 
 def check_resumable(folder: Path) -> None:
@@ -155,6 +189,7 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
         except ExportError as error:
             write_text(folder / NOT_EXPORTED, f"The recommendation was not exported: {error}\n")
     replace_with(folder / REPORT, lambda path: write_report(result.report_input(), path))
+    shutil.rmtree(folder / ENDED, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE
-from hisearch.api.so_far import has_ended
+from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, has_ended
 from hisearch.report.dashboard_page import METRICS
 from hisearch.specs.source import read_source
 

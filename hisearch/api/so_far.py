@@ -11,21 +11,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.api.run_folder import JOURNAL, PROVENANCE, check_one_model
+from hisearch.api.run_folder import JOURNAL, check_one_model
 
 if TYPE_CHECKING:
     from hisearch.report.data import ReportInput, RunRecord
     from hisearch.search.journal import SoFar as Journalled
     from hisearch.search.trial import Trial
     from hisearch.specs.resolved import ResolvedStudy
-
-#: Files that a run has written once it has ended.
-_OF_THE_END = (PROVENANCE, "trials.parquet")
-
-
-def has_ended(folder: Path) -> bool:
-    """True where a run has written its documents, also if an interrupt or the budget ended it."""
-    return all((folder / name).is_file() for name in _OF_THE_END)
 
 
 def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> ReportInput:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.result import StudyResult
-from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model
+from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
 from hisearch.api.study import Study, load_study
 from hisearch.specs.deployment import DeploymentSpec
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def load_run(run_dir: str | Path) -> StudyResult:
-    """The result of a run that has ended, from its folder; nothing is simulated.
+    """The result of a run that has ended, from its folder; nothing is simulated and nothing is changed.
+
+    Of a run that had ended, was gone on with and has not ended anew, it is what it had come to (``kept_in``).
 
     Trials come from ``trials.parquet`` and the journal, stage 1's report from repeating its arithmetic. The trace is
     needed again, as it was.
@@ -35,17 +37,18 @@ def load_run(run_dir: str | Path) -> StudyResult:
     """
     folder = Path(run_dir)
     check_one_model(folder)
-    for name in (PROVENANCE, JOURNAL, "trials.parquet"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder}: the run has not ended (no {name}); go on with: hisearch run --resume {folder}"
-            )
-    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-    study = load_study(folder / "study.yaml")
-    return _rebuild(study, folder, facts)
+    place = ended_in(folder)
+    missing = [JOURNAL] * (not (folder / JOURNAL).is_file()) + ["provenance.json"] * (place is None)
+    if place is None or missing:
+        raise FileNotFoundError(
+            f"{folder}: the run has not ended (no {missing[0]}); go on with: hisearch run --resume {folder}"
+        )
+    facts = json.loads((place / PROVENANCE).read_text(encoding="utf-8"))
+    study = load_study(place / "study.yaml")
+    return _rebuild(study, folder, place, facts)
 
 
-def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
+def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> StudyResult:
     from hisearch.api.conclude import stored_conclusion
     from hisearch.report.closeup import read_closeup
     from hisearch.search.driver import SearchOutcome
@@ -56,8 +59,8 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
 
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
-    trials = _trials(folder, facts["run"]["inputs_digest"])
-    concluded = stored_conclusion(folder, study, trials)
+    trials = _trials(folder, place, facts["run"]["inputs_digest"])
+    concluded = stored_conclusion(place, study, trials)
     recommendation = recommend(trials, problem.objectives) if concluded is None else concluded[0]
     budget = facts["budget"]
     outcome = SearchOutcome(
@@ -75,13 +78,12 @@ def _rebuild(study: Study, folder: Path, facts: dict[str, Any]) -> StudyResult:
             left_out=tuple(budget.get("left_out", ())),  # runs of earlier versions did not record it
         ),
     )
-    closeup = read_closeup(folder / CLOSEUP) if (folder / CLOSEUP).is_file() else None
-    result = StudyResult(study.resolved, outcome, simulation, facts, folder, closeup)
+    closeup = read_closeup(place / CLOSEUP) if (place / CLOSEUP).is_file() else None
+    kept_in = place if place != folder else None
+    result = StudyResult(study.resolved, outcome, simulation, facts, folder, closeup, kept_in)
     shown = result.highlighted
     if closeup is not None and (shown is None or closeup.trial != shown.number):
-        raise ValueError(
-            f"{folder / CLOSEUP}: trial: expected {shown.number if shown else 'none'}, got {closeup.trial}"
-        )
+        raise ValueError(f"{place / CLOSEUP}: trial: expected {shown.number if shown else 'none'}, got {closeup.trial}")
     return result
 
 
@@ -100,31 +102,31 @@ def _execution(problem: Problem) -> ExecutionReport:
     return search_execution(problem, MOST_CANDIDATES)
 
 
-def _trials(folder: Path, inputs: str) -> list[Trial]:
+def _trials(folder: Path, place: Path, inputs: str) -> list[Trial]:
     """Every trial: what was simulated from ``trials.parquet``, what came of it from the journal, which is exact."""
     import pandas as pd
 
     from hisearch.search.deployments import parameters_of
     from hisearch.search.job import Job
-    from hisearch.search.journal import Journal
+    from hisearch.search.journal import check_journal
 
     columns = ["number", "stage", "slice_fraction", "load", "deployment"]
-    frame = pd.read_parquet(folder / "trials.parquet", columns=columns)
+    frame = pd.read_parquet(place / "trials.parquet", columns=columns)
     trials: list[Trial] = []
-    with Journal(folder / JOURNAL, inputs, resume=True) as journal:
-        for row in frame.to_dict("records"):
-            deployment = DeploymentSpec.model_validate_json(row["deployment"])
-            job = Job(
-                int(row["stage"]),
-                deployment,
-                parameters_of(deployment),
-                float(row["slice_fraction"]),
-                float(row["load"]),
-            )
-            evaluation = journal.get(job.digest(inputs)) or journal.get(_digest_of_all_fields(row, inputs))
-            if evaluation is None:
-                raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
-            trials.append(evaluation.trial(int(row["number"]), job))
+    journal = check_journal(folder / JOURNAL, inputs, resume=True)  # read alone: a run may be writing it
+    for row in frame.to_dict("records"):
+        deployment = DeploymentSpec.model_validate_json(row["deployment"])
+        job = Job(
+            int(row["stage"]),
+            deployment,
+            parameters_of(deployment),
+            float(row["slice_fraction"]),
+            float(row["load"]),
+        )
+        evaluation = journal.get(job.digest(inputs)) or journal.get(_digest_of_all_fields(row, inputs))
+        if evaluation is None:
+            raise ValueError(f"{folder}: trial {row['number']} of trials.parquet is not in {JOURNAL}")
+        trials.append(evaluation.trial(int(row["number"]), job))
     return trials
 
 

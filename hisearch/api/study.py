@@ -27,6 +27,7 @@ from hisearch.api.run_folder import (
     check_resumable,
     check_writable,
     default_run_dir,
+    keep_ended,
     remove_parts,
     write_text,
 )
@@ -154,8 +155,10 @@ class Study:
         """The question in the search's terms.
 
         Raises:
-            SpecError: its objective is capacity, and the workload has no load to scale.
+            SpecError: its objective is capacity, and the workload has no load to scale; or it asks for what can be
+                exported, and its space has none of that.
         """
+        from hisearch.api.exportable import ExportablePlanner, space_of
         from hisearch.search.demand import measure_demand
         from hisearch.search.problem import Problem
         from hisearch.specs.study import CAPACITY, OF_AGENTS
@@ -166,15 +169,17 @@ class Study:
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
             raise self.resolved.document.error(("spec", "objectives", place), message)
+        planner = ExportablePlanner(self.resolved, simulation) if self.resolved.space.spec.exportable else simulation
         return Problem(
             model=self.resolved.model_name,
             slo=slo,
-            space=self.resolved.space.spec,
+            space=space_of(self.resolved),
             objectives=tuple(study.objectives),
             budget=study.budget,
             seed=study.seed,
             demand=demand,
-            planner=simulation,
+            planner=planner,
+            refuses=planner.refuses if isinstance(planner, ExportablePlanner) else None,
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
         )
@@ -280,6 +285,7 @@ class Study:
     ) -> tuple[SearchOutcome, dict[str, Any]]:
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.conclude import conclude_study
+        from hisearch.api.exportable import acceptor
         from hisearch.report.confidence import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.journal import Journal
@@ -290,6 +296,7 @@ class Study:
 
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)
+            keep_ended(folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # an earlier run's, of what it recommended
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)
@@ -305,6 +312,7 @@ class Study:
                 interrupts=interrupts,
                 standing=Standing(problem.objectives),
                 keep=database.keep_up,
+                accepts=acceptor(self.resolved, simulation),
             )
             with contextlib.closing(database):
                 outcome = search(problem, ledger, database.write_behind)

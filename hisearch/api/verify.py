@@ -15,6 +15,7 @@ from hisearch.specs.wording import in_percent
 from hisearch.verify.diagnosis import Case, Diagnosis, diagnose, refit
 from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import POOL, Correction, Predictor
+from hisearch.verify.ranges import TANGLED
 
 if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 #: Fewest requests of which one half can be held against the other.
 _FEWEST = 40
+
+
+#: A value is told where what explains as well differs by no more: a share of it, or of prompts; or so many seconds.
+_TOLD_SHARE = 0.1
+_TOLD_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class Verification:
     @property
     def findings(self) -> list[str]:
         """What is off, as sentences, the weightiest first."""
-        return [_finding(name, self.diagnosis.correction) for name in self.diagnosis.terms]
+        found = self.diagnosis
+        return [f"{_finding(name, found.correction)}{_uncertain(name, found)}" for name in found.terms]
 
     def write_profile(self, path: Path) -> list[Path]:
         """Write the recalibrated profile; beside it, where it chooses among several, those.
@@ -107,6 +114,44 @@ def _finding(name: str, correction: Correction) -> str:
         pool = name.removeprefix(POOL)
         return _factor(f"Steps of pool {pool} take", correction.value(name))
     return _FINDINGS[name](correction)
+
+
+def _uncertain(name: str, found: Diagnosis) -> str:
+    """Which other values explain as well, where these requests do not tell; "" where they do."""
+    low, high = found.ranges.get(name, (0.0, 0.0))
+    if _is_told(name, low, high):
+        return ""
+    text = f". These requests do not tell the value: {_between(name, low, high)} explains them as well"
+    stand_ins = [other for other in TANGLED if other != name and name in TANGLED and other in found.ranges]
+    for other in stand_ins:
+        ends = found.ranges[other]
+        if not _is_told(other, *ends):
+            text += f", with {_TANGLED_IN_WORDS[other]} between {_ends(other, *ends)}"
+    return f"{text}; measure at a lower load to tell"
+
+
+def _is_told(name: str, low: float, high: float) -> bool:
+    """Whether a range is narrow enough for its best value to be a statement."""
+    if name == "hits_lost":
+        return high - low <= _TOLD_SHARE
+    if name == "front_end_s":
+        return high - low <= max(_TOLD_SHARE * high, _TOLD_S)
+    return high <= (1.0 + _TOLD_SHARE) * low
+
+
+def _between(name: str, low: float, high: float) -> str:
+    return f"anything between {_ends(name, low, high)}"
+
+
+def _ends(name: str, low: float, high: float) -> str:
+    if name == "hits_lost":
+        return f"{in_percent(low)} and {in_percent(high)}"
+    if name == "front_end_s":
+        return f"{1e3 * low:.3g} and {1e3 * high:.3g} ms"
+    return f"{low:.3g} and {high:.3g} times"
+
+
+_TANGLED_IN_WORDS = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
 
 
 def _factor(what: str, factor: float) -> str:

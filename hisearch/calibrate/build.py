@@ -195,7 +195,7 @@ def _sparse(
         )  # fmt: skip
         error = found[dtype].error
         assert error is not None
-        said(f"sparse_attention {dtype}: median {error.median:.1%}, p90 {error.p90:.1%}")
+        said(f"sparse_attention {dtype}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What ``hisearch run`` prints of how sure a recommendation is, and of what would change it."""
+"""What ``hisearch run`` prints of what would change a recommendation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hisearch.cli import output
-from hisearch.report.conclusions import conclusions, few_draws
+from hisearch.report.conclusions import conclusions
 from hisearch.report.confidence import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -14,28 +14,14 @@ if TYPE_CHECKING:
 
 
 def show(result: StudyResult) -> None:
-    """Print it for people; nothing where it was not looked into."""
+    """Print for people what would change the answer, the first of each kind; the report has all of it."""
     found = conclusions(result.report_input())
-    if found is None:
+    if found is None or not found.changes:
         return
-    output.heading("How sure")
-    if found.summary:
-        output.say(found.summary)
-    if found.contenders:
-        columns = ("", "deployment", "USD/hour", "meets the SLO", "cheapest that does")
-        rows = [("*" if c.chosen else "", c.label, c.price, c.chance, c.cheapest) for c in found.contenders]
-        output.say(f"{few_draws(found)}:")
-        output.table(columns, rows, numbers=(2, 3, 4))
-    if found.changes:
-        output.heading("What would change the answer")
-        for _, texts in found.changes:
-            for text in texts:
-                output.say(f"- {text}")
-    if found.rules:
-        within = f" (lowest latency and most headroom within {found.within})" if found.within else ""
-        output.heading(f"By rule{within}")
-        rules = [("*" if r.chosen else "", r.title, r.label, r.price) for r in found.rules]
-        output.table(("", "rule", "deployment", "USD/hour"), rules, numbers=(3,))
+    more = sum(len(texts) for _, texts in found.changes) - len(found.changes)
+    output.heading("What would change the answer" + (f" ({more:,} more in the report)" if more else ""))
+    for _, texts in found.changes:
+        output.say(f"- {texts[0]}")
 
 
 def to_dict(result: StudyResult) -> Any:

@@ -29,8 +29,8 @@ def report(
     is only read, and goes on undisturbed. Where a run that has ended has no closeup.json, as after an interrupt, the
     recommended deployment is looked at first.
     """
-    from hisearch.api.run_folder import replace_with
-    from hisearch.api.so_far import has_ended, input_so_far
+    from hisearch.api.run_folder import has_ended, replace_with
+    from hisearch.api.so_far import input_so_far
     from hisearch.cli import output
     from hisearch.report.html import write_report
 
@@ -103,6 +103,8 @@ def export(
         return
     for path in files:
         output.say(str(path))
+    if result.kept_in is not None:
+        output.note(f"the run goes on, or was killed: this is what it had come to when it ended, in {result.kept_in}")
     best = result.recommendation
     if best is not None and best.trial.number != chosen.number:
         output.note(f"this is {_named(chosen)}; the run recommends {_named(best.trial)}")

@@ -1,4 +1,4 @@
-"""What ``hisearch run`` prints: the recommendation or the nearest miss, the runner-ups, the front."""
+"""What ``hisearch run`` prints: the recommendation or the nearest miss, what to doubt of it, runner-ups, the front."""
 
 from __future__ import annotations
 
@@ -10,38 +10,53 @@ from hisearch.api.provenance import simulations_in_words
 from hisearch.api.result import StudyResult
 from hisearch.api.run_folder import NOT_EXPORTED, REPORT
 from hisearch.cli import confidence_view, output
-from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows, terms_to_dict
-from hisearch.report.describe import carried, sentence, used_settings
+from hisearch.cli.terms import TERM_COLUMNS, term_rows, terms_to_dict
+from hisearch.report.describe import carried, sentence
+from hisearch.report.doubts import chance_in_words, may_miss
 from hisearch.report.page import caution, cautions, front_caption, front_heading
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
+from hisearch.score.terms import name_of
 from hisearch.search.deployments import describe, describe_each, devices_in_words, hardware
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
-from hisearch.specs.wording import listed
+from hisearch.specs.wording import in_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
-FRONT_ROWS = 15
+FRONT_ROWS = 5
 
 
 def show(result: StudyResult) -> None:
-    """Print a result for people."""
+    """Print a result for people: the answer, what to doubt of it, what it does; the rest is in the report."""
     recommendation = result.recommendation
     if recommendation is not None:
         output.say(f"Recommended for {result.resolved.name}", bold=True)
-        output.say(f"{_sentence(result, recommendation.trial)}\n\n{recommendation.reason}")
-        if recommendation.against_baseline:
-            output.say(f"\n{recommendation.against_baseline}")
+        output.say(_sentence(result, recommendation.trial))
+        _show_doubts(result)
         _show_deployment(result, recommendation.trial)
-        confidence_view.show(result)
+        output.heading("Why this one")
+        output.say(" ".join(text for text in (recommendation.reason, recommendation.against_baseline) if text))
         if recommendation.runner_ups:
             output.heading("Runner-ups, of what was simulated on the whole trace")
             lines = describe_each([trial.deployment for trial, _ in recommendation.runner_ups])
             rows = [(line, trade) for line, (_, trade) in zip(lines, recommendation.runner_ups, strict=True)]
             output.table(("deployment", "what it trades against the recommendation"), rows)
+        confidence_view.show(result)
     else:
         _show_miss(result)
     _show_front(result)
     _show_origin(result)
+
+
+def _show_doubts(result: StudyResult) -> None:
+    """What to doubt of the recommendation, else how likely it is to meet the SLO."""
+    report = result.report_input()
+    for one in cautions(report):
+        output.say(f"{one.title}: {one.text}")
+    summary = "" if report.confidence is None or report.confidence.satisfied is None else report.confidence.summary
+    if not may_miss(report.confidence) or summary:
+        text = summary or ("" if report.confidence is None else chance_in_words(report.confidence))
+        if text:
+            output.say(text)
 
 
 def _show_miss(result: StudyResult) -> None:
@@ -49,6 +64,7 @@ def _show_miss(result: StudyResult) -> None:
     if failure is None:
         return
     output.say(f"{result.resolved.name}: {failure.heading}", bold=True)
+    _show_doubts(result)
     if nearest is None:
         output.say(failure.text)
         return
@@ -64,15 +80,18 @@ def _sentence(result: StudyResult, trial: Trial) -> str:
 
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
-    """How fast, how dear, which settings."""
+    """Term by term, then how much it does and costs."""
     output.heading("Against the SLO")
-    output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
-    output.heading("Latency")
-    output.table(("", *LATENCY_POINTS), latency_rows(trial.metrics), numbers=range(1, 6))
+    found = result.confidence if result.recommendation is not None else None
+    columns: tuple[str, ...] = TERM_COLUMNS
+    rows = term_rows(trial.slo)
+    if found is not None and found.terms:
+        chances = [in_percent(found.terms[n]) if (n := name_of(check)) in found.terms else "" for check in trial.slo]
+        columns = (*columns, "chance to hold")
+        rows = [(*row, chance) for row, chance in zip(rows, chances, strict=True)]
+    output.table(columns, rows, numbers=(1, 2, 3, 5))
     output.heading("Figures")
     output.pairs(_figures(result, trial))
-    output.heading("Settings")
-    output.pairs(used_settings(trial.deployment))
 
 
 def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
@@ -121,20 +140,18 @@ def _show_front(result: StudyResult) -> None:
     columns = ("", "trial", "deployment", "USD/hour", *(name.title for name in names))
     output.table(columns, rows, numbers=(1, *range(3, len(columns))))
     if len(shown) > FRONT_ROWS:
-        output.say(f"and {len(shown) - FRONT_ROWS} more in {result.run_dir / 'front.csv'}")
+        output.say(f"and {len(shown) - FRONT_ROWS:,} more in {result.run_dir / 'front.csv'} and in the report")
 
 
 def _show_origin(result: StudyResult) -> None:
     """What the figures rest on, and where the rest is."""
     report = result.report_input()
-    profile, doubts, assumed = report.provenance.profile, cautions(report), report.provenance.assumed_prices
+    profile, assumed = report.provenance.profile, report.provenance.assumed_prices
     output.heading("What this rests on")
     output.say(
         f"Step times: profile {profile.name}, {profile.evidence}, error about {percent(profile.relative_error)}."
         + (f" Prices of {', '.join(assumed)} are assumptions." * bool(assumed))
     )
-    for one in doubts:
-        output.say(f"{one.title}: {one.text}")
     ended = "" if result.stopped else f"; {result.outcome.ending.in_words()}"
     output.say(
         f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "

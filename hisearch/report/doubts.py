@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hisearch.report.confidence import Confidence
-from hisearch.report.terms import term_lines
+from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.metrics import metric_of
-from hisearch.score.quantities import percent, quantity, significant, usd
+from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import Check, RejectionCheck
 from hisearch.search.trial import Trial
 from hisearch.specs.wording import counted, in_percent
@@ -57,7 +57,7 @@ def predicted(trial: Trial, confidence: Confidence | None = None) -> tuple[Predi
             line.term,
             line.value,
             line.bound,
-            line.margin,
+            _margin(line),
             _spread_of(check, found),
             _chance(found.terms.get(line.label)),
         )
@@ -68,6 +68,12 @@ def predicted(trial: Trial, confidence: Confidence | None = None) -> tuple[Predi
         if math.isfinite(value):
             rows.append(Predicted(name, show(value), spread=_between(found.intervals.get(metric), show)))
     return tuple(rows)
+
+
+def _margin(line: TermLine) -> str:
+    if line.met:
+        return line.margin
+    return "**missed**" if line.margin == UNDEFINED else f"**missed**, {line.margin}"
 
 
 def _chance(probability: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hisearch.report.confidence import Confidence
 from hisearch.report.data import ReportInput
-from hisearch.report.describe import NO_ROUTER, TIER_SIZES, UNUSED, carried, sentence, settings
+from hisearch.report.describe import NO_ROUTER, carried, sentence, used_settings
 from hisearch.report.doubts import Caution, may_miss, thin_margin
 from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
@@ -330,8 +330,7 @@ def chosen_settings(data: ReportInput) -> tuple[tuple[str, str], ...]:
         return ()
     return tuple(
         (name, f"{value:,.6g}" if isinstance(value, int | float) else value)
-        for name, value in settings(data.highlighted.deployment).items()
-        if value not in UNUSED and (name not in TIER_SIZES or value != 0)
+        for name, value in used_settings(data.highlighted.deployment).items()
     )
 
 

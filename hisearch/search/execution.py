@@ -279,6 +279,9 @@ def size_group(
         if problem.max_replicas(pool) < 1:
             refusals.count("above max_accelerators")
             continue
+        if problem.refuses is not None and (reason := problem.refuses(pool)):
+            refusals.count(reason)
+            continue
         try:
             tokens = problem.planner.kv_capacity_tokens(pool)
             problem.planner.usd_per_hour(alone_of(problem, pool))

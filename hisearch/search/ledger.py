@@ -15,6 +15,7 @@ from hisearch.search.journal import Journal
 from hisearch.search.progress import Progress, SilentProgress
 from hisearch.search.standing import Standing
 from hisearch.search.trial import Trial
+from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import BudgetSpec
 
 #: Jobs between two looks at the clock. Fixed, so that it does not depend on the number of workers.
@@ -45,6 +46,7 @@ class Ledger:
         interrupts: Interrupts | None = None,
         standing: Standing | None = None,
         keep: Callable[[Sequence[Trial]], None] | None = None,
+        accepts: Callable[[DeploymentSpec], bool] | None = None,
     ) -> None:
         """Start with an empty ledger; the budget's seconds count from here.
 
@@ -61,6 +63,7 @@ class Ledger:
             interrupts: signals that end the search; an interrupt of a backend does in any case.
             standing: what listeners are told of the trials.
             keep: is given the trials so far after every batch.
+            accepts: tells deployments that may be simulated from others; all may where absent.
 
         Raises:
             ValueError: ``workers`` is below 1.
@@ -82,6 +85,7 @@ class Ledger:
         self._simulations = 0
         self._simulations_each = simulations_each
         self._keep = keep
+        self._accepts = accepts
         self._standing = standing if standing is not None else Standing()
 
     @property
@@ -106,7 +110,9 @@ class Ledger:
         return self._clock() - self._started_at
 
     def run(self, jobs: Sequence[Job], until: int | None = None, what: str = "") -> list[Trial | None]:
-        """Simulate jobs and return their trials in the jobs' order; None for those that the budget did not allow.
+        """Simulate jobs and return their trials in the jobs' order; None for those that may not be simulated.
+
+        Those are what the budget does not allow, and what is not accepted.
 
         Args:
             jobs: what to simulate; duplicates are simulated once.
@@ -116,6 +122,8 @@ class Ledger:
         limit = self._budget.simulations if until is None else min(until, self._budget.simulations)
         keys = [job.digest(self._inputs) for job in jobs]
         fresh = {key: job for key, job in zip(keys, jobs, strict=True) if key not in self._by_key}
+        if self._accepts is not None:
+            fresh = {key: job for key, job in fresh.items() if self._accepts(job.deployment)}
         pending = list(fresh.items())
         while pending and (room := self._jobs_within(limit)) > 0:
             if self.stopped or self._out_of_time():

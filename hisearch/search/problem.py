@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,7 +47,8 @@ class Problem:
     """The question.
 
     model, profile: names that the deployments carry. objectives: 2 to 4 names of ``hisearch.specs.study.Objective``.
-    scopes: of the space's media, by name. limits: bounds by objective.
+    scopes: of the space's media, by name. limits: bounds by objective. refuses: why a
+    worker is not to be looked at though it could be built, or ""; none are where absent.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Problem:
     planner: Planner
     scopes: Mapping[str, ScopeName] = field(default_factory=dict)
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
+    refuses: Callable[[PoolSpec], str] | None = None
 
     def tier_choices(self, engine: EngineName) -> TierChoices:
         """What may be chosen of an engine's cache tiers."""

@@ -295,6 +295,11 @@ class SearchSpaceSpec(Strict):
         "auto",
         description="Name or path of the LatencyProfile that prices steps; auto takes that of accelerator and engine.",
     )
+    exportable: bool = Field(
+        False,
+        description="Try only what `hisearch export` can write: policies of routers and settings of engines that no "
+        "command line has are left out.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> SearchSpaceSpec:

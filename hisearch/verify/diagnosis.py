@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
 from hisearch.verify.prediction import Correction, Predictor, apart
+from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import OCTAVES, Term, Variables, correction_of, terms_of
 
 #: Figures whose differences count; ITL's percentiles do not, as tools see bundles of tokens.
@@ -147,7 +148,8 @@ class Diagnosis:
     requests were sent.
     terms: names of what is corrected, the weightiest first; empty where nothing is worth it. alone: every term by
     itself, the best first. rivals: terms that by themselves explain as much as the first one does, so that the
-    measurement cannot tell them apart.
+    measurement cannot tell them apart. ranges: by name, values of what is corrected, and of what may stand in for it,
+    that explain as well with the other terms where they then belong; see ``ranges``.
     """
 
     correction: Correction
@@ -157,6 +159,7 @@ class Diagnosis:
     steps_before: float | None
     steps_after: float | None
     alone: tuple[Alone, ...]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def rivals(self) -> tuple[Alone, ...]:
@@ -192,6 +195,7 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
         search.steps_error({}),
         search.steps_error(chosen),
         tuple(sorted(alone, key=lambda one: one.distance)),
+        ranges(search, chosen, RIVAL) if chosen else {},
     )
 
 
@@ -231,6 +235,16 @@ class _Search:
         correction = correction_of(variables)
         return root_mean_square(
             math.hypot(case.error(correction), _STEPS_WEIGHT * (case.steps_error(correction) or 0.0))
+            for case in self._cases
+        )
+
+    def luck(self, variables: Variables) -> float:
+        """By how much figures differ with hits lost by other prompts, root mean square; 0 where none are lost."""
+        correction = correction_of(variables)
+        return root_mean_square(
+            root_mean_square(
+                differences(case.predict.otherwise(correction).figures, case.predict(correction).figures).values()
+            )
             for case in self._cases
         )
 

@@ -113,6 +113,7 @@ class Predictor:
         self._known: dict[Correction, Prediction] = {}
         self._neighbours = _neighbours(measurement, plan)
         self._luck: dict[Correction, float] = {}
+        self._otherwise: dict[Correction, Prediction] = {}
         self._own_steps: dict[Correction, tuple[I8, F8]] = {}
         self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
@@ -163,12 +164,20 @@ class Predictor:
         if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
             return 0.0
         if correction not in self._luck:
-            other = self._predict(correction, 1)
+            other = self.otherwise(correction)
             counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
             assert other.placed is not None, "arrivals that are drawn once place every request"
             theirs, own = (counted.differences(one, correction.factors_of)[1] for one in (placed, other.placed))
             self._luck[correction] = apart(theirs, own)
         return self._luck[correction]
+
+    def otherwise(self, correction: Correction) -> Prediction:
+        """The same with hits lost by other prompts, as many: what they make of a figure is luck."""
+        if correction.hits_lost == 0.0:
+            return self(correction)
+        if correction not in self._otherwise:
+            self._otherwise[correction] = self._predict(correction, 1)
+        return self._otherwise[correction]
 
     def _predict(self, correction: Correction, choice: int = 0) -> Prediction:
         """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""

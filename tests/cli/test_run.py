@@ -14,6 +14,7 @@ import pytest
 
 from hisearch.api.stored_run import load_run
 from hisearch.api.study import StudyResult, load_study
+from hisearch.score.quantities import quantity
 from hisearch.search.trial import Trial
 from hisearch.specs.catalogue import shipped_root
 from tests.cli.conftest import Hisearch
@@ -33,13 +34,18 @@ def test_run_prints_what_to_buy_and_why(hisearch: Hisearch, here: Path) -> None:
     for expected in (
         "Recommended for small",
         "Against the SLO",
-        "ttft_p99",
+        "TTFT p99",
         "goodput",
         "per month",
         "per million tokens",
     ):
         assert expected in ran.out
     assert "The front:" in ran.out
+    lines = ran.out.splitlines()
+    assert lines[0] == "Recommended for small"
+    assert "per hour" in lines[1]
+    assert "meets the whole SLO with a probability of" in " ".join(lines[:5])
+    assert len(lines) < 60, "what an engineer needs at once; the rest is in the report"
     assert "2 routing" in ran.err
     assert (here / "r" / "report.html").is_file()
     again = hisearch("run", "small.yaml", "--out", "r")
@@ -72,8 +78,15 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, here: Pat
 def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
     ran = hisearch("run", "small.yaml", "--out", "r", "-q", "--recommend", "best_value")
     assert ran.code == 0
-    for expected in ("How sure", "What would change the answer", "By rule", "with its default settings", "of 64 draws"):
+    for expected in (
+        "meets the whole SLO with a probability of",
+        "What would change the answer",
+        "with its default settings",
+    ):
         assert expected in ran.out
+    page = (here / "r" / "report.html").read_text(encoding="utf-8")
+    for expected in ("By other rules", "64 draws", "to compare them; the probability above is from 64"):
+        assert expected in page
     data = hisearch("run", "--resume", "r", "--json", "-q").json
     assert data["recommendation"]["rule"] == "best_value"  # the folder's study keeps it
     assert data["confidence"]["recommendation"]["trial"] == data["recommendation"]["trial"]
@@ -108,7 +121,7 @@ def test_an_slo_that_nothing_meets_exits_with_99(hisearch: Hisearch, here: Path)
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", setting)
     assert ran.code == 99
     assert "Nothing meets the SLO" in ran.out
-    assert "ttft_p99" in ran.out
+    assert "TTFT p99" in ran.out
     assert "missed by" in ran.out
     data = hisearch("run", "--resume", "r", "--json", "-q")
     assert data.code == 99
@@ -296,7 +309,8 @@ def test_export_of_a_trial_that_misses_the_slo_says_so(hisearch: Hisearch, resul
     failing = [check.label for check in missed.slo if not check.holds]
     assert failing
     for label in failing:
-        assert any(line.startswith(f"- {label} ") and "missed" in line for line in readme.splitlines())
+        term = quantity(label).label
+        assert any(line.startswith(f"| {term} | ") and "**missed**" in line for line in readme.splitlines())
     assert "does NOT meet the SLO" in (out / missed.deployment.pool.engine.name / "run.sh").read_text()
     assert f"name: trial-{missed.number}" in (out / "deployment.yaml").read_text()
     data = hisearch("export", result.run_dir, "--trial", missed.number, "--out", out, "--json")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.api.so_far import has_ended, input_so_far
+from hisearch.api.run_folder import has_ended
+from hisearch.api.so_far import input_so_far
+from hisearch.api.stored_run import load_run
 from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.search.journal import JournalError, read_so_far
 from tests import chromium
@@ -97,6 +99,45 @@ def test_a_run_that_is_gone_on_with_has_not_ended(
     with pytest.raises(RuntimeError, match="killed"):
         load_study(run / "study.yaml").run(workers=1, run_dir=run, resume=True)
     assert seen == [False]
+
+
+def test_a_run_that_had_ended_is_there_until_it_ends_anew(
+    hisearch: Hisearch, ended: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it is gone on with, again and again: export, compare and verify have what it had come to."""
+    run = tmp_path / "run"
+    shutil.copytree(ended.run_dir, run)
+    assert ended.recommendation is not None
+
+    def killed(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("hisearch.search.driver.search", killed)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="killed"):
+            load_study(run / "study.yaml", ["spec.confidence.draws=8"]).run(workers=1, run_dir=run, resume=True)
+        assert not has_ended(run)
+        journal = (run / "journal.jsonl").read_bytes() + b'{"key":"half'
+        (run / "journal.jsonl").write_bytes(journal)  # as if another process were writing it
+        found = load_run(run)
+        assert found.kept_in == run / "ended"
+        assert found.trials == ended.trials
+        assert found.recommendation == ended.recommendation
+        assert found.confidence == ended.confidence
+        assert (run / "journal.jsonl").read_bytes() == journal
+        exported = hisearch("export", run, "--out", tmp_path / "out")
+        assert exported.code == 0
+        assert "this is what it had come to when it ended" in exported.err
+        assert (tmp_path / "out/deployment.yaml").read_bytes() == (run / "recommended/deployment.yaml").read_bytes()
+        compared = hisearch("compare", run, ended.run_dir)
+        assert compared.code == 0
+        assert "it is compared as it was when it ended" in compared.err
+    monkeypatch.undo()
+    again = load_study(run / "study.yaml").run(workers=1, run_dir=run, resume=True)
+    assert has_ended(run)
+    assert not (run / "ended").exists()
+    assert again.trials == ended.trials
+    assert load_run(run).kept_in is None
 
 
 def test_nothing_has_been_simulated(hisearch: Hisearch, ended: StudyResult, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hisearch.report.points import MAX_FAINT, parallel_data, pareto_data, progre
 from hisearch.report.terms import term_lines
 from hisearch.score.quantities import percent, quantity, significant, usd
 from hisearch.score.terms import RejectionCheck, TermCheck
+from hisearch.search.deployments import describe, describe_each
 from hisearch.search.trial import Recommendation
 from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.deployment import DeploymentSpec
@@ -294,3 +295,26 @@ def test_devices_beside_accelerators_are_named_wherever_a_deployment_is(build_in
     assert ", each with 1 hbm2-pim (decode_attention), " in sentence(beside, "m")
     assert used_settings(beside.deployment)["devices"] == "1 hbm2-pim (decode_attention)"
     assert summary(beside.deployment.pool).endswith("simulated with 1 hbm2-pim (decode_attention) each")
+
+
+def test_rows_of_the_front_that_read_alike_say_what_differs(build_input: Any) -> None:
+    data = build_input()
+    first = data.front[0]
+    pool = first.deployment.pool
+    engine = pool.engine.model_copy(update={"memory_fraction": 0.8765})
+    other = dataclasses.replace(
+        first,
+        number=10_000,
+        deployment=first.deployment.model_copy(update={"pools": [pool.model_copy(update={"engine": engine})]}),
+    )
+    both = dataclasses.replace(data, trials=(*data.trials, other), front=(first, other))
+    table = page.front_table(both)
+    place = [title for title, _ in table.columns].index("Differs in")
+    told = [cells[place].text for _, cells in table.rows]
+    assert sorted(told) == sorted([f"memory fraction {pool.engine.memory_fraction}", "memory fraction 0.8765"])
+    assert all(len(cells) == len(table.columns) for _, cells in table.rows)
+    alone = page.front_table(dataclasses.replace(data, front=(first,)))
+    assert "Differs in" not in [title for title, _ in alone.columns]
+    lines = describe_each([first.deployment, other.deployment])
+    assert lines[0] != lines[1]
+    assert all(line.startswith(describe(first.deployment)) for line in lines)

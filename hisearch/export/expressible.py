@@ -1,0 +1,102 @@
+"""Whether a deployment can be exported, without writing anything: what a search may be kept to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hisearch.export import fronts, wide
+from hisearch.export.containers import container
+from hisearch.export.flags import ROUTER_POLICIES, ExportError, Launch, router_flags
+from hisearch.export.placement import place
+from hisearch.export.servers import check_expressible, place_servers, server_flags
+from hisearch.export.trtllm_options import options_text
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.routing import RouterName
+from hisearch.specs.search_space import SearchSpaceSpec
+
+
+def check_worker(launch: Launch, accelerators_per_host: int) -> None:
+    """Refuse a worker that cannot be exported, whatever stands before it.
+
+    Args:
+        launch: its pool.
+        accelerators_per_host: accelerator slots of its hosts.
+
+    Raises:
+        ExportError: the engine's command line cannot express it.
+    """
+    pool = launch.pool
+    if pool.devices is not None:
+        raise ExportError(f"pool {pool.name}: no engine has settings for devices beside accelerators")
+    nodes = 1
+    if pool.parallelism.ranks > accelerators_per_host:
+        wide.check_expressible(pool)
+        nodes = wide.nodes_of(pool, accelerators_per_host)
+        wide.group_flags(pool.engine.name, nodes, "", "", "")
+    else:
+        place(pool, accelerators_per_host)
+    options = options_text(launch) if pool.engine.name == "trtllm" else ""
+    container(launch, 0, options=options, nodes=nodes)
+
+
+def check_deployment(deployment: DeploymentSpec, launches: Sequence[Launch], slots: Sequence[int]) -> None:
+    """Refuse a deployment that cannot be exported as what it is.
+
+    Args:
+        deployment: the deployment.
+        launches: of each pool.
+        slots: accelerator slots of a host of each pool.
+
+    Raises:
+        ExportError: naming what cannot be expressed.
+    """
+    for launch, count in zip(launches, slots, strict=True):
+        check_worker(launch, count)
+    if len(launches) == 1:
+        if deployment.admission.policy != "none":
+            raise ExportError(f"no router here has the admission {deployment.admission.policy}")
+        if launches[0].pool.replicas > 1:
+            router_flags(deployment.router)
+        return
+    check_expressible(deployment)
+    servers = place_servers(launches, slots)
+    for server in servers:
+        if server.member == 0:
+            server_flags(server, deployment)
+    fronts.front_words(deployment, servers, lambda server: str(server.number), "")
+    fronts.front_config(deployment, servers, lambda server: str(server.number), "", 0)
+
+
+def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:
+    """The space without routers that no exporter's router has, and without admission.
+
+    Raises:
+        KeyedError: nothing is left of a list.
+    """
+    routing = space.routing
+    updates = {"policies": _kept(routing.policies, ("routing", "policies"))}
+    admission = [one for one in routing.admission if one.policy == "none"]
+    if not admission:
+        raise KeyedError(("routing", "admission"), "exportable: no router has any of these; list {policy: none}")
+    pools, shapes = space.pools, {}
+    if pools.mixed is not None:
+        kept = _kept(pools.mixed.policies, ("pools", "mixed", "policies"))
+        shapes["mixed"] = pools.mixed.model_copy(update={"policies": kept})
+    if pools.apart is not None:
+        kept = _kept(pools.apart.decode_policies, ("pools", "apart", "decode_policies"))
+        shapes["apart"] = pools.apart.model_copy(update={"decode_policies": kept})  # type: ignore[assignment]
+    return space.model_copy(
+        update={
+            "routing": routing.model_copy(update=updates | {"admission": admission}),
+            "pools": pools.model_copy(update=shapes),
+        }
+    )
+
+
+def _kept(policies: Sequence[RouterName], key: tuple[str, ...]) -> list[RouterName]:
+    kept = [policy for policy in policies if policy in ROUTER_POLICIES]
+    if not kept:
+        known = ", ".join(ROUTER_POLICIES)
+        raise KeyedError(key, f"exportable: no router that is exported has {', '.join(policies)}; it takes {known}")
+    return kept

@@ -1,0 +1,69 @@
+"""A search that is kept to what can be exported tries nothing else, and says so where nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hisearch
+from hisearch.api.exporting import launch_of, slots_of
+from hisearch.export.expressible import check_deployment
+from hisearch.export.flags import ExportError
+from hisearch.specs.errors import SpecError
+from tests.cli.documents import STUDY
+
+#: A router that sglang-router has, and one that it lacks; an eviction that SGLang's command line has, and one it lacks.
+ROUTING = "spec.space.routing={policies: [least_outstanding_tokens, round_robin], extra_replicas: [0, 1]}"
+EVICTIONS = "spec.space.cache={eviction: [fifo, lru], tiers: [{media: [ddr5], gib: [0, 256]}]}"
+SGLANG = "spec.space.execution.engines=[sglang]"
+SHORT = "spec.confidence={draws: 0, what_if: 0}"
+
+
+def refused(result: Any) -> list[str]:
+    """Why deployments of a result's trials cannot be exported."""
+    found, resolved = [], result.resolved
+    for trial in result.trials:
+        pools = trial.deployment.pools
+        launches = [launch_of(resolved, pool, result.simulation.kv_capacity_tokens(pool)) for pool in pools]
+        try:
+            check_deployment(trial.deployment, launches, [slots_of(resolved, pool) for pool in pools])
+        except ExportError as error:
+            found.append(str(error))
+    return found
+
+
+def run(folder: Path, *settings: str) -> Any:
+    (folder / "small.yaml").write_text(STUDY)
+    return hisearch.load_study(folder / "small.yaml", [ROUTING, SHORT, *settings]).run(workers=2, run_dir=folder / "r")
+
+
+def test_without_it_the_search_tries_what_cannot_be_exported(tmp_path: Path) -> None:
+    words = refused(run(tmp_path, EVICTIONS, SGLANG))
+    assert any("no policy least_outstanding_tokens" in one for one in words)
+    assert any("no --radix-eviction-policy fifo" in one for one in words)
+
+
+def test_with_it_every_trial_can_be_exported(tmp_path: Path) -> None:
+    result = run(tmp_path, "spec.space.exportable=true", EVICTIONS, SGLANG)
+    assert result.recommendation is not None
+    assert refused(result) == []
+    assert any(pool.tiers for trial in result.trials for pool in trial.deployment.pools)
+    assert (tmp_path / "r/recommended/README.md").is_file()
+    assert not (tmp_path / "r/recommended.txt").exists()
+    assert hisearch.load_run(tmp_path / "r").recommendation == result.recommendation
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("spec.space.routing={policies: [least_outstanding_tokens]}", "spec.routing.policies"),
+        ("spec.space.pools={mixed: {}}", "spec.pools.mixed.policies"),
+    ],
+)
+def test_where_nothing_is_left_the_key_is_named(tmp_path: Path, setting: str, key: str) -> None:
+    with pytest.raises(SpecError, match="no router that is exported has") as error:
+        run(tmp_path, "spec.space.exportable=true", setting)
+    assert key.removeprefix("spec.") in str(error.value)
+    assert not (tmp_path / "r").exists()

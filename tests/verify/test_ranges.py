@@ -1,0 +1,92 @@
+"""A correction is stated with the values that explain the measurements as well."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hisearch.api.study import StudyResult, load_study
+from hisearch.api.verify import _is_told, verify_run
+from hisearch.specs.profile import CorrectionSpec
+from hisearch.verify.ranges import ranges
+from hisearch.verify.terms import TERMS, Term, Variables, correction_of
+from tests.verify.documents import STUDY, measure, write_guidellm
+
+
+class Valley:
+    """Explains by what prefill and lost hits do together, and by the decode rate.
+
+    slope: octaves of prefill that all prompts' hits are worth; apart: how well the two are told from each other.
+    """
+
+    def __init__(self, truth: Variables, slope: float, apart: float) -> None:
+        self.terms = TERMS
+        self._truth, self._slope, self._apart = truth, slope, apart
+
+    def distance(self, variables: Variables) -> float:
+        off = {name: variables.get(name, 0.0) - x for name, x in self._truth.items()}
+        together = off["prefill"] + self._slope * off["hits_lost"]
+        return math.hypot(together, self._apart * off["hits_lost"], off["decode"])
+
+    def luck(self, _: Variables) -> float:
+        return 0.0
+
+    def with_term(self, others: Variables, term: Term) -> dict[str, float]:
+        grid = np.linspace(term.low, term.high, 6001).tolist()
+        return {**others, term.name: min(grid, key=lambda x: self.distance({**others, term.name: x}))}
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0.2, 1.0), st.floats(0.1, 0.9), st.floats(0.5, 1.5), st.sampled_from([0.0, 1.0]))
+def test_what_cannot_be_told_apart_has_a_range_that_holds_the_truth(
+    prefill: float, lost: float, slope: float, apart: float
+) -> None:
+    truth = {"prefill": prefill, "hits_lost": lost, "decode": 0.5}
+    search = Valley(truth, slope, apart)
+    # A search may stop anywhere in the valley; where the terms are told apart, it is narrow and that is the truth.
+    moved = 0.0 if apart else 0.3 * (1.0 - lost)
+    best = truth | {"hits_lost": lost + moved, "prefill": prefill - slope * moved}
+    found = ranges(search, best, 0.01)
+    value = correction_of(truth)
+    for name in truth:
+        low, high = found[name]
+        assert low <= value.value(name) * 1.02
+        assert high >= value.value(name) * 0.98
+        assert low <= correction_of(best).value(name) <= high
+    assert _is_told("decode", *found["decode"])
+    assert _is_told("hits_lost", *found["hits_lost"]) == bool(apart)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    folder = tmp_path_factory.mktemp("ranges")
+    (folder / "study.yaml").write_text(STUDY)
+    return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
+
+
+@pytest.mark.parametrize(("prefill", "lost"), [(1.5, 0.4), (1.25, 0.7)])
+def test_slow_prefill_beside_lost_hits_is_no_confident_error(
+    result: StudyResult, tmp_path: Path, prefill: float, lost: float
+) -> None:
+    """Near saturation, with a client whose times are some milliseconds off: a value, or words and a range."""
+    replay, _, _ = measure(result)
+    late_s = np.random.default_rng(11).uniform(0.0, 0.005, len(replay))
+    factors = CorrectionSpec(prefill=prefill)
+    _, _, table = measure(result, factors=factors, hits_lost=lost, arrival_s=replay.arrival_s + late_s)
+    found = verify_run(result, [write_guidellm(tmp_path / "g.json", replace(table, arrival_s=replay.arrival_s))])
+    diagnosis, truth = found.diagnosis, {"prefill": prefill, "hits_lost": lost}
+    for name, value in truth.items():
+        if name not in diagnosis.terms:
+            continue
+        low, high = diagnosis.ranges[name]
+        print(diagnosis.correction, diagnosis.ranges, found.findings)
+        near = 0.15 * value if name == "prefill" else 0.15
+        assert low - near <= value <= high + near
+        text = found.findings[diagnosis.terms.index(name)]
+        assert _is_told(name, low, high) != ("These requests do not tell the value" in text)
