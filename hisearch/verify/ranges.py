@@ -46,12 +46,14 @@ def ranges(search: Search, best: Mapping[str, float], tolerance: float) -> dict[
     Args:
         search: tells how well.
         best: the correction that was found, a point of the search.
-        tolerance: on the distance, beside luck.
+        tolerance: on the distance, beside luck, where ``best`` leaves less.
 
     Returns:
         By name, in the term's own unit; of the terms of ``best``, and of those that may stand in for them.
     """
-    limit = search.distance(dict(best)) + tolerance
+    # Where even the best leaves much, what leaves as much again is no worse an explanation.
+    left = search.distance(dict(best))
+    limit = left + max(tolerance, left)
 
     def explains(point: Variables) -> bool:
         return search.distance(point) <= limit + search.luck(point)
