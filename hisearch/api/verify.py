@@ -45,13 +45,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Compared:
-    """A measurement beside its prediction. hit_rate: predicted share of prompt tokens found in the cache."""
+    """A measurement beside its prediction.
+
+    hit_rate: predicted share of prompt tokens found in the cache. growing_wait: median TTFT, seconds, of the first and
+    of the last quarter of the requests where they waited ever longer; None where they did not, or it is not known.
+    """
 
     tool: str
     source: str
     requests: int
     failed: int
     hit_rate: float
+    growing_wait: tuple[float, float] | None
     rows: tuple[Row, ...]
 
 
@@ -89,6 +94,18 @@ class Verification:
         found = self.diagnosis
         return [f"{_finding(name, found.correction)}{_uncertain(name, found)}" for name in found.terms]
 
+    @property
+    def overloads(self) -> list[str]:
+        """Of measurements whose requests waited ever longer, what their corrections are worth, as sentences."""
+        return [
+            f"{one.source}: requests waited ever longer (median TTFT {one.growing_wait[0]:.2g} s in the first quarter, "
+            f"{one.growing_wait[1]:.2g} s in the last), so that the deployment is beyond its limit at this load. Which "
+            "prompts lose their hits decides such a queue, and prefill, lost hits and decode stand in for each other: "
+            "take what is named as a direction, not as a value, and measure at a lower load"
+            for one in self.measurements
+            if one.growing_wait is not None and self.diagnosis.terms
+        ]
+
     def write_profile(self, path: Path) -> list[Path]:
         """Write the recalibrated profile; beside it, where it chooses among several, those.
 
@@ -106,7 +123,9 @@ class Verification:
         found = asdict(self)
         del found["profiles"]
         found["diagnosis"]["rivals"] = [one.name for one in self.diagnosis.rivals]
-        return found | {"findings": self.findings, "recalibrated": bool(self.profiles)}
+        return found | {
+            "findings": self.findings, "overloads": self.overloads, "recalibrated": bool(self.profiles)
+        }  # fmt: skip
 
 
 def _finding(name: str, correction: Correction) -> str:
@@ -255,7 +274,8 @@ def _compared(case: Case, correction: Correction) -> Compared:
         if measured.get(name, 0.0) > 0
     ]  # fmt: skip
     hit_rate = case.predict(Correction()).hit_rate
-    return Compared(one.tool, one.source, one.sent, one.failed, hit_rate, tuple(rows))
+    growing = one.requests.growing_wait() if one.requests is not None else None
+    return Compared(one.tool, one.source, one.sent, one.failed, hit_rate, growing, tuple(rows))
 
 
 def _cross_check(cases: Sequence[Case], terms: Sequence[str]) -> CrossCheck | None:

@@ -79,6 +79,8 @@ def _show(found: Verification, profile: Path | None) -> None:
     output.heading("What is off")
     for text in found.findings or ["Nothing that is worth a correction."]:
         output.say(f"- {text}.".replace("..", "."))
+    for text in found.overloads:
+        output.say(f"- {text}.")
     if diagnosis.rivals:
         rivals = " or ".join(one.meaning for one in diagnosis.rivals)
         output.say(f"  As well explained by {rivals} alone: these requests cannot tell them apart.")

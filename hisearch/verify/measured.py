@@ -8,6 +8,7 @@ TPOT is (last token - first token) / (tokens - 1) over requests of two or more t
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -26,6 +27,11 @@ _DETAILS = ("input_lens", "output_lens", "ttfts", "itls")
 
 class MeasurementError(ValueError):
     """A file that is not a benchmark's output; names file, key and what was expected."""
+
+
+#: A median TTFT that grows from quarter to quarter, by so many times in all, is of a queue that never empties: more
+#: comes than the deployment serves. Fewer requests than these say nothing of that.
+OVERLOADED, LEAST_REQUESTS = 5.0, 40
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,18 @@ class PerRequest:
             self.rows[mask], start_s, self.ttft_s[mask], self.e2e_s[mask], self.input_tokens[mask],
             self.output_tokens[mask],
         )  # fmt: skip
+
+    def growing_wait(self) -> tuple[float, float] | None:
+        """Median TTFT of the first and of the last quarter of the requests that were sent, where it grew throughout.
+
+        None where it did not, by ``OVERLOADED`` times in all, or where it is not known when they were sent.
+        """
+        if self.start_s is None or len(self.start_s) < LEAST_REQUESTS:
+            return None
+        quarters = np.array_split(self.ttft_s[np.argsort(self.start_s, kind="stable")], 4)
+        medians = [float(np.median(quarter)) for quarter in quarters]
+        rising = all(earlier < later for earlier, later in itertools.pairwise(medians))
+        return (medians[0], medians[-1]) if rising and medians[-1] > OVERLOADED * medians[0] else None
 
     def figures(self) -> dict[str, float]:
         """Means and percentiles of TTFT, TPOT and E2E, seconds."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hisearch.api.study import StudyResult, load_study
 from hisearch.api.verify import _is_told, verify_run
 from hisearch.specs.profile import CorrectionSpec
+from hisearch.verify.measured import PerRequest
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import TERMS, Term, Variables, correction_of
 from tests.verify.documents import STUDY, measure, write_guidellm
@@ -68,6 +69,48 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     folder = tmp_path_factory.mktemp("ranges")
     (folder / "study.yaml").write_text(STUDY)
     return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
+
+
+def requests_of(ttft_s: list[float], *, sent: bool = True) -> PerRequest:
+    """Requests sent a second apart."""
+    seconds = np.array(ttft_s)
+    ones, count = np.ones(len(seconds), dtype=np.int64), np.arange(len(seconds))
+    return PerRequest(count, count.astype(float) if sent else None, seconds, seconds + 1.0, ones, ones)
+
+
+def test_a_wait_that_grows_throughout_is_told_from_one_that_does_not() -> None:
+    growing = [0.1 + 0.02 * at for at in range(80)]
+    assert requests_of(growing).growing_wait() == pytest.approx((0.1 + 0.02 * 9.5, 0.1 + 0.02 * 69.5))
+    shuffled = np.random.default_rng(0).permutation(80)
+    mixed = requests_of(growing).keep(shuffled)
+    assert mixed.growing_wait() == requests_of(growing).growing_wait()
+    for steady in (
+        [0.1] * 80,
+        [0.1, 0.9] * 40,
+        growing[:20] * 4,
+        growing[::-1],
+        [0.1 + 0.002 * at for at in range(80)],
+    ):
+        assert requests_of(steady).growing_wait() is None
+    assert requests_of(growing, sent=False).growing_wait() is None
+    assert requests_of(growing[::3]).growing_wait() is None
+
+
+def test_beyond_the_limit_values_come_with_a_warning(result: StudyResult, tmp_path: Path) -> None:
+    replay, _, _ = measure(result)
+    _, _, table = measure(result, factors=CorrectionSpec(prefill=1.5), hits_lost=0.4, arrival_s=replay.arrival_s)
+    found = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
+    assert found.diagnosis.terms
+    assert len(found.overloads) == 1
+    assert "as a direction, not as a value, and measure at a lower load" in found.overloads[0]
+    assert found.to_dict()["overloads"] == found.overloads
+
+
+def test_within_the_limit_there_is_none(result: StudyResult, tmp_path: Path) -> None:
+    _, _, table = measure(result, factors=CorrectionSpec(decode=1.3), arrival_s=3.0 * measure(result)[0].arrival_s)
+    found = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
+    assert found.diagnosis.terms
+    assert found.overloads == []
 
 
 @pytest.mark.parametrize(("prefill", "lost"), [(1.25, 0.7)])
