@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -13,6 +14,7 @@ import pytest
 import hisearch as package
 from hisearch.cli.compilation import end_notes, note_compilation
 from hisearch.cli.output import plain
+from hisearch.simulate.engine import Variant, prepare
 from tests.cli.conftest import Hisearch
 
 VERBS = (
@@ -136,36 +138,45 @@ def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:
     assert "qwen3-32b" in found.stdout
 
 
-def test_a_cold_start_is_announced_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What a verb does that compiles these engines, in an empty cache and without compiling."""
     monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
+    monkeypatch.setattr("hisearch.kernels.doors.prepare", lambda wanted: None)
+
+    def verb(*variants: Variant) -> None:
+        note_compilation()
+        prepare(variants)
+        end_notes()
+
+    return verb
+
+
+def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
+    tmp_path: Path, compiles: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "_tree.lru_hits-250.py311.nbi").touch()
     note_compilation()
     end_notes()
-    assert capsys.readouterr().err.startswith("hisearch: compiling the kernels (once)")
-    (tmp_path / "cluster.run-108.py311.nbi").touch()
-    note_compilation()
-    end_notes()
+    assert capsys.readouterr() == ("", "")
+    compiles(("vllm", None))
+    assert capsys.readouterr().err.count("hisearch: compiling the kernels (once)") == 1
+    for compiled in ("cluster.run", "vllm.door"):
+        (tmp_path / f"{compiled}-108.py311.nbi").touch()
+    compiles(("vllm", None))
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
 def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, compiles: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
     for compiled in ("cluster.run", "vllm.door"):
         (tmp_path / f"{compiled}-108.py311.nbi").touch()
-    note_compilation([("vllm", None)])
-    end_notes()
-    assert capsys.readouterr() == ("", "")
-    note_compilation([("vllm", None), ("vllm", "offload")])
-    end_notes()
+    compiles(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr().err.startswith("hisearch: compiling the kernels (once)")
     (tmp_path / "vllm_offload.door-108.py311.nbi").touch()
-    note_compilation([("vllm", None), ("vllm", "offload")])
-    end_notes()
+    compiles(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr() == ("", "")
 
 

@@ -40,7 +40,7 @@ def test_no_time_for_a_single_simulation_is_an_error_not_a_verdict(hisearch: His
     short = ("--set", "spec.budget.seconds=0.000001")
     ran = hisearch("run", "small.yaml", "--out", "r", *short)
     assert ran.code == 1
-    assert ran.out.startswith("small: No answer\nNo deployment was simulated.")
+    assert ran.out.startswith("small: No answer\nSearch cut short: The budget of 1e-06 s ended the search")
     assert "meets the SLO" not in ran.out.replace("may find a deployment that meets the SLO", "")
     assert "hisearch: error: No deployment was simulated." in ran.err
     assert "Raise spec.budget.seconds" in ran.err

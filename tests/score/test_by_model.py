@@ -8,7 +8,8 @@ import pytest
 from hisearch.api.compare import compare_deployments
 from hisearch.api.deployment import SimulatedDeployment, simulate_deployment
 from hisearch.score.evaluate import evaluate
-from hisearch.score.terms import TermCheck, check_from_json, name_of, notes
+from hisearch.score.quantities import notes
+from hisearch.score.terms import TermCheck, check_from_json, name_of
 from hisearch.specs.errors import SpecError
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.workload import WorkloadSpec
@@ -107,7 +108,7 @@ def test_checks_of_older_journals_are_of_no_model() -> None:
     assert check_from_json({"label": "ttft_p99", "value_s": 1.0, "bound_s": 2.0, "note": ""}) == TermCheck(
         "ttft_p99", 1.0, 2.0
     )
-    assert notes([TermCheck("ttft_p99", 1.0, 2.0, "few", "m")]) == ("ttft_p99 of m: few",)
+    assert notes([TermCheck("ttft_p99", 1.0, 2.0, "few", "m")]) == ("TTFT p99 of m: few",)
 
 
 def test_comparisons_say_what_differs_by_model(tmp_path: Path) -> None:

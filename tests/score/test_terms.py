@@ -9,7 +9,8 @@ import pytest
 
 from hisearch.score.evaluate import evaluate
 from hisearch.score.percentiles import Latencies, requests_needed
-from hisearch.score.terms import RejectionCheck, TermCheck, check_from_json, check_to_dict, notes, worst_margin
+from hisearch.score.quantities import notes
+from hisearch.score.terms import RejectionCheck, TermCheck, check_from_json, check_to_dict, worst_margin
 from hisearch.simulate.result import Outcome, Result
 from hisearch.specs.slo import SloSpec, SloTerm
 from tests.score.results import random_result
@@ -39,7 +40,7 @@ def test_rejections_are_the_last_check_with_their_count_and_reasons() -> None:
     assert score.metrics["rejected_fraction"] == check.value
     assert not check.holds
     assert not score.feasible
-    assert "rejected_fraction: 5 of 200 requests rejected: 2 with more tokens" in score.warnings[-1]
+    assert "Rejected: 5 of 200 requests rejected: 2 with more tokens" in score.warnings[-1]
     assert "model's window, 3 with more tokens than a worker's whole KV memory" in score.warnings[-1]
 
 
@@ -99,7 +100,7 @@ def test_a_percentile_of_few_requests_is_noted(count: int, thin: bool) -> None:
     score = evaluate(result, SloSpec(terms=[TTFT], max_rejected_fraction=0.5))
     expected = f"rests on {count} requests; of fewer than 100, percentile 99 is little more than the slowest one"
     assert (score.slo[0].note == expected) == thin
-    assert any(line.startswith("ttft_p99: rests on") for line in score.warnings) == thin
+    assert any(line.startswith("TTFT p99: rests on") for line in score.warnings) == thin
     assert score.warnings == notes(score.slo)
 
 

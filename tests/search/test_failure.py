@@ -14,7 +14,7 @@ def test_terms_are_counted_over_the_deployments_that_miss_them() -> None:
     assert failure.examined
     assert (failure.deployments, failure.missed) == (2, {"ttft_p99": 2, "tpot_p99": 1})
     assert failure.text == (
-        "None of the 2 deployments simulated on the whole trace meets the SLO; missed are ttft_p99 by 2 and tpot_p99 "
+        "None of the 2 deployments simulated on the whole trace meets the SLO; missed are TTFT p99 by 2 and TPOT p99 "
         "by 1 of them."
     )
 

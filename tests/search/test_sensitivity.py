@@ -222,7 +222,7 @@ def test_what_reads_like_the_recommendation_is_named_by_what_differs() -> None:
 
     was = ours.pool.engine.memory_fraction
     assert said(other).endswith(
-        f"; then the same with memory_fraction 0.8 instead of {was} is needed, at $24.50 per hour."
+        f"; then the same with memory fraction 0.8 instead of {was} is needed, at $24.50 per hour."
     )
     wider = make_deployment("fast", 5)
     assert said(wider).endswith(f"; then {describe(wider)} is needed, at $24.50 per hour.")
