@@ -16,9 +16,9 @@ from hisearch.verify.terms import Term, Variables, correction_of
 
 #: Terms that do the same to a queue, and shares of the second one at which the first is fitted anew.
 TANGLED = ("prefill", "hits_lost")
-_SHARES = 6
+_SHARES = 3
 #: Halvings on the way to where a term explains worse.
-_HALVINGS = 6
+_HALVINGS = 5
 
 
 #: Whether a point explains the measurements as well as the best one, but for luck.

@@ -172,3 +172,15 @@ def test_devices_beside_accelerators_refuse_it() -> None:
 def test_what_no_model_can_have(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ModelSpec.model_validate(V32.model_dump() | change)
+
+
+@pytest.mark.parametrize("profile", ["sglang-h200", "roofline"])
+def test_pages_that_engines_do_not_have_are_warned_of(profile: str) -> None:
+    spec = CATALOGUE.get("LatencyProfile", profile).spec
+
+    def warned(model: ModelSpec, page: int | None) -> bool:
+        engine = EngineSpec(name="sglang", page_tokens=page)
+        found = build_estimator(profile, spec).compile(priced(model, engine=engine)).warnings
+        return any("64-token pages for sparse attention" in text for text in found)
+
+    assert [warned(V32, None), warned(V32, 64), warned(V3, None)] == [True, False, False]

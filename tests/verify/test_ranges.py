@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,31 +103,3 @@ def test_beyond_the_limit_values_come_with_a_warning(result: StudyResult, tmp_pa
     assert len(found.overloads) == 1
     assert "as a direction, not as a value, and measure at a lower load" in found.overloads[0]
     assert found.to_dict()["overloads"] == found.overloads
-
-
-def test_within_the_limit_there_is_none(result: StudyResult, tmp_path: Path) -> None:
-    _, _, table = measure(result, factors=CorrectionSpec(decode=1.3), arrival_s=3.0 * measure(result)[0].arrival_s)
-    found = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
-    assert found.diagnosis.terms
-    assert found.overloads == []
-
-
-@pytest.mark.parametrize(("prefill", "lost"), [(1.25, 0.7)])
-def test_slow_prefill_beside_lost_hits_is_no_confident_error(
-    result: StudyResult, tmp_path: Path, prefill: float, lost: float
-) -> None:
-    """Near saturation, with a client whose times are some milliseconds off: a value, or words and a range."""
-    replay, _, _ = measure(result)
-    late_s = np.random.default_rng(11).uniform(0.0, 0.005, len(replay))
-    factors = CorrectionSpec(prefill=prefill)
-    _, _, table = measure(result, factors=factors, hits_lost=lost, arrival_s=replay.arrival_s + late_s)
-    found = verify_run(result, [write_guidellm(tmp_path / "g.json", replace(table, arrival_s=replay.arrival_s))])
-    diagnosis, truth = found.diagnosis, {"prefill": prefill, "hits_lost": lost}
-    for name, value in truth.items():
-        if name not in diagnosis.terms:
-            continue
-        low, high = diagnosis.ranges[name]
-        near = 0.15 * value if name == "prefill" else 0.15
-        assert low - near <= value <= high + near
-        text = found.findings[diagnosis.terms.index(name)]
-        assert _is_told(name, low, high) != ("These requests do not tell the value" in text)

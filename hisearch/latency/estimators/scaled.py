@@ -28,6 +28,7 @@ from hisearch.latency.estimators.roofline import (
     energy_costs,
     engine_overhead,
     format_warnings,
+    page_warnings,
     sheet_peaks,
 )
 from hisearch.latency.expert_load import with_uneven_experts
@@ -363,6 +364,7 @@ class ScaledEstimator:
             relative_error=self.profile.relative_error,
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
+                *page_warnings(priced),
                 *self._warnings(timed, priced.engine, priced.kv_dtype),
             ),
         )
