@@ -49,7 +49,7 @@ agents: $(STAMP) ## Simulate societies of agents, write the tables and figures o
 
 accuracy: $(STAMP) ## Run its tests, write all tables and plots of docs/accuracy.md (SHARED=FOLDER: measured data; REFIT=1)
 	HISEARCH_SHARED=$(SHARED) $(BIN)/python -m pytest -q tests/accuracy
-	$(BIN)/python docs/generate_accuracy.py --write $(if $(SHARED),--shared $(SHARED)) $(if $(REFIT),--refit)
+	$(BIN)/python docs/generate_accuracy.py --write $(if $(SHARED),--shared $(SHARED)) $(if $(REFIT),--refit $(filter versions,$(REFIT)))
 
 hardware: $(STAMP) ## Compute the tables and figures of docs/hardware.md (needs Chromium)
 	$(BIN)/python docs/generate_hardware.py --write

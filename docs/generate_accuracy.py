@@ -6,6 +6,7 @@ Usage::
     python docs/generate_accuracy.py --write                  # writes it into docs/accuracy.md and docs/images
     python docs/generate_accuracy.py --write --shared FOLDER  # where measured data lie; HISEARCH_SHARED if absent
     python docs/generate_accuracy.py --write --refit          # fits the host work of engines anew first (half an hour)
+    python docs/generate_accuracy.py --write --refit versions # that of their versions alone
     python docs/generate_accuracy.py --write --only e2e batch # some sections alone
 
 FOLDER holds ``validation/`` (``vllm_scheduler``, ``sglang_scheduler``, ``vllm_e2e``, ``silicon/measured.csv``) and
@@ -102,10 +103,10 @@ LOGGED = (
 
 
 class Data(NamedTuple):
-    """Where measured data lie, and whether host work is fitted anew."""
+    """Where measured data lie, and whether host work is fitted anew: ``all``, ``versions`` or not."""
 
     shared: Path
-    refit: bool
+    refit: str | None
 
     @property
     def validation(self) -> Path:
@@ -278,7 +279,8 @@ def carry_hosts() -> None:
 
 def silicon(data: Data) -> str:
     """Measured serving runs of aggregated workers; with ``refit``, host work is fitted and written first."""
-    report, rows = _runs(data, "agg", ["--fit", HOSTS] if data.refit else [])
+    fit = ["--fit", HOSTS, *(["--versions-alone"] if data.refit == "versions" else [])] if data.refit else []
+    report, rows = _runs(data, "agg", fit)
     if data.refit:
         carry_hosts()
     hosts = yaml.safe_load(HOSTS.read_text(encoding="utf-8"))
@@ -329,7 +331,9 @@ def main() -> int:
     parser.add_argument(
         "--shared", type=Path, default=os.environ.get("HISEARCH_SHARED"), help="where measured data lie"
     )
-    parser.add_argument("--refit", action="store_true", help="fit the host work of engines anew")
+    parser.add_argument(
+        "--refit", nargs="?", const="all", choices=["all", "versions"], help="fit the host work of engines anew"
+    )
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="SECTION")
     parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
     given = parser.parse_args()

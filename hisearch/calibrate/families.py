@@ -13,11 +13,11 @@ from hisearch.calibrate.routing import measured
 from hisearch.calibrate.tables import MLA_KEY, MLA_LATENT, MLA_ROTARY
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.formats import GemmFormat
-from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
 from hisearch.latency.laws.moe import Experts, Routing, moe_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, PrefillTerms, QuantiseTerms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,7 @@ _GEMM = {
     "tile_losses.1": Bounds(1e-4, 0.2, 2), "tile_losses.2": Bounds(1e-4, 0.3, 2), "wave_s": Bounds(1e-9, 1e-6, 3e-5),
     "quantisation": Bounds(1e-3, 0.3, 1), "sharpness": Bounds(1, 3, 32), "quantise_bandwidth": Bounds(0.02, 0.5, 50),
 }  # fmt: skip
+_QUANTISE = {"launch_s": Bounds(1e-7, 1.5e-6, 3e-5), "bandwidth": Bounds(0.05, 0.8, 1)}
 _PREFILL = {
     "launch_s": Bounds(1e-7, 8e-6, 1e-4), "flops": Bounds(0.05, 0.6, 1.2), "rate_64": Bounds(0.2, 0.7, 3),
     "rate_256": Bounds(0.2, 1, 3), "bandwidth": Bounds(0.05, 0.7, 1), "pad_tokens": Bounds(1, 128, 1000),
@@ -176,6 +177,19 @@ def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
 
     found = fit(Problem(_LINEAR, predict, _seconds(frame), _groups(frame, "value_heads"), new))
     return LinearTerms(**described(found, source, frame, "batch", "new_tokens", "value_heads"))
+
+
+def quantise(frame: pd.DataFrame, source: str, sheet: Sheet) -> QuantiseTerms:
+    """Coefficients of passes that quantise the activations of a product."""
+    frame = frame[(frame["m"] <= MOST_TOKENS) & (frame["k"] >= LEAST_WIDTH)]
+    tokens, width = _floats(frame, "m", "k")
+
+    def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
+        terms = QuantiseTerms.model_construct(**(_BLANK | dict(coefficients)))
+        return quantise_s(terms, sheet, tokens[at], width[at])
+
+    found = fit(Problem(_QUANTISE, predict, _seconds(frame), _groups(frame, "k"), tokens))
+    return QuantiseTerms(**described(found, source, frame, "m", "k"))
 
 
 def without_host_bound(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, newest_version
+from hisearch.calibrate.families import quantise
 from hisearch.calibrate.hosts import with_hosts
-from hisearch.calibrate.tables import read_aiconfigurator, read_all_reduce
+from hisearch.calibrate.tables import read_aiconfigurator, read_all_reduce, read_quantise
+from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.laws import LawsSpec
@@ -63,6 +65,12 @@ LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
 FORMER: dict[tuple[str, EngineName], dict[str, tuple[str, ...]]] = {
     ("b200", "trtllm"): {"1.2.0rc6": ("fp8_block",)},
 }
+
+
+#: (accelerator, engine) -> version before which activations were quantised in passes of their own where no norm does:
+#: TensorRT-LLM's ``FP8QDQLinearMethod`` quantises what comes in 16 bits, Qwen3's norms leave it so
+#: (``modeling_qwen3.py``), and ``swiglu`` writes fp8 since August 2025 (github NVIDIA/TensorRT-LLM, pull request 6540).
+FORMER_QUANTISE: dict[tuple[str, EngineName], str] = {("h100-sxm", "trtllm"): "1.0.0"}
 
 
 #: (accelerator, engine) -> version -> the one whose table has the all-reduce of versions before it. SGLang's took 26 us
@@ -131,7 +139,23 @@ def fit_shipped(
     )
     if board.of_another:
         profile = carried_over(profile, accelerator_name, board)
-    return with_hosts(_with_all_reduces(profile, (accelerator_name, engine), data, board.system))
+    key = (accelerator_name, engine)
+    profile = _with_all_reduces(profile, key, data, board.system)
+    return with_hosts(_with_quantise(profile, key, data, board))
+
+
+def _with_quantise(
+    profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path, board: Board
+) -> LatencyProfileSpec:
+    """``profile`` with the passes of versions that quantised activations apart."""
+    if key not in FORMER_QUANTISE:
+        return profile
+    laws = profile.laws
+    assert laws is not None
+    frame, source = read_quantise(data, board.system, key[1])
+    sheet = Sheet(laws.multiprocessors, laws.flops, laws.memory_bandwidth_bytes_per_s)
+    update = {"former_quantise": {FORMER_QUANTISE[key]: quantise(frame, source, sheet)}}
+    return profile.model_copy(update={"laws": laws.model_copy(update=update)})
 
 
 def _with_all_reduces(

@@ -326,6 +326,18 @@ def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.Da
     return _as_collectives(_in_graph(_read(path)).assign(collective="all_reduce"))
 
 
+def read_quantise(data: Path, system: str, engine: str) -> tuple[pd.DataFrame, str]:
+    """The newest table of an engine's passes that apply a known scale, and its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = next(iter(_newest_first(data / system / "quantize" / engine, QUANTISE_TABLES[1])), None)
+    if found is None:
+        raise ValueError(f"{data}: no table of passes that quantise, of system {system} and engine {engine}")
+    return _read(found), f"{system}/{found.parent.relative_to(data / system)}/{found.stem}"
+
+
 def _in_graph(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows measured inside a CUDA graph, where some were."""
     if "backend" in frame.columns and frame["backend"].str.endswith("_graph").any():

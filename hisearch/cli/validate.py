@@ -224,6 +224,13 @@ def silicon(
             help="First fit the host work of every engine and version to these rows, and write it here; minutes.",
         ),
     ] = None,
+    versions_alone: Annotated[
+        bool,
+        typer.Option(
+            "--versions-alone",
+            help="With --fit: versions alone; engines' own constants, by which everything else is priced, stay.",
+        ),
+    ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -239,11 +246,14 @@ def silicon(
     from hisearch.validate.silicon.report import validate_silicon
     from hisearch.validate.silicon.rows import read_rows
 
+    if versions_alone and fit is None:
+        raise typer.BadParameter("needs --fit", param_hint="--versions-alone")
     if not quiet:
         note_compilation()
     selection, pricer, left_out = _selection(where or ()), Pricer(profile), {}
     if fit is not None:
-        fitted = fit_engines(read_rows(file, selection)[1], pricer, (lambda _: None) if quiet else output.note)
+        note = (lambda _: None) if quiet else output.note
+        fitted = fit_engines(read_rows(file, selection)[1], pricer, note, versions_alone=versions_alone)
         write_engines(fit, fitted, file.name)
         pricer, left_out = Pricer(profile, engines=fitted.engines), fitted.left_out
     peer = PeerPricer(pricer) if installed() else None

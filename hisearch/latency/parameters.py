@@ -223,14 +223,15 @@ def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
 
 
 def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:
-    """One projection to queries, keys, values, output gates, and two scalars a head; one back. Split by head."""
+    """To queries, keys, values and output gates; to two scalars a head, in 16 bits; and back. Split by head."""
     linear = model.linear_attention
     if linear is None:
         return []
     keys, values = part.linear_key_heads * linear.key_head_dim, part.linear_value_heads * linear.value_head_dim
-    widths = 2 * keys + 2 * values + 2 * part.linear_value_heads
+    scalars = 2 * part.linear_value_heads
     return [
-        Matrix("linear_in_proj", model.hidden_size, widths, linear.layers),
+        Matrix("linear_in_proj", model.hidden_size, 2 * keys + 2 * values, linear.layers),
+        Matrix("linear_scalar_proj", model.hidden_size, scalars, linear.layers, quantised=False),
         Matrix("linear_out_proj", values, model.hidden_size, linear.layers),
     ]
 

@@ -5,7 +5,7 @@ Shares are of the accelerator's data sheet, so that a law carries over to anothe
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,10 @@ class FitError(Strict):
     )
     prefill_median: NonNegative | None = Field(None, description="Median of longer steps, likewise.")
 
+
+#: Engine -> a version, and how many products made the inputs of linear attention before it: queries, keys and values,
+#: gates and each scalar apart (SGLang 0.5.9, ``models/qwen3_5.py``; joined by its pull requests 19321 and 21019).
+FORMER_LINEAR_INPUTS: dict[EngineName, tuple[str, int]] = {"sglang": ("0.5.10", 4)}
 
 #: What versions of an engine may differ in.
 _Laws = TypeVar("_Laws")
@@ -71,6 +75,13 @@ class GemmTerms(LawTerms):
         if len(self.tokens) != len(self.correction) or self.tokens != sorted(set(self.tokens)):
             raise ValueError("tokens and correction need as many entries, tokens in rising order")
         return self
+
+
+class QuantiseTerms(LawTerms):
+    """A pass that brings the activations of one product to fp8, at a scale that is known."""
+
+    launch_s: NonNegative = Field(description="Kernel launch and its gap.")
+    bandwidth: Share = Field(description="Share of the memory bandwidth at which 16 bits are read and 8 written.")
 
 
 class PrefillTerms(LawTerms):
@@ -207,6 +218,15 @@ class LawsSpec(Strict):
     gemm: dict[str, GemmTerms] = Field(
         description="By format of the weights: bf16, fp8 (a scale per tensor or channel), fp8_block (per 128 x 128) …"
     )
+    quantise: QuantiseTerms | None = Field(
+        None,
+        description="Before products in fp8 whose activations come in 16 bits; none where norms and activation "
+        "functions write fp8.",
+    )
+    former_quantise: dict[str, QuantiseTerms] = Field(
+        default_factory=dict,
+        description="Of engine versions before each of these, which had such passes, for `validate silicon`.",
+    )
     prefill_attention: dict[str, PrefillTerms] = Field(description="By format of the KV cache.")
     decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
@@ -218,6 +238,11 @@ class LawsSpec(Strict):
         description="Of engine versions before each of these, whose experts had other kernels, for `validate silicon`.",
     )
     linear_attention: dict[str, LinearTerms] = Field(default_factory=dict, description="By format of the activations.")
+    linear_inputs: Literal[2, 4] = Field(
+        2,
+        description="Products that make the inputs of linear attention: one of queries, keys, values and gates and one "
+        "of the scalars of a head, or two of each.",
+    )
     collectives: CollectiveCurves | None = Field(None, description="None where a host has one accelerator.")
     former_all_reduce: dict[str, list[CollectiveCurve]] = Field(
         default_factory=dict,
@@ -229,8 +254,13 @@ class LawsSpec(Strict):
     )
 
     def of_version(self, version: str) -> LawsSpec:
-        """With the experts' laws and the all-reduce of the engine's ``version``."""
+        """With the experts' laws, the all-reduce and the products of the engine's ``version``."""
         update: dict[str, object] = {}
+        before, inputs = FORMER_LINEAR_INPUTS.get(self.engine, ("", 0))
+        if inputs and precedes(version, before):
+            update["linear_inputs"] = inputs
+        if (passes := _former(self.former_quantise, version)) is not None:
+            update["quantise"] = passes
         if (experts := _former(self.former_moe, version)) is not None:
             update["moe"] = self.moe | experts
         if self.collectives is not None and (curves := _former(self.former_all_reduce, version)) is not None:

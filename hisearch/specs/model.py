@@ -70,6 +70,7 @@ MatrixName = Literal[
     "index_q_proj",
     "index_k_proj",
     "linear_in_proj",
+    "linear_scalar_proj",
     "linear_out_proj",
     "gate_up_proj",
     "down_proj",

@@ -13,7 +13,7 @@ _BUILD = re.compile(r"\+.*$|(?<=\d)\.post\d+$|(?<=^nightly)-(?!dev).*$|(?<=^nigh
 def release_of(version: str) -> str:
     """``version`` without what tells builds of one release apart.
 
-    1.2.0rc6.post1 is of 1.2.0rc6, nightly-dev-20260216-d3bae71e of nightly-dev, 0.5.9+tokenizers6 of 0.5.9.
+    1.2.0rc6.post1 is of 1.2.0rc6, nightly-dev-20260216-d3bae71e of nightly-dev, 0.5.9+serial of 0.5.9.
     """
     return _BUILD.sub("", version)
 

@@ -14,9 +14,10 @@ import yaml
 from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
+from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder
-from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_all_reduce, read_own
+from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_all_reduce, read_own, read_quantise
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
@@ -285,6 +286,21 @@ def test_products_in_fp8_are_without_the_passes_that_quantise(
 def test_a_product_shorter_than_its_passes_is_left_out(tmp_path: Path) -> None:
     write_products(tmp_path, {"computescale_perf": 29.0, "scale_matrix_perf": 2.0})
     assert list(read_aiconfigurator(tmp_path, "board", "vllm").frames["gemm"]["dtype"]) == ["bf16"]
+
+
+def test_passes_that_quantise_are_found_again(tmp_path: Path) -> None:
+    sheet = Sheet(100, 1e15, 3e12)
+    m, k = (grid.ravel() for grid in np.meshgrid(2.0 ** np.arange(15), [512.0, 2048.0, 8192.0]))
+    folder = tmp_path / "board" / "quantize" / "vllm" / "1.0"
+    folder.mkdir(parents=True)
+    milliseconds = 1e3 * (2e-6 + m * k * 3.0 / (0.6 * sheet.bytes_per_s))
+    pd.DataFrame({"m": m, "k": k, "latency": milliseconds}).to_parquet(folder / "scale_matrix_perf.parquet")
+    frame, source = read_quantise(tmp_path, "board", "vllm")
+    terms = quantise(frame, source, sheet)
+    assert source == "board/quantize/vllm/1.0/scale_matrix_perf"
+    assert (terms.launch_s, terms.bandwidth) == pytest.approx((2e-6, 0.6), rel=0.02)
+    with pytest.raises(ValueError, match="no table of passes"):
+        read_quantise(tmp_path, "board", "sglang")
 
 
 def test_an_all_reduce_is_that_of_the_version_inside_a_graph(tmp_path: Path) -> None:

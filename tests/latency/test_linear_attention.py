@@ -10,6 +10,7 @@ from hisearch.latency.memory import plan_memory
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
+    matrices,
     parameter_count,
     state_bytes_per_sequence_per_rank,
 )
@@ -48,6 +49,33 @@ def test_states_are_read_and_written_by_sequence_and_never_by_context(hybrid: Mo
 def test_every_layer_has_projections_of_its_own_kind(hybrid: ModelSpec) -> None:
     layers = {op.name: op.layers for op in token_operators(hybrid, shard(hybrid, 4), "bf16", "bf16")}
     assert (layers["qkv_proj"], layers["linear_in_proj"], layers["linear_attention"]) == (15, 45, 45)
+
+
+@pytest.mark.parametrize(
+    ("version", "inputs", "scalars"),
+    [("0.5.9", (3072, 2048), (16, 16)), ("0.5.10", (5120,), (32,)), ("nightly-dev", (5120,), (32,))],
+)
+def test_inputs_of_linear_attention_are_made_by_as_many_products_as_in_the_engine_s_version(
+    hybrid: ModelSpec, version: str, inputs: tuple[int, ...], scalars: tuple[int, ...]
+) -> None:
+    """On 4 ranks: queries, keys and values, gates; two scalars a head. SGLang 0.5.9 makes each by itself."""
+    profile = Catalogue().get("LatencyProfile", "sglang-b200").spec
+    profile = profile.model_copy(update={"laws": profile.laws.of_version(version)})
+    accelerator = Catalogue().get("Accelerator", "b200").spec
+    engine = EngineSpec(name="sglang", max_running_requests=64, chunk_tokens=8192)
+    priced = PricedWorker(hybrid, accelerator, Parallelism(4), "fp8", "bf16", engine, 8192, 64, 10**6)
+    products = ScaledEstimator("sglang-b200", profile).worker(priced).products()
+    assert tuple(m.outputs for m in products if m.name == "linear_in_proj") == inputs
+    assert tuple(m.outputs for m in products if m.name == "linear_scalar_proj") == scalars
+    assert sum(m.elements for m in products) == sum(m.elements for m in matrices(hybrid, shard(hybrid, 4)))
+
+
+def test_checkpoints_keep_the_scalars_wide_and_in_nvfp4_all_but_routed_experts(hybrid: ModelSpec) -> None:
+    quantised = {
+        dtype: {m.name for m in matrices(hybrid, shard(hybrid, 1)) if m.takes(dtype)} for dtype in ("fp8", "nvfp4")
+    }
+    assert quantised["nvfp4"] == {"experts_gate_up_proj", "experts_down_proj"}
+    assert quantised["fp8"] - quantised["nvfp4"] == set(hybrid.kept_wide["nvfp4"])
 
 
 def test_states_take_their_room_from_the_cache(hybrid: ModelSpec) -> None:

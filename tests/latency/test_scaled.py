@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from hisearch.calibrate.shipped import BOARDS, ENGINES
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
-from hisearch.latency.estimators.scaled import ScaledEstimator
+from hisearch.latency.estimators.scaled import QUANTISED_APART, ScaledEstimator
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.laws.steps import rising, token_grid
 from hisearch.latency.parameters import matrices
@@ -21,6 +21,7 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.laws import QuantiseTerms
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 CATALOGUE = Catalogue()
@@ -220,6 +221,26 @@ def test_the_automatic_profile_takes_what_fits() -> None:
     assert chosen.profile == "vllm-h100-sxm"
     elsewhere = compiled("llama-3.1-8b", auto, accelerator=CATALOGUE.get("Accelerator", "a6000").spec)
     assert elsewhere.warnings == ("no profile of vllm on this accelerator: the roofline prices its steps",)
+
+
+def test_passes_that_quantise_are_before_products_in_fp8_whose_inputs_have_sixteen_bits() -> None:
+    passes = QuantiseTerms(source="round figures", launch_s=2e-6, bandwidth=0.5)
+    model, tokens, extra = CATALOGUE.get("Model", "qwen3-32b").spec, np.array([1.0, 4096.0]), {}
+    for dtype in ("fp8", "bf16"):
+        priced = PricedWorker(model, H100, Parallelism(2), dtype, "bf16", VLLM, 4096, 256, 500_000)  # type: ignore[arg-type]
+        plain = LAWS.model_copy(update={"gemm": LAWS.gemm | {"fp8": GEMM}})
+        both = (plain, plain.model_copy(update={"quantise": passes}))
+        without, apart = (
+            ScaledEstimator("mine", PROFILE.model_copy(update={"laws": laws})).worker(priced) for laws in both
+        )
+        extra[dtype] = {
+            matrix.name: apart.product_s(matrix, tokens) - without.product_s(matrix, tokens)
+            for matrix in without.products()
+        }
+    assert not any(seconds.any() for seconds in extra["bf16"].values())
+    assert {name for name, seconds in extra["fp8"].items() if seconds.any()} == QUANTISED_APART
+    down_s = 2e-6 + tokens * 12_800 * 3.0 / (0.5 * H100.memory_bandwidth_bytes_per_s)
+    np.testing.assert_allclose(extra["fp8"]["down_proj"], down_s)
 
 
 def test_what_a_checkpoint_keeps_wide_is_priced_by_the_law_of_sixteen_bits() -> None:

@@ -17,8 +17,8 @@ from hisearch.specs.versions import nearest_version, precedes, release_of, versi
         ("nightly-dev", "nightly-dev"),
         ("nightly-5b8c30d62b754b57", "nightly"),
         ("unknown", "unknown"),
-        ("0.5.9+tokenizers6", "0.5.9"),
-        ("nightly-dev-20260216-d3bae71e+tokenizers6", "nightly-dev"),
+        ("0.5.9+serial", "0.5.9"),
+        ("nightly-dev-20260216-d3bae71e+serial", "nightly-dev"),
     ],
 )
 def test_builds_of_a_release_are_its(version: str, release: str) -> None:

@@ -183,16 +183,20 @@ class TestConditions:
         ("cells", "fused", "host"),
         [
             ({}, True, "0.5.9"),
-            ({"model": "Qwen/Qwen3.5-397B-A17B"}, False, "0.5.9+tokenizers6"),
-            ({"model": "Qwen/Qwen3.5-397B-A17B", "tp": "4", "moe_tp": "4"}, True, "0.5.9+tokenizers6"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B"}, False, "0.5.9"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B", "tp": "4", "moe_tp": "4"}, True, "0.5.9+serial"),
             ({"model": "Qwen/Qwen3.5-397B-A17B", "precision": "fp4"}, False, "0.5.9"),
-            ({"model": "Qwen/Qwen3.5-397B-A17B", "precision": "bf16"}, True, "0.5.9+tokenizers6"),
+            ({"model": "Qwen/Qwen3.5-397B-A17B", "precision": "bf16"}, True, "0.5.9"),
+            ({"concurrency": "128"}, True, "0.5.9+serial"),
         ],
     )
     def test_settings_of_sglangs_scripts(self, tmp_path: Path, cells: dict[str, str], fused: bool, host: str) -> None:
+        """Host work has a label where tokens are drafted, which turns the overlap of schedule and device off."""
         row = only_row(tmp_path, **{**self.SGLANG, **cells})
-        assert conditions_of(row).engine.fused_all_reduce == fused
+        found = conditions_of(row)
+        assert found.engine.fused_all_reduce == fused
         assert host_version(row) == host
+        assert found.engine.overlap == (found.draft_tokens == 0) == (not host.endswith("+serial"))
 
     def test_nightly_builds_have_the_kernels_of_the_release_of_their_time(self, tmp_path: Path) -> None:
         cells = {**self.SGLANG, "backend_version": "nightly-dev-20260216-d3bae71e"}
@@ -436,6 +440,16 @@ class TestFit:
         assert own.request_s == pytest.approx(made.request_s, rel=0.3)
         # A single model: left out, it is priced with what no row of it had a part in.
         assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
+
+    def test_versions_alone_leave_engines_their_own_constants(self, tmp_path: Path) -> None:
+        rows = [only_row(tmp_path, concurrency="1", output_tokens="4", measured_tpot_ms=ms) for ms in ("50", "60")]
+        pricer = Pricer("roofline")
+        fit = fit_engines(rows, pricer, versions_alone=True)
+        kept, at_hand = fit.engines["vllm"], pricer.times_of(rows[0])
+        assert kept.versions == {}
+        assert kept.own.step_s == pytest.approx(at_hand.step_s)
+        answer = CliRunner().invoke(app, ["validate", "silicon", str(tmp_path), "--versions-alone"])
+        assert answer.exit_code == 2
 
     def test_the_file_of_a_fit_can_be_read_back(self, tmp_path: Path) -> None:
         own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, prompt_layer_s=1e-5)

@@ -36,7 +36,7 @@ from hisearch.latency.host import with_host_times
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
-from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
 from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
@@ -68,6 +68,12 @@ FUSED_TOKENS = 2048
 #: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
 #: SGLang's is 1,024).
 BESIDE_TOKENS = 256
+
+#: Products whose activations come from a norm or an activation function; attention writes the format that is asked for.
+QUANTISED_APART = frozenset({"qkv_proj", "gate_up_proj", "down_proj"})
+
+#: Products whose widths no table need hold: each is some microseconds.
+SMALL = frozenset({"router", "linear_scalar_proj"})
 
 #: Deviation of memory bandwidth or peak from which a profile is of another accelerator.
 SAME_SHEET = 0.02
@@ -111,7 +117,7 @@ class ScaledWorker:
         softmax = self.model.layers - linear_layers(self.model)
         total = np.full_like(tokens, softmax * self.launch_s * self.launch_share)
         shared = np.zeros_like(tokens)
-        for matrix in matrices(self.model, self.part):
+        for matrix in self.products():
             if matrix.experts == 1:
                 beside = shared if matrix.name.startswith("shared_") else total
                 beside += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
@@ -127,6 +133,20 @@ class ScaledWorker:
         for op in self.elementwise_ops():
             total += np.where(fuses & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
         return total + apart
+
+    def products(self) -> list[Matrix]:
+        """Matrices as this version of the engine multiplies by them, those of linear attention's inputs in parts."""
+        found, linear = matrices(self.model, self.part), self.model.linear_attention
+        if linear is None or self.laws.linear_inputs == 2:
+            return found
+        heads = self.part.linear_value_heads
+        apart = {"linear_in_proj": heads * linear.value_head_dim, "linear_scalar_proj": heads}
+        return [
+            replace(matrix, outputs=outputs)
+            for matrix in found
+            for outputs in (matrix.outputs - apart.get(matrix.name, 0), apart.get(matrix.name, 0))
+            if outputs
+        ]
 
     def shared_s(self, tokens: F8) -> F8:
         """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
@@ -173,7 +193,11 @@ class ScaledWorker:
             terms, self.sheet(layout.rate), tokens, float(matrix.outputs), float(matrix.inputs),
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
-        return seconds - self._hidden_s(terms.launch_s)
+        seconds = seconds - self._hidden_s(terms.launch_s)
+        if (passes := self.laws.quantise) is not None and name == "fp8" and matrix.name in QUANTISED_APART:
+            launch_s = self._hidden_s(passes.launch_s)
+            seconds += quantise_s(passes, self.sheet(layout.rate), tokens, float(matrix.inputs)) - launch_s
+        return seconds
 
     def experts_s(self, tokens: F8) -> F8:
         """One layer's routed experts, by their format's law or the roofline."""
@@ -432,11 +456,11 @@ class ScaledEstimator:
         return [*found, *self._outside(worker)]
 
     def _outside(self, worker: ScaledWorker) -> list[str]:
-        """Widths and heads beyond what was measured; a router is too small to matter."""
+        """Widths and heads beyond what was measured; what is in ``SMALL`` is too small to matter."""
         found = []
         for matrix in matrices(worker.model, worker.part):
             name = law_of(self.laws.gemm, worker.weights if matrix.takes(worker.weight_dtype) else "bf16")
-            if matrix.experts == 1 and matrix.name != "router" and name is not None:
+            if matrix.experts == 1 and matrix.name not in SMALL and name is not None:
                 found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         return found + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)

@@ -6,6 +6,8 @@
     waves      = tiles of the output by multiprocessors, rounded up as far as ``quantisation`` says
     quantise   = m * k * 3 / (bandwidth * share)             reads 16 bits, writes 8; operands narrower than 16 bits
 
+and of a pass that quantises the activations by itself (``quantise_s``): launch + quantise.
+
 Every part rises with m and n; the minimum of rising functions rises. The correction by m need not: what is tabulated is
 made to rise by its user.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.latency.laws.sheet import F8, Sheet, corrected, p_norm, waves
-from hisearch.specs.laws import GemmTerms
+from hisearch.specs.laws import GemmTerms, QuantiseTerms
 
 #: Rows and columns of the output tiles that a library chooses from, largest first.
 TILES: tuple[tuple[int, int], ...] = ((256, 128), (128, 128), (64, 128), (64, 64))
@@ -46,6 +48,11 @@ def gemm_s(
     if terms.quantise_bandwidth is not None:
         seconds = seconds + m * k * QUANTISE_BYTES / (sheet.bytes_per_s * terms.quantise_bandwidth)
     return corrected(np.asarray(seconds), m, terms.tokens, terms.correction)
+
+
+def quantise_s(terms: QuantiseTerms, sheet: Sheet, m: F8, k: F8 | float) -> F8:
+    """Seconds of one pass over the activations of ``m`` tokens, ``k`` wide."""
+    return np.asarray(terms.launch_s + m * k * QUANTISE_BYTES / (sheet.bytes_per_s * terms.bandwidth))
 
 
 def _arithmetic_s(terms: GemmTerms, sheet: Sheet, m: F8, n: F8 | float, k: F8 | float) -> F8:

@@ -34,6 +34,8 @@ NIGHTLY_SGLANG = "0.5.10"
 ASYNC_SINCE = 14
 #: TensorRT-LLM of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1, and of no other of its scripts.
 DRAFTING = "1.2.0rc6.post3"
+#: Label of a version whose schedule does not overlap with the device, where others of it do.
+SERIAL = "serial"
 #: Share of drafted tokens that are accepted where all before them were, one for all models and engines. The rows do not
 #: say it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted and no test.
 ACCEPTED = 0.6
@@ -90,14 +92,14 @@ def engine_version(row: SiliconRow) -> str:
 
 
 def host_version(row: SiliconRow) -> str:
-    """Version of the engine by which its host work is known, with a label where it was started otherwise than usual.
+    """Version of the engine by which its host work is known, with a label where no work of the host is hidden.
 
-    SGLang's scripts for Qwen3.5 in fp8 and 16 bits and for GLM-5 in fp4 start six tokenisers (``--tokenizer-worker-num
-    6``), those for Qwen3.5 in fp4, GLM-5 in fp8 and DeepSeek one.
+    SGLang 0.5.9 that drafts tokens prepares and ends each step while the device waits: it turns its overlap schedule
+    off unless ``SGLANG_ENABLE_SPEC_V2`` is in its environment (``server_args.py``). The script for Qwen3.5 does not set
+    it, that for DeepSeek sets it without exporting it.
     """
-    version, model, fp4 = engine_version(row), row.model.lower(), row.precision == "fp4"
-    six = row.backend == "sglang" and (("qwen3.5" in model and not fp4) or ("glm-5" in model and fp4))
-    return f"{version}+tokenizers6" if six and (row.campaign or _campaign(row)) == INFERENCEMAX else version
+    version = engine_version(row)
+    return f"{version}+{SERIAL}" if row.backend == "sglang" and _sglang_drafts(row) else version
 
 
 def kernels_version(row: SiliconRow) -> str:
@@ -168,7 +170,7 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         return _burst(engine, "fp8")
     fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
     look = 30 if row.concurrency >= 16 else 10
-    drafts = 3 if _drafts_on_four(row) else 0
+    drafts = _sglang_drafts(row)
     if fp4:
         limits = {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
     elif four and "deepseek" in row.model.lower():
@@ -176,15 +178,21 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         look = 10
     elif _drafts_beyond(row):
         limits = {"chunk_tokens": 16384, "most_running": 512, "memory_fraction": 0.82}
-        drafts = 2
     else:
         limits = {"chunk_tokens": 32768, "most_running": 256, "memory_fraction": 0.82, "max_prefill_tokens": 32768}
     look = round(look * Speculation(drafts, ACCEPTED).tokens_per_step)
     if row.parallelism.attention_data > 1:
         look = 1  # SGLang 0.5.9 refuses an interval with attention groups.
     apart = "qwen3.5" in row.model.lower() and not drafts and row.precision != "bf16"
-    engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not apart)  # type: ignore[arg-type]
+    engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not apart, overlap=not drafts)  # type: ignore[arg-type]
     return _burst(engine, "fp8", draft_tokens=drafts)
+
+
+def _sglang_drafts(row: SiliconRow) -> int:
+    """Tokens that a run of InferenceMAX under SGLang drafts in a step."""
+    if (row.campaign or _campaign(row)) != INFERENCEMAX:
+        return 0
+    return 3 if _drafts_on_four(row) else 2 if _drafts_beyond(row) else 0
 
 
 def _drafts_beyond(row: SiliconRow) -> bool:
@@ -268,6 +276,7 @@ def _engine(
     max_prefill_tokens: int = 16384,
     receive_interval: int = 1,
     fused_all_reduce: bool = False,
+    overlap: bool = True,
 ) -> EngineSpec:
     """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent."""
     values = {
@@ -280,7 +289,7 @@ def _engine(
         "prefix_caching": False,
         "receive_interval": receive_interval,
         "fused_all_reduce": fused_all_reduce,
-        "overlap": not (campaign == FIXED and _before_async(row)),
+        "overlap": overlap and not (campaign == FIXED and _before_async(row)),
     }
     return EngineSpec.model_validate(values)
 

@@ -70,13 +70,20 @@ class EngineFit:
     left_out: dict[str, Errors]
 
 
-def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str], None] = lambda _: None) -> EngineFit:
+def fit_engines(
+    rows: Sequence[SiliconRow],
+    pricer: Pricer,
+    note: Callable[[str], None] = lambda _: None,
+    *,
+    versions_alone: bool = False,
+) -> EngineFit:
     """Fit the host work of every engine in ``rows``.
 
     Args:
         rows: measured runs; those that cannot be priced are passed over, and those with prefill and decode apart.
         pricer: what simulates; its profile is left as it is.
         note: told about progress.
+        versions_alone: the engines' own constants stay those of the profiles at hand.
 
     Raises:
         ValueError: no row can be priced.
@@ -88,10 +95,12 @@ def fit_engines(rows: Sequence[SiliconRow], pricer: Pricer, note: Callable[[str]
     engine_wide = _Fit(pricer, {(engine, ALL): [row for row in known if row.backend == engine] for engine in engines})
     drawn_to = {(engine, ALL): START for engine in engines}
     own = {
-        group: engine_wide.best(group, [START, _vector(pricer.times_of(replace(rows[0], version=NO_VERSION)))])
+        group: _vector(pricer.times_of(replace(rows[0], version=NO_VERSION)))
         for group, rows in engine_wide.groups.items()
     }
-    engine_wide.settle(own, drawn_to, lambda round_: note(f"engines, round {round_} of at most {ROUNDS}"))
+    if not versions_alone:
+        own = {group: engine_wide.best(group, [START, at_hand]) for group, at_hand in own.items()}
+        engine_wide.settle(own, drawn_to, lambda round_: note(f"engines, round {round_} of at most {ROUNDS}"))
     versions = version_groups(known)
     by_version = _Fit(pricer, versions)
     theta = {
