@@ -161,6 +161,7 @@ class Study:
         from hisearch.api.exportable import ExportablePlanner, space_of
         from hisearch.search.demand import measure_demand
         from hisearch.search.problem import Problem
+        from hisearch.specs.pages import kept_page_tokens
         from hisearch.specs.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
@@ -182,6 +183,7 @@ class Study:
             refuses=planner.refuses if isinstance(planner, ExportablePlanner) else None,
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
+            kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
         )
 
     def run(

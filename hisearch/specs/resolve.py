@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from hisearch.specs.base import Strict
 from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
-from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec
+from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.document import Document, parse_document
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, shown_path
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
+from hisearch.specs.pages import kept_page_tokens
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
 from hisearch.specs.search_space import SearchSpaceSpec
@@ -22,6 +25,7 @@ from hisearch.specs.slo import SloSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import StudySpec
 from hisearch.specs.tier_checks import scope_of, tier_problems
+from hisearch.specs.validation_words import in_words
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import WorkloadSpec
 
@@ -53,6 +57,7 @@ def load_deployment(
     model = resolver.refer(document, "Model", "spec.model", document.spec.model)
     pool_models = _pool_models(resolver, document)
     profile = resolver.profile(document, document.spec.profile)
+    document = _with_pages(document, model, pool_models)
     hardware = Hardware({}, {}, {})
     for index, pool in enumerate(document.spec.pools):
         at = f"spec.pools.{index}"
@@ -78,6 +83,26 @@ def _pool_models(resolver: _Resolver, document: Document[DeploymentSpec]) -> dic
         for index, pool in enumerate(document.spec.pools)
         if pool.model is not None
     }
+
+
+def _with_pages(
+    document: Document[DeploymentSpec], model: Document[ModelSpec], pool_models: Mapping[str, Document[ModelSpec]]
+) -> Document[DeploymentSpec]:
+    """The same deployment with the KV pages written out that engines keep for a pool's model whatever they are told."""
+    pools = []
+    for index, pool in enumerate(document.spec.pools):
+        kept = kept_page_tokens((model if pool.model is None else pool_models[pool.model]).spec)
+        if kept is None or pool.engine.page_tokens is not None:
+            pools.append(pool)
+            continue
+        try:
+            engine = EngineSpec.model_validate(pool.engine.model_dump() | {"page_tokens": kept})
+            pools.append(PoolSpec.model_validate(pool.model_dump() | {"engine": engine}))
+        except ValidationError as error:
+            words = in_words(error.errors(include_url=False)[0])
+            message = f"{words} ({kept}-token pages are what engines keep for this model's sparse attention)"
+            raise document.error(f"spec.pools.{index}", message) from None
+    return replace(document, spec=document.spec.model_copy(update={"pools": pools}))
 
 
 def _check_one_name_each(resolved: ResolvedDeployment) -> None:
