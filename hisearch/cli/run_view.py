@@ -19,6 +19,7 @@ from hisearch.score.terms import name_of
 from hisearch.search.deployments import describe, describe_each, devices_in_words, hardware
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
+from hisearch.specs.model import names_weights
 from hisearch.specs.wording import in_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
@@ -159,6 +160,12 @@ def _show_origin(result: StudyResult) -> None:
     )
     if result.recommendation is not None:
         output.say(_scripts(result.run_dir, result.recommendation.trial))
+        model = result.resolved.model.spec.huggingface_id
+        if not names_weights(model):
+            output.say(
+                f"They ask for MODEL: {model} is what the model's file is called, and no Hugging Face id. To have it "
+                "written there, run with --set spec.huggingface_id=ORGANISATION/MODEL."
+            )
 
 
 def _scripts(run_dir: Path, trial: Trial) -> str:

@@ -352,6 +352,8 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
         if noted:
             found.append(Caution("SLO terms", noted))
+    if data.formats:
+        found.append(Caution("Changes the model", data.formats))
     if data.not_exported:
         text = f"{data.not_exported.removesuffix('.')}. hisearch export RUN --trial N exports another one of the front."
         found.append(Caution("No launch scripts", text))

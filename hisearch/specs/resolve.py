@@ -165,7 +165,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     """
     document: Document[StudySpec] = parse_document(source, "Study")
     spec, resolver = document.spec, _Resolver(catalogue)
-    model = resolver.named_or_inline(document, "Model", "spec.model", spec.model)
+    model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
     slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
@@ -184,6 +184,13 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study
+
+
+def _called(model: Document[ModelSpec], huggingface_id: str | None) -> Document[ModelSpec]:
+    """The model as a study serves it."""
+    if huggingface_id is None:
+        return model
+    return replace(model, spec=model.spec.model_copy(update={"huggingface_id": huggingface_id}))
 
 
 def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[SloSpec]:
