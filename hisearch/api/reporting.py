@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from hisearch.api.costs import cost_rows
@@ -47,6 +48,7 @@ def report_input(result: StudyResult) -> ReportInput:
         closeup=result.closeup,
         confidence=result.confidence,
         provenance=_record(result),
+        run=shlex.quote(str(result.run_dir)),
     )
 
 

@@ -111,7 +111,7 @@ class ReportInput:
     progress: simulation number -> hypervolume of the front so far.
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: the highlighted deployment looked
     at closely, if it was. confidence: how sure the recommendation is, if that was looked into. so_far: of a study that
-    has not ended; its recommendation is then the best so far.
+    has not ended; its recommendation is then the best so far. run: the run's folder, as a word of a shell.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -139,6 +139,7 @@ class ReportInput:
     closeup: Closeup | None = None
     confidence: Confidence | None = None
     so_far: SoFar | None = None
+    run: str = "RUN"
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

@@ -14,7 +14,7 @@ from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.document import Document, parse_document
-from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, shown_path
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, dotted, shown_path
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
 from hisearch.specs.pages import kept_page_tokens
@@ -163,7 +163,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     Raises:
         SpecError: with file, line and key.
     """
-    document: Document[StudySpec] = parse_document(source, "Study")
+    document = _parsed_study(source, catalogue)
     spec, resolver = document.spec, _Resolver(catalogue)
     model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
     slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
@@ -184,6 +184,38 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study
+
+
+#: Keys of a study that name a document -> its kind.
+_NAMED = {"model": "Model", "slo": "SLO", "space": "SearchSpace"}
+
+
+def _parsed_study(source: Source, catalogue: Catalogue) -> Document[StudySpec]:
+    """The study; what is wrong with it and names in it that lead nowhere are told together.
+
+    Raises:
+        SpecError: all of that.
+    """
+    problems: list[Problem] = []
+    document: Document[StudySpec] | None = None
+    try:
+        document = parse_document(source, "Study")
+    except SpecError as error:
+        problems += error.problems
+    spec = source.data.get("spec") if isinstance(source.data, dict) else None
+    for key, kind in _NAMED.items() if isinstance(spec, dict) else ():
+        ref = spec.get(key)
+        at = ("spec", key)
+        setting = source.problem(at, "").setting
+        if not isinstance(ref, str) or any(problem.key == dotted(at) for problem in problems):
+            continue
+        try:
+            catalogue.locate(kind, ref, None if setting else source.path.parent)
+        except UnknownReferenceError as error:
+            problems.append(source.problem(at, error.message))
+    if document is None or problems:
+        raise SpecError(*sorted(problems, key=lambda problem: problem.line or 0))
+    return document
 
 
 def _called(model: Document[ModelSpec], huggingface_id: str | None) -> Document[ModelSpec]:

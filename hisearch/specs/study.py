@@ -171,6 +171,11 @@ class ConfidenceSpec(Strict):
     what_if: NonNegativeInt = Field(
         120, description="Most simulations for what would change the answer, the baseline and the other rules."
     )
+    surer: NonNegativeInt = Field(
+        160,
+        description="Without at_least, where the recommendation meets the SLO with less than 90 %: most simulations to "
+        "find the cheapest of what met it that does so with 90 % or more, whose price is then named; 0: none.",
+    )
     search: NonNegativeInt = Field(
         600, description="With at_least: most simulations of dearer deployments and further replicas."
     )
