@@ -343,7 +343,8 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         if store.tier > 0
     )
     handed = sum(use.tokens for use in result.hand_overs) / 2
-    busiest = max((use.busy_s for use in (*result.links, *result.hand_overs)), default=0.0)
+    used_s = [*(link.busy_s for link in result.links), *(use.busy_s for use in result.hand_overs)]
+    busiest = max(used_s, default=0.0)
     return {
         "prompt tokens computed per request": (float(workers.prefill_tokens.sum()) / finished, ""),
         "tokens per step": (float((workers.prefill_tokens + workers.decode_tokens).sum()) / steps, ""),

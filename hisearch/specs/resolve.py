@@ -203,8 +203,9 @@ def _parsed_study(source: Source, catalogue: Catalogue) -> Document[StudySpec]:
     except SpecError as error:
         problems += error.problems
     spec = source.data.get("spec") if isinstance(source.data, dict) else None
-    for key, kind in _NAMED.items() if isinstance(spec, dict) else ():
-        ref = spec.get(key)
+    named = {key: spec.get(key) for key in _NAMED} if isinstance(spec, dict) else {}
+    for key, ref in named.items():
+        kind = _NAMED[key]
         at = ("spec", key)
         setting = source.problem(at, "").setting
         if not isinstance(ref, str) or any(problem.key == dotted(at) for problem in problems):
