@@ -12,7 +12,7 @@ next to it is written anew.
 
 from __future__ import annotations
 
-from hisearch.kernels import foresight, store_arc, store_room
+from hisearch.kernels import eviction, foresight, store_arc, store_room
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
@@ -147,10 +147,28 @@ def _missing(sim, v, s, begin, end):
 
 
 @kernel
+def _older_before(sim, v, s, begin):
+    """Whether a run of trace-tree node ``s`` that this operation has not used ends at ``begin``."""
+    d = sim.cover[v, s]
+    while d >= 0 and sim.nodes[d].end < begin:
+        d = sim.nodes[d].next
+    return d >= 0 and sim.nodes[d].end == begin and not store_room.used_now(sim, v, d)
+
+
+@kernel
 def _put_together(sim, v, s, begin, end, now, priority):
     """Hold the pages in (begin, end] of trace-tree node ``s``; returns the end of those that there is room for."""
     cache = sim.trees[v]
     missing = _missing(sim, v, s, begin, end)
+    if runs.pages(sim, missing) > cache.free_pages and _older_before(sim, v, s, begin):
+        # What the first page joins is as new as it from then on, and makes no room for the others.
+        if not store_room.make(sim, v, s, begin, 1, now):
+            return begin
+        first = begin + sim.config.page_tokens
+        cache.stored_tokens += sim.config.page_tokens
+        runs.hold(sim, v, s, begin, first, now, priority, 0)
+        missing -= sim.config.page_tokens
+        begin = first
     if not store_room.make(sim, v, s, begin, runs.pages(sim, missing), now):
         while runs.pages(sim, missing) > cache.free_pages:
             # Each page less that is put is one missing page less, or none.
@@ -263,17 +281,17 @@ def come_up(sim, r):
 
 
 @kernel
-def _clear_heap(sim, v, h):
-    while sim.trees[h].heap_size > 0:
-        runs.remove(sim, v, sim.evict_heap[h, 0])
+def _clear_leaves(sim, v, h):
+    while eviction.some(sim, h):
+        runs.remove(sim, v, eviction.first(sim, h))
 
 
 @kernel
 def clear(sim, v):
     """All that is held is gone; what an adaptive policy has learned stays."""
-    _clear_heap(sim, v, v)
+    _clear_leaves(sim, v, v)
     if sim.trees[v].eviction == la.ARC:
-        _clear_heap(sim, v, sim.trees[v].shadows)
+        _clear_leaves(sim, v, sim.trees[v].shadows)
 
 
 @kernel
@@ -283,7 +301,7 @@ def reset(sim, v, tier):
     cache.tier = tier
     cache.capacity_pages = sim.store_tiers[tier].pages
     cache.free_pages = cache.capacity_pages
-    cache.eviction = sim.store_tiers[tier].eviction
+    eviction.begin(sim, v, sim.store_tiers[tier].eviction)
     cache.gone_head = -1
     if cache.eviction == la.ARC:
         cache.shadows = sim.store_tiers[tier].first_shadow + store_arc.SHADOWS * (v - sim.store_tiers[tier].first)
