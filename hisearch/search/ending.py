@@ -98,7 +98,7 @@ class Ending:
         text = _capital(self._who(short=True))
         if self.untried:
             left = len(self.untried) - _NAMED
-            more = [f"{left} more (Ended, under Provenance in the report, has all)"] if left > 0 else []
+            more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
             text += f" before it had tried {listed([*self.untried[:_NAMED], *more])}"
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
