@@ -31,7 +31,7 @@ def _resift(sim, w, d):
     elif sim.config.hicache and sim.hosted[d].where == hl.ON_HOST:
         v = hicache_nodes.host_pool(sim, w)
     sim.agents.keys[d] = agents_due.due_of(sim, d)
-    eviction.sift(sim, v, node.heap_slot)
+    eviction.moved(sim, v, d)
 
 
 @kernel
