@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
+
+#: The space between a number and its ``%``.
+_BEFORE_PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
 def render_page(template: str, **facts: Any) -> str:
@@ -16,8 +20,16 @@ def render_page(template: str, **facts: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_unbroken,
     )
     return environment.get_template(template).render(css=asset("report.css"), **facts)
+
+
+def _unbroken(value: Any) -> Any:
+    """Text in which no line ends between a number and its percent sign; what is markup already stays as it is."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return _BEFORE_PERCENT.sub("\N{NO-BREAK SPACE}", value)
 
 
 def asset(name: str) -> str:

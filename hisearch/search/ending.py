@@ -24,6 +24,9 @@ UNTRIED_ALTERNATIVES = "some numbers of replicas on other accelerators or engine
 UNTRIED_CACHE = "the cache tiers (stage 3)"
 UNTRIED_LOADS = "larger loads"
 
+#: Of what was left untried, how much a caution names.
+_NAMED = 2
+
 #: As they are listed: what matters most to a buyer first.
 _ORDER = (
     UNTRIED_REPLICAS,
@@ -67,8 +70,8 @@ class Ending:
             text += f" before it had tried {listed(self.untried)}"
         return f"{text}; {rules}" if rules else text
 
-    def _who(self) -> str:
-        """Who ended the search; of a budget of simulations also why some were left."""
+    def _who(self, *, short: bool = False) -> str:
+        """Who ended the search; of a budget of simulations, unless ``short``, also why some were left."""
         if self.stopped == "interrupted":
             return "an interrupt ended the search"
         if self.stopped == "seconds":
@@ -79,7 +82,7 @@ class Ending:
         left = self.budget.simulations - self.used
         return (
             f"{text} ended the search"
-            if left <= 0
+            if left <= 0 or short
             else (f"{text}, {left:,} of them held back for the last steps, which did not need them, ended the search")
         )
 
@@ -92,7 +95,11 @@ class Ending:
         """
         if not self.stopped:
             return ""
-        text = _capital(self.in_words())
+        text = _capital(self._who(short=True))
+        if self.untried:
+            left = len(self.untried) - _NAMED
+            more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
+            text += f" before it had tried {listed([*self.untried[:_NAMED], *more])}"
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
         if self.untried == (UNTRIED_LOADS,):

@@ -300,7 +300,7 @@ class SearchSpaceSpec(Strict):
     exportable: bool = Field(
         False,
         description="Try only what `hisearch export` can write: policies of routers and settings of engines that no "
-        "command line has are left out.",
+        "command line has are left out. What Dynamo or llm-d alone lack is not known here: their READMEs say it.",
     )
 
     @model_validator(mode="after")

@@ -168,3 +168,16 @@ def test_doctor_looks_at_every_pool(hisearch: Hisearch, tmp_path: Path) -> None:
     assert problem.startswith("mixed: pool small: ")
     assert "does not fit" in problem
     assert "Workers that fit into memory and host: 1 of 2" in hisearch("doctor", path).out
+
+
+def test_doctor_of_a_model_gives_what_its_publisher_gives(hisearch: Hisearch, here: Path) -> None:
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    (here / "mine.json").write_text(json.dumps(config), encoding="utf-8")
+    about = hisearch("doctor", "mine.json", "--json").json["model"]
+    # Per layer: q and o 64 x 64, k and v 64 x 32, three of 64 x 128, two norms; embedding, LM head and a norm beside.
+    assert about["parameters"] == 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64) + 2 * 100 * 64 + 64
+    assert about["served_as"] == "mine (no Hugging Face id: exports ask for MODEL)"
+    assert "parameters          86,848" in hisearch("doctor", "mine.json").out

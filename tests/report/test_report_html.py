@@ -149,7 +149,7 @@ def test_confidence_is_a_column_where_it_is_known(build_input: Any) -> None:
     assert "Chance to hold" not in without_plotly(render(build_input()))
     sure = Confidence({"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)})
     source = without_plotly(render(build_input(confidence=sure)))
-    assert ">98 %</td>" in source
+    assert ">98\N{NO-BREAK SPACE}%</td>" in source
     assert "5.50 to 6.50 with confidence" in source
 
 
@@ -158,7 +158,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
     chosen = build_input().recommendation.trial
     sure = Confidence(
         {"ttft_p99": 0.975}, {"goodput_rps": (5.5, 6.5)}, {}, 0.8, "It holds in <b>half</b> of 64 draws.", False,
-        (Contender(chosen.number, 8, 0.5, 0.25), Contender(0, 8, 1.0, 0.0)),
+        (Contender(chosen.number, 8, 0.5, 0.25, (0.25, 0.75)), Contender(0, 8, 1.0, 0.0)),
         (Rule("cheapest", chosen.number, "It is cheap.", "Half the baseline."), Rule("best_value", 0, "The knee.", "")),
         "$42.00 per hour, 2 × the cheapest that meets the SLO",
         {"steps": ("If decode is 6 % slower, 4 replicas are needed.",), "load": ("Holds up to 1.2 ×.",)},
@@ -167,7 +167,9 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
     source = without_plotly(render(build_input(confidence=sure)))
     for text in (
         '<p class="caution">It holds in &lt;b&gt;half&lt;/b&gt; of 64 draws.</p>',
-        "The same 8 draws for each of the contenders, to compare them; the probability above is from 64.",
+        "The same 8 draws for each of the contenders: so few say little, as the range beside the count shows; the "
+        "probability above is from 64.",
+        '<td class="n">4 of 8</td><td class="n">25 to 75 %</td>',
         "<li>If decode is 6 % slower, 4 replicas are needed.</li>",
         OF_CHOSEN,
         "lowest latency and most headroom within $42.00 per hour, 2 × the cheapest that meets the SLO",
@@ -175,7 +177,7 @@ def test_what_would_change_the_answer_is_a_section_of_its_own(build_input: Any) 
         "5.50 to 6.50 with a probability of 80 %",
         '<a href="#sure">How sure</a>',
     ):
-        assert text in source, text
+        assert text.replace(" %", "\N{NO-BREAK SPACE}%") in source, text
     assert source.count('<tr class="chosen"><th scope="row">') == 2
 
 
