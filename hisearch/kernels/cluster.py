@@ -360,6 +360,7 @@ def _reset_pool(sim):
         worker.held_head = -1
         worker.held_tail = -1
         worker.chunked = -1
+        worker.lingering_head = -1
         worker.prompts_head = -1
         worker.prompts_tail = -1
         worker.sitting_head = -1

@@ -206,11 +206,13 @@ def _joins_line(sim, v, d):
         _stand(sim, v, d, 0)
         return True
     row = sim.evict_heap[v]
-    if cache.line_begin > 0 and _before(sim, cache.eviction, d, row[cache.line_begin]):
-        cache.line_begin -= 1
-        _stand(sim, v, d, cache.line_begin)
-        return True
     place = cache.line_end
+    if _before(sim, cache.eviction, d, row[place - 1]):
+        if cache.line_begin > 0 and _before(sim, cache.eviction, d, row[cache.line_begin]):
+            cache.line_begin -= 1
+            _stand(sim, v, d, cache.line_begin)
+            return True
+        place -= 1
     while place > cache.line_begin:
         if place < cache.line_end - _LOOK_BACK:
             return False

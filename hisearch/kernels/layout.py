@@ -87,7 +87,8 @@ REQUEST = np.dtype(
         ("next", "i4"),  # neighbours in the running or the waiting list
         ("prev", "i4"),
         # vLLM, TensorRT-LLM: neighbours among unfinished prompts, endings of a step, or those that sit out; prev_aside
-        # alone: the next prompt that the same step ended (TensorRT-LLM)
+        # alone: the next prompt that the same step ended (TensorRT-LLM). SGLang: the next that lingers, or that is yet
+        # to be looked up in storage
         ("next_aside", "i4"),
         ("prev_aside", "i4"),
         ("heap_slot", "i4"),  # position in the worker's finish heap, -1 outside
@@ -267,6 +268,7 @@ WORKER = np.dtype(
         ("outstanding", "i4"),  # steps launched whose results are not taken in: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: a waiting request did not find its pages
         ("lingering", "i4"),  # SGLang: in the running list, known to have finished, not yet filtered out
+        ("lingering_head", "i4"),  # they, by next_aside
         ("capped", "i4"),  # SGLang: decoding requests that are capped
         ("ends", "i4"),  # SGLang: ends collected in this pass, -1 before the first admission
         ("last", "i4"),  # SGLang: kind of the batch formed by the last pass, 0 if it formed none

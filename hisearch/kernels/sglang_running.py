@@ -124,13 +124,11 @@ def leave(sim, w, r):
 def drop_lingering(sim, w):
     """Filter the requests that are known to have finished out of the running list."""
     worker = sim.workers[w]
-    r = worker.running_head
-    while worker.lingering > 0:
-        after = sim.requests[r].next
-        if sim.requests[r].outcome == la.FINISHED:
-            lists.stop_running(sim, w, r)
-            worker.lingering -= 1
-        r = after
+    while worker.lingering_head >= 0:
+        r = worker.lingering_head
+        worker.lingering_head = sim.requests[r].next_aside
+        lists.stop_running(sim, w, r)
+    worker.lingering = 0
     worker.lingering_tokens = 0
 
 
@@ -142,6 +140,8 @@ def finish(sim, w, r, now):
     if request.heap_slot >= 0:
         leave(sim, w, r)
         request.generated = sim.trace.output_tokens[r]
+        request.next_aside = worker.lingering_head
+        worker.lingering_head = r
         worker.lingering += 1
         worker.lingering_tokens += min(memory.max_new(sim, r) - request.generated, CLIP_OUTPUT_TOKENS)
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
