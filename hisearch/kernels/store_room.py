@@ -49,7 +49,8 @@ def sweep(sim, v, now):
 
 
 @kernel
-def _used_now(sim, v, d):
+def used_now(sim, v, d):
+    """Whether the present operation has used run ``d``, or made it."""
     return sim.nodes[d].tick >= sim.trees[v].began * runs.DEPTHS
 
 
@@ -112,7 +113,7 @@ def make(sim, v, s, begin, wanted, now):
     spared = -1
     while cache.free_pages < wanted and cache.heap_size > 0:
         d = sim.evict_heap[v, 0]
-        if _used_now(sim, v, d):
+        if used_now(sim, v, d):
             spared = _put_aside(sim, v, d, spared)
         elif cache.eviction == la.CLOCK and sim.nodes[d].hits > 0:
             _go_round(sim, v, d)
@@ -134,7 +135,7 @@ def _go_from(sim, v, h):
     spared = -1
     while sim.trees[h].heap_size > 0:
         d = sim.evict_heap[h, 0]
-        if not _used_now(sim, v, d):
+        if not used_now(sim, v, d):
             store_arc.remember(sim, v, d)
             let_go(sim, v, d, 1)
             _put_back(sim, h, spared)
