@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_events as events
-from hisearch.kernels import agents_kv, agents_line, heaps, objects, radix, tree
+from hisearch.kernels import agents_kv, agents_line, eviction, heaps, objects, radix, tree
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_loads as loads
 from hisearch.kernels import agents_slots as slots
@@ -58,7 +58,7 @@ def _begin(sim, w):
         v = loader.pool
         pool = sim.trees[v]
         pool.free_pages = pool.capacity_pages
-        pool.eviction = sim.config.eviction
+        eviction.begin(sim, v, sim.config.eviction)
     for k in range(al.AGENT_SERVERS):
         sim.servers[objects.server(sim, w, k)].slot = -1
     for o in range(agents.things.shape[0]):
@@ -161,8 +161,8 @@ def _take_room(sim, w, pages):
     if v == w:
         radix.make_room(sim, w, pages)
         return
-    while sim.trees[v].free_pages < pages and sim.trees[v].heap_size > 0:
-        objects.evict_from(sim, v, sim.evict_heap[v, 0])
+    while sim.trees[v].free_pages < pages and eviction.some(sim, v):
+        objects.evict_from(sim, v, eviction.first(sim, v))
 
 
 @kernel

@@ -57,7 +57,7 @@ def fill(sim, w):
     v = agents.loaders[w].copies
     pool = sim.trees[v]
     pool.free_pages = pool.capacity_pages
-    pool.eviction = la.LRU if agents.policy.loading == al.AT_LAUNCH else la.DISTANCE
+    eviction.begin(sim, v, la.LRU if agents.policy.loading == al.AT_LAUNCH else la.DISTANCE)
     for o in range(agents.things.shape[0]):
         if agents.things[o].pages <= pool.free_pages:
             _take(sim, w, o)
@@ -89,9 +89,10 @@ def make_room(sim, w, o, a):
     v = sim.agents.loaders[w].copies
     pool = sim.trees[v]
     while pool.free_pages < sim.agents.things[o].pages:
-        if pool.heap_size == 0 or not agents_due.makes_way(sim, w, sim.evict_heap[v, 0], a):
+        d = eviction.first(sim, v)
+        if d < 0 or not agents_due.makes_way(sim, w, d, a):
             return False
-        _drop(sim, w, sim.evict_heap[v, 0])
+        _drop(sim, w, d)
     return True
 
 
@@ -181,7 +182,7 @@ def use(sim, w, o):
         v = sim.agents.loaders[w].copies
         sim.trees[v].tick += 1
         sim.nodes[d].tick = sim.trees[v].tick
-        eviction.sift(sim, v, sim.nodes[d].heap_slot)
+        eviction.moved(sim, v, d)
 
 
 @kernel
@@ -194,8 +195,8 @@ def bring(sim, w, o, now):
         return
     loader = sim.agents.loaders[w]
     pool = sim.trees[loader.copies]
-    while pool.free_pages < sim.agents.things[o].pages and pool.heap_size > 0:
-        _drop(sim, w, sim.evict_heap[loader.copies, 0])
+    while pool.free_pages < sim.agents.things[o].pages and eviction.some(sim, loader.copies):
+        _drop(sim, w, eviction.first(sim, loader.copies))
     if pool.free_pages < sim.agents.things[o].pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     _take(sim, w, o)

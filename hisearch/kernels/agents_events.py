@@ -24,7 +24,7 @@ def _resift_in(sim, v, d):
     """Node ``d`` has another due: its place among what may be evicted from tree ``v``."""
     if sim.nodes[d].heap_slot >= 0:
         sim.agents.keys[d] = agents_due.due_of(sim, d)
-        eviction.sift(sim, v, sim.nodes[d].heap_slot)
+        eviction.moved(sim, v, d)
 
 
 @kernel

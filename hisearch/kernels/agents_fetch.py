@@ -14,7 +14,7 @@ Whether and when: ``agents_loads``. From host memory on: ``agents_kv``.
 
 from __future__ import annotations
 
-from hisearch.kernels import hicache, lists, tree
+from hisearch.kernels import eviction, hicache, lists, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
@@ -47,7 +47,8 @@ def _take_room(sim, w, due, pages):
     v = nodes.host_pool(sim, w)
     pool = sim.trees[v]
     while pool.free_pages < pages:
-        if pool.heap_size == 0 or sim.agents.keys[sim.evict_heap[v, 0]] <= due:
+        d = eviction.first(sim, v)
+        if d < 0 or sim.agents.keys[d] <= due:
             return False
         memory.evict_from_host(sim, w)
     return memory.take_host(sim, w, pages)

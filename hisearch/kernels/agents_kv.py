@@ -55,9 +55,9 @@ def committed_pages(sim, w, now):
 @kernel
 def _goes_for(sim, w, due):
     """The next node that may be evicted for who is due at ``due``, or -1."""
-    if sim.trees[w].heap_size == 0:
+    d = eviction.first(sim, w)
+    if d < 0:
         return -1
-    d = sim.evict_heap[w, 0]
     return d if sim.agents.keys[d] > due and sim.hosted[d].where & hl.ON_HOST else -1
 
 

@@ -58,9 +58,9 @@ def _make_room(sim, w, o, a, now):
         return False
     committed = agents_kv.committed_pages(sim, w, now) if v == w else 0
     while pool.free_pages - committed < pages:
-        if pool.heap_size == 0:
+        d = eviction.first(sim, v)
+        if d < 0:
             return False
-        d = sim.evict_heap[v, 0]
         if not agents_due.makes_way(sim, w, d, a):
             return False
         if sim.nodes[d].static < 0:

@@ -1,4 +1,4 @@
-"""Which leaf of a cache goes first: a heap for each cache, in the order of its policy.
+"""Which leaf of a cache goes first, in the order of its policy.
 
     lru       last access               mru   the same, latest first
     fifo      creation                  filo  the same, latest first
@@ -20,6 +20,12 @@ With agents (see ``agents_due``):
 The first in that order goes first; ties by age where the policy keeps the older, else by youth. Source: the strategies
 of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the queue is
 ordered, the engine evicts the lowest first.
+
+Each cache has a heap. Under lru and arc a leaf that may go from now on is nearly always later in the order than all
+others, or earlier: such leaves stand in a *line* instead, which they join and leave without a look at the others; only
+who belongs in the middle of it is in the heap. Both are in the cache's row of ``evict_heap``: the line in its first
+``line_room`` places, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though not
+at its ends; the heap behind them.
 """
 
 from __future__ import annotations
@@ -32,6 +38,13 @@ from hisearch.kernels.jit import kernel
 
 #: slru protects nodes with so many hits.
 PROTECTED_HITS = 2
+
+#: ``NODE.heap_slot`` of the leaf at place 0 of a line; smaller ones are places in a heap.
+LINE = 1 << 30
+#: Places of a line at first.
+_LINE_ROOM = 8
+#: Places from the end of a line that a leaf may join it at.
+_LOOK_BACK = 8
 
 
 @kernel
@@ -95,44 +108,149 @@ def _before(sim, policy, a, b):
 
 
 @kernel
-def sift(sim, v, slot):
+def begin(sim, v, policy):
+    """An empty order of cache ``v``'s leaves by ``policy``."""
+    cache = sim.trees[v]
+    cache.eviction = policy
+    by_use = policy == la.LRU or policy == la.ARC
+    cache.line_room = min(_LINE_ROOM, sim.evict_heap.shape[1] // 2) if by_use else 0
+    cache.line_begin = 0
+    cache.line_end = 0
+    cache.heap_size = 0
+
+
+@kernel
+def some(sim, v):
+    """Whether any leaf of cache ``v`` may be evicted."""
+    cache = sim.trees[v]
+    return cache.line_begin < cache.line_end or cache.heap_size > 0
+
+
+@kernel
+def first(sim, v):
+    """The leaf that goes first, or -1."""
+    cache = sim.trees[v]
+    top = sim.evict_heap[v, cache.line_room] if cache.heap_size > 0 else -1
+    if cache.line_begin == cache.line_end:
+        return np.int64(top)
+    d = sim.evict_heap[v, cache.line_begin]
+    if top >= 0 and _before(sim, cache.eviction, top, d):
+        return np.int64(top)
+    return np.int64(d)
+
+
+@kernel
+def _sift(sim, v, slot):
     """Restore the order of cache ``v``'s heap around ``slot``, whose leaf's place has changed."""
-    heap = sim.evict_heap[v]
+    row = sim.evict_heap[v]
+    top = sim.trees[v].line_room
     size = sim.trees[v].heap_size
     policy = sim.trees[v].eviction
-    d = heap[slot]
+    d = row[top + slot]
     while slot > 0:
         up = (slot - 1) >> 1
-        if not _before(sim, policy, d, heap[up]):
+        if not _before(sim, policy, d, row[top + up]):
             break
-        heap[slot] = heap[up]
-        sim.nodes[heap[slot]].heap_slot = slot
+        row[top + slot] = row[top + up]
+        sim.nodes[row[top + slot]].heap_slot = slot
         slot = up
     while True:
         down = 2 * slot + 1
         if down >= size:
             break
-        if down + 1 < size and _before(sim, policy, heap[down + 1], heap[down]):
+        if down + 1 < size and _before(sim, policy, row[top + down + 1], row[top + down]):
             down += 1
-        if not _before(sim, policy, heap[down], d):
+        if not _before(sim, policy, row[top + down], d):
             break
-        heap[slot] = heap[down]
-        sim.nodes[heap[slot]].heap_slot = slot
+        row[top + slot] = row[top + down]
+        sim.nodes[row[top + slot]].heap_slot = slot
         slot = down
-    heap[slot] = d
+    row[top + slot] = d
     sim.nodes[d].heap_slot = slot
+
+
+@kernel
+def _stand(sim, v, d, place):
+    """Leaf ``d`` stands at ``place`` of cache ``v``'s line."""
+    sim.evict_heap[v, place] = d
+    sim.nodes[d].heap_slot = LINE + place
+
+
+@kernel
+def _close_ranks(sim, v):
+    """The line has reached the end of its room: it moves up to the front, and gets more where it fills half of that."""
+    cache = sim.trees[v]
+    row = sim.evict_heap[v]
+    count = 0
+    for place in range(cache.line_begin, cache.line_end):
+        if row[place] >= 0:
+            _stand(sim, v, row[place], count)
+            count += 1
+    cache.line_begin = 0
+    cache.line_end = count
+    if 2 * count <= cache.line_room:
+        return
+    room = min(2 * cache.line_room, row.shape[0] // 2)
+    for slot in range(cache.heap_size - 1, -1, -1):
+        row[room + slot] = row[cache.line_room + slot]
+    cache.line_room = room
+
+
+@kernel
+def _joins_line(sim, v, d):
+    """Put ``d`` into cache ``v``'s line, if its place is before all others, or with few behind it."""
+    cache = sim.trees[v]
+    if cache.line_begin == cache.line_end:
+        cache.line_begin = 0
+        cache.line_end = 1
+        _stand(sim, v, d, 0)
+        return True
+    row = sim.evict_heap[v]
+    if cache.line_begin > 0 and _before(sim, cache.eviction, d, row[cache.line_begin]):
+        cache.line_begin -= 1
+        _stand(sim, v, d, cache.line_begin)
+        return True
+    place = cache.line_end
+    while place > cache.line_begin:
+        if place < cache.line_end - _LOOK_BACK:
+            return False
+        if row[place - 1] >= 0 and _before(sim, cache.eviction, row[place - 1], d):
+            break
+        place -= 1
+    if cache.line_end == cache.line_room:
+        _close_ranks(sim, v)
+        place = cache.line_end
+        if place == cache.line_room:
+            return False
+        while place > 0 and _before(sim, cache.eviction, d, row[place - 1]):
+            place -= 1
+    for other in range(cache.line_end, place, -1):
+        if row[other - 1] >= 0:
+            _stand(sim, v, row[other - 1], other)
+        else:
+            row[other] = -1
+    cache.line_end += 1
+    _stand(sim, v, d, place)
+    return True
+
+
+@kernel
+def _place(sim, v, d):
+    cache = sim.trees[v]
+    if cache.line_room > 0 and _joins_line(sim, v, d):
+        return
+    slot = cache.heap_size
+    sim.evict_heap[v, cache.line_room + slot] = d
+    cache.heap_size = slot + 1
+    _sift(sim, v, slot)
 
 
 @kernel
 def enter(sim, v, d):
     """Let ``d`` be evicted from cache ``v``."""
-    cache = sim.trees[v]
-    if cache.eviction == la.DISTANCE:
+    if sim.trees[v].eviction == la.DISTANCE:
         sim.agents.keys[d] = agents_due.due_of(sim, d)
-    slot = cache.heap_size
-    sim.evict_heap[v, slot] = d
-    cache.heap_size = slot + 1
-    sift(sim, v, slot)
+    _place(sim, v, d)
 
 
 @kernel
@@ -143,9 +261,27 @@ def withdraw(sim, v, d):
     if slot < 0:
         return
     cache = sim.trees[v]
+    node.heap_slot = -1
+    row = sim.evict_heap[v]
+    if slot >= LINE:
+        row[slot - LINE] = -1
+        while cache.line_begin < cache.line_end and row[cache.line_begin] < 0:
+            cache.line_begin += 1
+        while cache.line_begin < cache.line_end and row[cache.line_end - 1] < 0:
+            cache.line_end -= 1
+        return
     size = cache.heap_size - 1
     cache.heap_size = size
-    node.heap_slot = -1
     if slot != size:
-        sim.evict_heap[v, slot] = sim.evict_heap[v, size]
-        sift(sim, v, slot)
+        row[cache.line_room + slot] = row[cache.line_room + size]
+        _sift(sim, v, slot)
+
+
+@kernel
+def moved(sim, v, d):
+    """The place of leaf ``d``, which may be evicted from cache ``v``, has changed."""
+    if sim.trees[v].line_room > 0:
+        withdraw(sim, v, d)
+        _place(sim, v, d)
+    else:
+        _sift(sim, v, sim.nodes[d].heap_slot)

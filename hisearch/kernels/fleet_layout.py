@@ -65,6 +65,9 @@ MEMBER = np.dtype(
     align=True,
 )
 
+#: A follow-up whose arrival at the router is known.
+PENDING_FOLLOW_UP = np.dtype([("arrival_s", "f8"), ("request", "i8")], align=True)
+
 #: A gate: requests that have not ended, the first behind it.
 GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
 
@@ -225,9 +228,9 @@ class Fleet(Handle):
     sims (P,): addresses of the pools' ``layout.Sim`` (see ``pools``). next_s, next_kind (P,): of each pool's next
         event (see ``cluster``).
     front_of (N,): row of the front of each request's model; of length 0 where there is but one model.
-    arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): follow-ups by
-        arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,): who waits for
-        whom, as linked lists. pool: requests that come one after the other, each when any request has ended.
+    arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): a heap of
+        follow-ups by arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,): who
+        waits for whom, as linked lists. pool: requests that come one after the other, each when any request has ended.
     gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): who follows when all of a gate's
         requests have ended; G is 0 where there are none.
     routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE.
@@ -255,7 +258,7 @@ class Fleet(Handle):
         "front_of": Array("i4", 1),
         "arrival_s": Array("f8", 1),
         "sent_to": Array("i4", 1),
-        "pending": Array("i4", 1),
+        "pending": Array(PENDING_FOLLOW_UP, 1),
         "open_loop": Array("i4", 1),
         "follower_head": Array("i4", 1),
         "follower_next": Array("i4", 1),

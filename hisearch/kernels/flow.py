@@ -21,25 +21,26 @@ def front_of(fleet, r):
 
 
 @kernel
-def _arrives_before(fleet, a, b):
-    ta = fleet.arrival_s[a]
-    tb = fleet.arrival_s[b]
-    return ta < tb or (ta == tb and a < b)
+def _arrives_before(at_s, r, other):
+    """Whether request ``r``, which arrives at ``at_s``, comes before the pending follow-up ``other``."""
+    return at_s < other.arrival_s or (at_s == other.arrival_s and r < other.request)
 
 
 @kernel
 def _pending_push(fleet, r):
     """Add follow-up ``r``, whose arrival is known, to the pending ones."""
     heap = fleet.pending
+    at_s = fleet.arrival_s[r]
     slot = fleet.counters[fl.PENDING]
     fleet.counters[fl.PENDING] = slot + 1
     while slot > 0:
         up = (slot - 1) >> 1
-        if not _arrives_before(fleet, r, heap[up]):
+        if not _arrives_before(at_s, r, heap[up]):
             break
         heap[slot] = heap[up]
         slot = up
-    heap[slot] = r
+    heap[slot].arrival_s = at_s
+    heap[slot].request = r
 
 
 @kernel
@@ -48,19 +49,21 @@ def pending_pop(fleet):
     heap = fleet.pending
     size = fleet.counters[fl.PENDING] - 1
     fleet.counters[fl.PENDING] = size
-    r = heap[size]
+    at_s = heap[size].arrival_s
+    r = heap[size].request
     slot = 0
     while True:
         down = 2 * slot + 1
         if down >= size:
             break
-        if down + 1 < size and _arrives_before(fleet, heap[down + 1], heap[down]):
+        if down + 1 < size and _arrives_before(heap[down + 1].arrival_s, heap[down + 1].request, heap[down]):
             down += 1
-        if not _arrives_before(fleet, heap[down], r):
+        if _arrives_before(at_s, r, heap[down]):
             break
         heap[slot] = heap[down]
         slot = down
-    heap[slot] = r
+    heap[slot].arrival_s = at_s
+    heap[slot].request = r
 
 
 @kernel
@@ -75,8 +78,8 @@ def next_arrival(fleet):
         time = fleet.arrival_s[r]
         is_open = 1
     if fleet.counters[fl.PENDING] > 0:
-        f = fleet.pending[0]
-        due = fleet.arrival_s[f]
+        due = fleet.pending[0].arrival_s
+        f = fleet.pending[0].request
         if due < time or (due == time and f < r):
             return due, f, 0
     return time, r, is_open

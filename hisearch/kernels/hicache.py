@@ -39,7 +39,7 @@ def _count_hit(sim, w, d, chunk):
     hosted = sim.hosted[d]
     node.hits += 1
     if node.heap_slot >= 0:
-        eviction.sift(sim, w, node.heap_slot)
+        eviction.moved(sim, w, d)
     if not hosted.where & hl.ON_HOST and node.hits >= sim.tiers.write_hits and memory.copy_to_host(sim, w, d):
         hosted.next_copy = -1
         host = sim.hosts[w]
@@ -192,7 +192,7 @@ def reset(sim, w):
     pool = sim.trees[v]
     pool.capacity_pages = sim.config.host_pages
     pool.free_pages = sim.config.host_pages
-    pool.eviction = sim.config.eviction
+    eviction.begin(sim, v, sim.config.eviction)
     host = sim.hosts[w]
     host.to_host_head = -1
     host.to_host_tail = -1

@@ -37,7 +37,7 @@ def evict_from_host(sim, w):
     """Evict from the host what goes first; returns its pages, which are free."""
     v = nodes.host_pool(sim, w)
     pool = sim.trees[v]
-    d = sim.evict_heap[v, 0]
+    d = eviction.first(sim, v)
     eviction.withdraw(sim, v, d)
     pages = radix.pages_of(sim, d)
     objects.left_host(sim, w, d)
@@ -51,7 +51,7 @@ def evict_from_host(sim, w):
 def _evict_host(sim, w, pages):
     """Evict from the host until at least ``pages`` are gone or nothing is left that could go."""
     gone = 0
-    while gone < pages and sim.trees[nodes.host_pool(sim, w)].heap_size > 0:
+    while gone < pages and eviction.some(sim, nodes.host_pool(sim, w)):
         gone += evict_from_host(sim, w)
 
 
@@ -123,8 +123,8 @@ def make_room(sim, w, pages):
     gone = 0
     copied = -1
     kept = -1
-    while gone < pages and cache.heap_size > 0:
-        d = sim.evict_heap[w, 0]
+    while gone < pages and eviction.some(sim, w):
+        d = eviction.first(sim, w)
         eviction.withdraw(sim, w, d)
         hosted = sim.hosted[d]
         here = radix.pages_of(sim, d)

@@ -123,9 +123,8 @@ def mark(sim, w, d):
     if is_root(sim, d):
         return
     sim.nodes[d].tick = sim.trees[w].tick
-    slot = sim.nodes[d].heap_slot
-    if slot >= 0:
-        eviction.sift(sim, host_pool(sim, w) if sim.hosted[d].where == hl.ON_HOST else w, slot)
+    if sim.nodes[d].heap_slot >= 0:
+        eviction.moved(sim, host_pool(sim, w) if sim.hosted[d].where == hl.ON_HOST else w, d)
 
 
 @kernel

@@ -128,7 +128,7 @@ NODE = np.dtype(
         ("twin", "i4"),  # the next copy
         ("next", "i4"),  # free-queue neighbours; in the free list: the next free record
         ("prev", "i4"),
-        ("heap_slot", "i4"),  # position in the eviction heap, -1 outside
+        ("heap_slot", "i4"),  # place among the leaves that may be evicted (see eviction), -1 outside
         ("queued", "i4"),  # FREE or ON_HOST while in that free queue; GHOST
     ],
     align=True,
@@ -178,7 +178,10 @@ TREE = np.dtype(
         ("shadows", "i4"),  # store, arc: first of the trees that it has beside its own
         ("head", "i4"),  # free queue
         ("tail", "i4"),
-        ("heap_size", "i4"),
+        ("heap_size", "i4"),  # leaves that may be evicted, see eviction
+        ("line_room", "i4"),
+        ("line_begin", "i4"),
+        ("line_end", "i4"),
         ("gone_head", "i4"),  # store: evicted pages that the one behind it gets, see moves
         ("gone_tail", "i4"),
         ("copies", "i4"),  # nodes beyond the first of each group of copies
@@ -459,7 +462,7 @@ class Sim(Handle):
         behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each worker's ledger in each tier;
         found_in (N, T): chunks that a request's look-up found there.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
-    finish_heap, batch (W, max_running); evict_heap (W, room): request and node indices.
+    finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
     launches (2 W,), prompts (2 W, max_running): SGLang's outstanding steps and the requests whose prompts they compute,
         in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.

@@ -54,7 +54,7 @@ def mark(sim, v, d):
     node = sim.nodes[d]
     node.tick = sim.trees[v].tick
     if node.heap_slot >= 0:
-        eviction.sift(sim, v, node.heap_slot)
+        eviction.moved(sim, v, d)
 
 
 @kernel
@@ -86,7 +86,7 @@ def _note_insertion(sim, v, d, priority):
     if stands(sim):
         sim.standings[d].priority = max(sim.standings[d].priority, priority)
     if node.heap_slot >= 0:
-        eviction.sift(sim, v, node.heap_slot)
+        eviction.moved(sim, v, d)
 
 
 @kernel
@@ -170,8 +170,8 @@ def make_room(sim, v, pages):
     if cache.free_pages >= pages:
         return
     gone = 0
-    while gone < pages and cache.heap_size > 0:
-        d = sim.evict_heap[v, 0]
+    while gone < pages and eviction.some(sim, v):
+        d = eviction.first(sim, v)
         if sim.nodes[d].static < 0:
             gone += objects.evict_from(sim, v, d)
         else:
@@ -194,6 +194,6 @@ def reset(sim, v, pages):
     cache = sim.trees[v]
     cache.capacity_pages = pages
     cache.free_pages = pages
-    cache.eviction = sim.config.eviction
+    eviction.begin(sim, v, sim.config.eviction)
     cache.head = -1
     cache.tail = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import device, heaps, lists, log
+from hisearch.kernels import device, eviction, heaps, lists, log
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_cache as prefixes
@@ -177,7 +177,7 @@ def _coast_limit(sim, w):
     if limit == 1:
         return 1
     free = sim.trees[sim.workers[w].home].free_pages
-    if sim.trees[sim.workers[w].home].heap_size > 0 and sim.config.page_tokens > 1:
+    if eviction.some(sim, sim.workers[w].home) and sim.config.page_tokens > 1:
         # Room is made for one page per request before each step, needed or not.
         steps = 1
         if free >= worker.decoding:

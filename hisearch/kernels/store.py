@@ -12,7 +12,7 @@ next to it is written anew.
 
 from __future__ import annotations
 
-from hisearch.kernels import foresight, store_arc, store_room
+from hisearch.kernels import eviction, foresight, store_arc, store_room
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
@@ -281,17 +281,17 @@ def come_up(sim, r):
 
 
 @kernel
-def _clear_heap(sim, v, h):
-    while sim.trees[h].heap_size > 0:
-        runs.remove(sim, v, sim.evict_heap[h, 0])
+def _clear_leaves(sim, v, h):
+    while eviction.some(sim, h):
+        runs.remove(sim, v, eviction.first(sim, h))
 
 
 @kernel
 def clear(sim, v):
     """All that is held is gone; what an adaptive policy has learned stays."""
-    _clear_heap(sim, v, v)
+    _clear_leaves(sim, v, v)
     if sim.trees[v].eviction == la.ARC:
-        _clear_heap(sim, v, sim.trees[v].shadows)
+        _clear_leaves(sim, v, sim.trees[v].shadows)
 
 
 @kernel
@@ -301,7 +301,7 @@ def reset(sim, v, tier):
     cache.tier = tier
     cache.capacity_pages = sim.store_tiers[tier].pages
     cache.free_pages = cache.capacity_pages
-    cache.eviction = sim.store_tiers[tier].eviction
+    eviction.begin(sim, v, sim.store_tiers[tier].eviction)
     cache.gone_head = -1
     if cache.eviction == la.ARC:
         cache.shadows = sim.store_tiers[tier].first_shadow + store_arc.SHADOWS * (v - sim.store_tiers[tier].first)

@@ -14,6 +14,7 @@ B1 and B2 are stores without content. A store's shadows, three trees from ``TREE
 
 from __future__ import annotations
 
+from hisearch.kernels import eviction
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
 from hisearch.kernels.jit import kernel
@@ -30,7 +31,7 @@ def reset(sim, v):
     for k in range(SHADOWS):
         shadow = sim.trees[cache.shadows + k]
         shadow.tier = cache.tier
-        shadow.eviction = la.LRU
+        eviction.begin(sim, cache.shadows + k, la.LRU)
         shadow.capacity_pages = 2 * cache.capacity_pages + 1
         shadow.free_pages = shadow.capacity_pages
 
@@ -82,7 +83,7 @@ def remember(sim, v, d):
 @kernel
 def _forget_oldest(sim, v, which):
     g = sim.trees[v].shadows + which
-    runs.trim(sim, g, sim.evict_heap[g, 0], 1)
+    runs.trim(sim, g, eviction.first(sim, g), 1)
 
 
 @kernel

@@ -29,23 +29,28 @@ def expire(sim, v, d):
 
 
 @kernel
-def _sweep_heap(sim, v, h, now):
+def _sweep_leaves(sim, v, h, now):
+    cache = sim.trees[h]
+    for place in range(cache.line_begin, cache.line_end):
+        d = sim.evict_heap[h, place]
+        if d >= 0 and expired(sim, v, d, now):
+            expire(sim, v, d)
     dropped = True
     while dropped:
         dropped = False
-        for slot in range(sim.trees[h].heap_size - 1, -1, -1):
+        for slot in range(cache.heap_size - 1, -1, -1):
             # Dropping one moves another into its slot, or further up; hence once more, until nothing is found.
-            if slot < sim.trees[h].heap_size and expired(sim, v, sim.evict_heap[h, slot], now):
-                expire(sim, v, sim.evict_heap[h, slot])
+            if slot < cache.heap_size and expired(sim, v, sim.evict_heap[h, cache.line_room + slot], now):
+                expire(sim, v, sim.evict_heap[h, cache.line_room + slot])
                 dropped = True
 
 
 @kernel
 def sweep(sim, v, now):
     """Drop all that has expired."""
-    _sweep_heap(sim, v, v, now)
+    _sweep_leaves(sim, v, v, now)
     if sim.trees[v].eviction == la.ARC:
-        _sweep_heap(sim, v, sim.trees[v].shadows, now)
+        _sweep_leaves(sim, v, sim.trees[v].shadows, now)
 
 
 @kernel
@@ -111,8 +116,8 @@ def make(sim, v, s, begin, wanted, now):
     if cache.free_pages < wanted and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
         sweep(sim, v, now)
     spared = -1
-    while cache.free_pages < wanted and cache.heap_size > 0:
-        d = sim.evict_heap[v, 0]
+    while cache.free_pages < wanted and eviction.some(sim, v):
+        d = eviction.first(sim, v)
         if used_now(sim, v, d):
             spared = _put_aside(sim, v, d, spared)
         elif cache.eviction == la.CLOCK and sim.nodes[d].hits > 0:
@@ -133,8 +138,8 @@ def make(sim, v, s, begin, wanted, now):
 def _go_from(sim, v, h):
     """Let a page of the runs in heap ``h`` go (arc); returns whether there was one that may."""
     spared = -1
-    while sim.trees[h].heap_size > 0:
-        d = sim.evict_heap[h, 0]
+    while eviction.some(sim, h):
+        d = eviction.first(sim, h)
         if not used_now(sim, v, d):
             store_arc.remember(sim, v, d)
             let_go(sim, v, d, 1)

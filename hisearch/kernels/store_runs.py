@@ -64,7 +64,7 @@ def row(sim, v, d):
 def sift(sim, v, d):
     """Run ``d`` has another place in the order."""
     if sim.nodes[d].heap_slot >= 0:
-        eviction.sift(sim, row(sim, v, d), sim.nodes[d].heap_slot)
+        eviction.moved(sim, row(sim, v, d), d)
 
 
 @kernel

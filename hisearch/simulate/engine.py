@@ -167,8 +167,8 @@ def simulate_fleet(
         give_up: when to stop a run that is lost; it is then as if the horizon had been reached.
         log: keep every step, its batch and what it preempted (``Result.log``).
         pooled: follow-ups wait for nobody in particular: the next one, in order of index, comes ``think_s`` after any
-            request has ended, as from a client that holds so many in flight. Prompts must not hold answers of others,
-            which may still be being made then.
+            request has ended, as from a client that holds so many in flight. Prompts are as recorded: one may hold an
+            answer that is still being made, and finds as much of it as is cached by then.
 
     Raises:
         ModelNotServed: a request asks for a model that no pool serves, or for none where there are several.
@@ -185,8 +185,8 @@ def simulate_fleet(
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
             raise ValueError(f"replicas must be at least 1, not {pool.replicas}")
-    if pooled:
-        _check_pool(trace)
+    if pooled and trace.agents is not None:
+        raise ValueError("pooled: agents call in a loop of their own")
     plan = _beside_objects(plan, trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
@@ -240,25 +240,6 @@ def _log_room(trace: CompiledTrace) -> int:
     """
     tokens = int(trace.arrays.output_tokens.sum()) + 8 * len(trace)
     return min(max(tokens // 8, 4096), 1 << 22)
-
-
-def _check_pool(trace: CompiledTrace) -> None:
-    """Refuse to pool what cannot come in any order."""
-    if trace.agents is not None:
-        raise ValueError("pooled: agents call in a loop of their own")
-    arrays = trace.arrays
-    parent = arrays.parent.tolist()
-    answers = [False] * len(parent)
-    for prompt, end in zip(arrays.prompt_node.tolist(), arrays.output_node.tolist(), strict=True):
-        node = end
-        while node != prompt:
-            answers[node] = True
-            node = parent[node]
-    for node in range(1, len(parent)):
-        answers[node] = answers[node] or answers[parent[node]]
-    for r, node in enumerate(arrays.prompt_node.tolist()):
-        if answers[node]:
-            raise ValueError(f"pooled: the prompt of request {trace.request_ids[r]} holds another's answer")
 
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
@@ -331,6 +312,7 @@ def allocate(
                 log_room=log_room,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
                 places=pool.places,
+                pooled=pooled,
             )
         )
         fleet.sims[p] = sims[p].address

@@ -94,7 +94,7 @@ def allocate(
         front_of=np.empty(0, np.int32) if models is None else (fl.SIDES * models).astype(np.int32),
         arrival_s=np.where(trace.previous < 0, trace.arrival_s / load, np.nan),
         sent_to=np.full(count, -1, np.int32),
-        pending=np.empty(count, np.int32),
+        pending=np.empty(count, fl.PENDING_FOLLOW_UP).view(np.recarray),
         open_loop=first_turns[order],
         follower_head=head,
         follower_next=after,

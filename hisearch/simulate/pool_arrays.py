@@ -195,6 +195,13 @@ def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
     return np.array([rng.next_u64(state) for _ in range(workers)], np.uint64)
 
 
+def _most_leaves(plan: WorkerPlan, config: Any, nodes: int) -> int:
+    """Leaves that a cache may have at once: each has a page or more. Twice a store's, which may also remember some."""
+    pages = [int(config.capacity_pages), int(config.host_pages), *(2 * p + 1 for p in tier_arrays.store_pages(plan))]
+    objects = nodes if plan.agents is not None else 0
+    return min(nodes, max(pages) + 1 + objects)
+
+
 def allocate(
     plan: WorkerPlan,
     trace: TraceArrays,
@@ -206,6 +213,7 @@ def allocate(
     log_room: int = 0,
     agents: AgentArrays | None = None,
     places: Sequence[int] = (),
+    pooled: bool = False,
 ) -> la.Sim:
     """All arrays of one pool.
 
@@ -219,6 +227,7 @@ def allocate(
         log_room: steps to log.
         agents: whose requests they are.
         places: of each worker, that in whose place it stands on its node; empty: itself.
+        pooled: requests wait for nobody in particular, not even for the turn before them.
     """
     config = settings[0]
     count = len(trace.arrival_s)
@@ -241,7 +250,8 @@ def allocate(
     stands = radix and (priorities or config.schedule == la.DFS_WEIGHT)
     ends = radix and config.ignore_eos and not config.prefix_caching
     by_vllm = config.engine == la.VLLM or config.role == fl.DECODE
-    owner_head, owner, next_owner = owners.find(trace) if by_vllm else (np.empty(0, np.int32),) * 3
+    in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
+    owner_head, owner, next_owner = owners.find(in_order) if by_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
     return la.Sim(
         config=settings,
@@ -277,7 +287,7 @@ def allocate(
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.int64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
-        evict_heap=np.empty((trees, nodes if radix or pools else 1), np.int32),
+        evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

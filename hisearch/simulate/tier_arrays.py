@@ -68,6 +68,11 @@ def store_trees(plan: WorkerPlan, workers: int) -> int:
     return _store_count(plan, workers) + SHADOWS * adaptive
 
 
+def store_pages(plan: WorkerPlan) -> list[int]:
+    """Pages of a store of each storage tier, nearest first."""
+    return [tier.capacity_tokens // tier.page_tokens for tier in storage_of(plan)]
+
+
 def _store_count(plan: WorkerPlan, workers: int) -> int:
     """Stores of all storage tiers."""
     return sum(_stores(tier, plan, workers) for tier in storage_of(plan))
@@ -109,7 +114,7 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
     tree = workers
     shadow = workers + _store_count(plan, workers)
     networks = 2 * (workers + _store_count(plan, workers))
-    for record, tier in zip(records, storage, strict=True):
+    for record, tier, pages in zip(records, storage, store_pages(plan), strict=True):
         stores = _stores(tier, plan, workers)
         record["first"] = tree
         record["stores"] = stores
@@ -118,7 +123,7 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         record["first_shadow"] = shadow
         record["first_link"] = 2 * tree
         record["first_network"] = networks if _networked(tier, plan.movement) else -1
-        record["pages"] = tier.capacity_tokens // tier.page_tokens
+        record["pages"] = pages
         record["eviction"] = EVICTIONS[tier.eviction]
         record["tail_tokens"] = tier.tail_tokens
         record["turn_tokens"] = tier.turn_tokens

@@ -475,6 +475,7 @@ def _check_order(sim: la.Sim, w: int) -> None:
     host = {len(sim.trees) - int(sim.config.workers) + w} if sim.config.hicache else set()
     host |= {int(sim.agents.loaders[w].copies)} if sim.agents.policy.host_pages else set()
     for v in {w, int(sim.agents.loaders[w].pool)} | host:
+        assert sim.trees[v].line_room == 0
         heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()
         for slot, d in enumerate(heap):
             assert sim.nodes[d].heap_slot == slot

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import assume
 
-from hisearch.kernels import cluster
+from hisearch.kernels import cluster, eviction
 from hisearch.kernels import layout as la
 from hisearch.simulate import engine
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
@@ -57,7 +58,7 @@ def check(sim: la.Sim) -> None:
         if v >= workers or sim.config.engine == la.VLLM:
             queued_empty |= _check_queue(sim, v, nodes)
         else:
-            _check_eviction_heap(sim, v, nodes)
+            _check_hbm_leaves(sim, v, nodes)
     assert queued_empty == empty_runs
     for w in range(workers):
         holders = _check_lists(sim, w)
@@ -197,17 +198,36 @@ def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
     return empty
 
 
-def _check_eviction_heap(sim: la.Sim, v: int, nodes: list[int]) -> None:
-    """The heap holds the unlocked leaves, in heap order; nothing else has a place in it."""
+def leaves_of(sim: la.Sim, v: int) -> tuple[list[int], list[int]]:
+    """What cache ``v`` may evict: its line, in order, without the places that are empty, and its heap."""
     cache = sim.trees[v]
-    heap = sim.evict_heap[v, : cache.heap_size].tolist()
-    assert sorted(heap) == sorted(d for d in nodes if sim.nodes[d].lock == 0 and sim.nodes[d].children == 0)
-    for d in nodes:
-        slot = int(sim.nodes[d].heap_slot)
-        assert (slot >= 0) == (d in heap)
-        assert slot < 0 or heap[slot] == d
-    keys = [sglang.eviction_key(sim, d, int(sim.config.eviction)) for d in heap]
+    row = sim.evict_heap[v].tolist()
+    line = row[cache.line_begin : cache.line_end]
+    heap = row[cache.line_room : cache.line_room + cache.heap_size]
+    assert 0 <= cache.line_begin <= cache.line_end <= cache.line_room
+    assert not line or (line[0] >= 0 and line[-1] >= 0)
+    for places in (enumerate(line, eviction.LINE + int(cache.line_begin)), enumerate(heap)):
+        assert all(sim.nodes[d].heap_slot == place for place, d in places if d >= 0)
+    return [d for d in line if d >= 0], heap
+
+
+def check_leaves(sim: la.Sim, v: int, expected: list[int], policy: int) -> None:
+    """What cache ``v`` may evict is what is expected, in the order of its policy."""
+    line, heap = leaves_of(sim, v)
+    assert sorted(line + heap) == sorted(expected)
+    keys = [sglang.eviction_key(sim, d, policy) for d in line]
+    assert all(before < after for before, after in pairwise(keys))
+    keys = [sglang.eviction_key(sim, d, policy) for d in heap]
     assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
+    assert sim.trees[v].eviction == policy
+
+
+def _check_hbm_leaves(sim: la.Sim, v: int, nodes: list[int]) -> None:
+    """What may be evicted are the unlocked leaves; nothing else has a place among them."""
+    cache = sim.trees[v]
+    leaves = [d for d in nodes if sim.nodes[d].lock == 0 and sim.nodes[d].children == 0]
+    check_leaves(sim, v, leaves, int(sim.config.eviction))
+    assert all((sim.nodes[d].heap_slot >= 0) == (d in leaves) for d in nodes)
     assert len({sim.nodes[d].serial for d in nodes}) == len(nodes)
     assert cache.evictable_pages == sum(_node_pages(sim, d) for d in nodes if sim.nodes[d].lock == 0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs
 from tests.kernels import invariants as shared
-from tests.kernels import sglang_invariants as sglang
 
 
 def stores(sim: la.Sim) -> range:
@@ -31,16 +30,6 @@ def runs_of(sim: la.Sim, v: int) -> list[int]:
     return found
 
 
-def check_heap(sim: la.Sim, v: int, expected: list[int], policy: int) -> None:
-    """The heap holds what is expected, in heap order, and all of it knows its place."""
-    heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
-    assert sorted(heap) == sorted(expected)
-    assert all(sim.nodes[d].heap_slot == slot for slot, d in enumerate(heap))
-    keys = [sglang.eviction_key(sim, d, policy) for d in heap]
-    assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
-    assert sim.trees[v].eviction == policy
-
-
 def check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
     """Free pages and pages of runs are all there are, any run may go, none was used later than now (L3)."""
     cache = sim.trees[v]
@@ -53,7 +42,7 @@ def check_store(sim: la.Sim, v: int, runs: list[int]) -> None:
     if cache.eviction == la.ARC:
         _check_arc(sim, v, runs)
     else:
-        check_heap(sim, v, runs, int(sim.store_tiers[cache.tier].eviction))
+        shared.check_leaves(sim, v, runs, int(sim.store_tiers[cache.tier].eviction))
     assert held * page == cache.stored_tokens - cache.evicted_tokens - cache.expired_tokens - cache.given_tokens
 
 
@@ -61,13 +50,13 @@ def _check_arc(sim: la.Sim, v: int, runs: list[int]) -> None:
     """Each list has its heap; what is remembered is bounded, and is not held."""
     cache = sim.trees[v]
     once = [d for d in runs if sim.nodes[d].hits == 0]
-    check_heap(sim, v, once, la.ARC)
-    check_heap(sim, int(cache.shadows), [d for d in runs if d not in once], la.LRU)
+    shared.check_leaves(sim, v, once, la.ARC)
+    shared.check_leaves(sim, int(cache.shadows), [d for d in runs if d not in once], la.LRU)
     assert cache.once_pages == sum(shared._node_pages(sim, d) for d in once)
     gone = []
     for g in (int(cache.shadows) + 1, int(cache.shadows) + 2):
         ghosts = runs_of(sim, g)
-        check_heap(sim, g, ghosts, la.LRU)
+        shared.check_leaves(sim, g, ghosts, la.LRU)
         gone.append(sum(shared._node_pages(sim, d) for d in ghosts))
         assert sim.trees[g].capacity_pages - sim.trees[g].free_pages == gone[-1]
     assert cache.once_pages + gone[0] <= cache.capacity_pages or gone[0] == 0

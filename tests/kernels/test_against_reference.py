@@ -153,8 +153,8 @@ def _assert_same_without_log(system: System, logged: Result) -> None:
 
 
 def _in_a_pool(system: System, slots: int) -> System:
-    """The first so many requests at once, the others pooled behind them; prompts hold nobody's answer."""
-    pooled = replace(system, shape=replace(system.shape, follow_up=0.0), pooled=True)
+    """The first so many requests at once, the others pooled behind them; prompts may hold answers still being made."""
+    pooled = replace(system, pooled=True)
     arrays = pooled.trace.arrays
     index = np.arange(len(arrays.arrival_s))
     think_s = np.where(index < slots, 0.0, np.random.default_rng(system.seed).choice([0.0, 0.01, 0.3], len(index)))

@@ -127,14 +127,14 @@ def _top(sim: la.Sim, d: int) -> int:
 
 
 def _owners_of_cut_off(sim: la.Sim, records: Records) -> dict[int, int]:
-    """Whose host pool the cut-off nodes are in: that of the heap that a leaf is in, or of what uses it."""
+    """Whose host pool the cut-off nodes are in: the one that may evict a leaf, or of what uses it."""
     workers = range(int(sim.config.workers))
     cut_off = set(records.cut_off)
     owner: dict[int, int] = {}
     for w in workers:
         v = host_pool(sim, w)
-        heap = sim.evict_heap[v, : sim.trees[v].heap_size].tolist()
-        for leaf in [*heap, *_host_locks(sim, w)]:
+        line, heap = shared.leaves_of(sim, v)
+        for leaf in [*line, *heap, *_host_locks(sim, w)]:
             d = leaf
             while d in cut_off:
                 assert owner.setdefault(d, w) == w
@@ -180,7 +180,7 @@ def _check_hbm_heap(sim: la.Sim, w: int, in_hbm: list[int]) -> None:
     unlocked = [d for d in in_hbm if sim.nodes[d].lock == 0]
     assert sim.trees[w].evictable_pages == sum(shared._node_pages(sim, d) for d in unlocked)
     leaves = [d for d in unlocked if sim.hosted[d].device_children == 0]
-    store_checks.check_heap(sim, w, leaves, int(sim.config.eviction))
+    shared.check_leaves(sim, w, leaves, int(sim.config.eviction))
 
 
 def _copies(sim: la.Sim, first: int) -> list[int]:
@@ -255,7 +255,7 @@ def _host_lockers(sim: la.Sim) -> Counter[int]:
 
 
 def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int]) -> None:
-    """Free pages, pages of nodes and of fetches are all there are; what may go is what the heap holds (L3)."""
+    """Free pages, pages of nodes and of fetches are all there are; what may go has its place in the order (L3)."""
     v, page = host_pool(sim, w), int(sim.config.page_tokens)
     pool = sim.trees[v]
     on_host = [d for d in nodes if sim.hosted[d].where & hl.ON_HOST]
@@ -277,7 +277,7 @@ def _check_host_pool(sim: la.Sim, w: int, nodes: list[int], lockers: Counter[int
         for d in on_host
         if sim.hosted[d].where == hl.ON_HOST and sim.nodes[d].children == 0 and not sim.hosted[d].host_locks
     ]
-    store_checks.check_heap(sim, v, leaves, int(sim.config.eviction))
+    shared.check_leaves(sim, v, leaves, int(sim.config.eviction))
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hisearch.simulate import Outcome, engine, simulate
 from hisearch.simulate.tier_plan import TransferLaw
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, plan
-from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.random_traces import random_trace
 
 
 def system(name: str = "vllm", **changes: object) -> System:
@@ -95,12 +95,6 @@ def test_run_with_too_few_nodes_ends_and_says_so(name: str, host_tokens: int) ->
         pytest.fail(f"engine, host tokens, spare nodes {last}: the run never ends")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 10
-
-
-def test_prompts_that_hold_answers_are_not_pooled() -> None:
-    trace = compiled(random_trace(3, TraceShape(requests=20, follow_up=0.5)))
-    with pytest.raises(ValueError, match="holds another's answer"):
-        simulate(plan(EngineSpec(name="vllm"), 4000), trace, pooled=True)
 
 
 def test_load_scales_first_arrivals_and_not_think_times() -> None:
