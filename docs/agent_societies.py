@@ -17,6 +17,7 @@ import numpy as np
 from hisearch.latency.memory import DoesNotFit
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
 from hisearch.simulate.agent_memory import AgentsRefused
+from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.agent_memory import AgentMemorySpec
 from hisearch.specs.agent_workload import AgentWorkloadSpec
 from hisearch.specs.catalogue import Catalogue
@@ -24,7 +25,7 @@ from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.tiers import MovementSpec, PrefetchName, TierSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
-from hisearch.traces.generators import generate_agents
+from hisearch.traces.generators import generate_agents, resized
 
 KINDS = ("independent", "interaction", "diffusion")
 POLICIES = ("lru", "queued", "duration", "steps", "distance")
@@ -209,3 +210,37 @@ def most_agents(policy: str, **memory: Any) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if _keeps_pace(policy, SIZES[middle], **memory) else (low, middle)
     return SIZES[low] if low >= 0 else 0
+
+
+#: Numbers of agents of the shipped society that are tried, each some 5 % above the one before it.
+NUMBERS = tuple(round(100 * 1.05**k) for k in range(64))
+
+
+@cache
+def shipped_society(agents: int) -> CompiledTrace:
+    """The workload of ``studies/agent-society.yaml``, of so many agents."""
+    spec = Catalogue().get("Workload", "agent-society").spec.agents
+    assert spec is not None
+    return compile_trace(generate_agents(resized(spec, agents), seed=0), "agent-society")
+
+
+@cache
+def in_time(policy: str, agents: int, **memory: Any) -> Result | None:
+    """The shipped society on one H100 with the study's slots, over its own link; None where its SLO is not met."""
+    catalogue = Catalogue()
+    link = catalogue.get("Accelerator", "h100-sxm").spec.host_link.bandwidth_bytes_per_s
+    (term,) = catalogue.get("SLO", "agent-society").spec.terms
+    try:
+        result = simulate(worker(policy, MOST_RESIDENT, link=link, **memory), shipped_society(agents))
+    except EngineOutOfMemory:
+        return None
+    return result if np.percentile(result.requests.e2e_s, term.percentile) <= term.at_most_s else None
+
+
+def most_in_time(policy: str, **memory: Any) -> tuple[int, Result | None]:
+    """The largest of ``NUMBERS`` that is served in time, and its run; (0, None): none is."""
+    low, high = -1, len(NUMBERS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if in_time(policy, NUMBERS[middle], **memory) is None else (middle, high)
+    return (NUMBERS[low], in_time(policy, NUMBERS[low], **memory)) if low >= 0 else (0, None)

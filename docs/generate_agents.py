@@ -28,6 +28,7 @@ from agent_societies import (
     frozen,
     lengths,
     most_agents,
+    most_in_time,
     run,
     slots_of,
     slots_with_room,
@@ -410,6 +411,38 @@ def per_gpu() -> str:
     return _table(["adapters", "DRAM for KV", "policy", "agents per GPU", "USD per 1,000 agent-hours"], rows)
 
 
+#: Of one H100: DRAM, how much of it adapters take (0: as much as they do), NVMe, GiB.
+ON_DISK = ((96.0, 64.0, 1000.0), (128.0, 96.0, 1000.0), (256.0, 0.0, 0.0), (256.0, 224.0, 1000.0), (480.0, 0.0, 0.0))
+
+
+def adapters_on_disk() -> str:
+    """What a disk behind host memory that does not hold all adapters adds: the shipped society, within its SLO."""
+    catalogue = Catalogue()
+    gpu_usd = catalogue.get("Accelerator", "h100-sxm").spec.price.usd_per_hour
+    dram_usd, nvme_usd = (catalogue.get("Medium", name).spec.usd_per_gib_hour for name in ("ddr5", "nvme-gen4"))
+    rows = []
+    for dram_gib, host_gib, nvme_gib in ON_DISK:
+        for policy in ("lru", "queued", "distance"):
+            memory: dict[str, Any] = {"dram_gib": dram_gib, "nvme_gib": nvme_gib, "host": "tier"}
+            most, result = most_in_time(policy, **memory, **({"host_gib": host_gib} if host_gib else {}))
+            use = result.objects[0] if result is not None else None
+            usd = gpu_usd + dram_gib * dram_usd + nvme_gib * nvme_usd
+            rows.append(
+                [
+                    f"{dram_gib:.0f}", f"{host_gib:.0f}" if host_gib else "all", f"{nvme_gib:.0f}" if nvme_gib else "",
+                    policy, f"{most:,}" if most else "-", f"{usd / most * 1e3:.2f}" if most else "-",
+                    f"{use.disk_reads / use.calls:.2f}" if use and use.on_disk_bytes else "",
+                    f"{100 * use.disk_reads_ahead / use.disk_reads:.0f} %" if use and use.disk_reads else "",
+                    f"{ttft_s(result) * 1e3:.0f}" if result is not None else "",
+                ]
+            )  # fmt: skip
+    head = [
+        "DRAM (GiB)", "of it for adapters", "NVMe (GiB)", "policy", "agents per GPU", "USD per 1,000 agent-hours",
+        "reads from the disk per call", "of them ahead", "mean TTFT (ms)",
+    ]  # fmt: skip
+    return _table(head, rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "speed-up": speed_up,
     "time-per-frame": time_per_frame,
@@ -426,6 +459,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": errors,
     "ranks": by_rank,
     "per-gpu": per_gpu,
+    "adapters-on-disk": adapters_on_disk,
 }
 
 

@@ -66,6 +66,14 @@ def _objects(uses: Sequence[ObjectUse]) -> str:
     )
     waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
     there = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
+    reads = sum(use.disk_reads for use in uses)
+    if uses[0].on_disk_bytes:
+        ahead_of = sum(use.disk_reads_ahead for use in uses)
+        read_gib = sum(use.disk_bytes for use in uses) / 2**30
+        there += (
+            f"; {significant(uses[0].on_disk_bytes / 2**30)} GiB on the disk, {reads:,} reads "
+            f"({significant(read_gib)} GiB), {ahead_of:,} ahead"
+        )
     found_all = percent(found / calls if calls else 0.0)
     return f"{found_all} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{there}"
 

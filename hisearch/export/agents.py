@@ -90,6 +90,11 @@ def notes(pool: PoolSpec) -> list[str]:
         found.append(
             "SGLang's host pool is its own: give it, with --hicache-size, what the adapters leave of the first tier."
         )
+    if agents.host_gib is not None:
+        found.append(
+            f"Set --max-loaded-loras to the adapters that {agents.host_gib:g} GiB hold; the second tier's disk has all "
+            "of them. SGLang loads none from there ahead of its call."
+        )
     if agents.adapters is not None and agents.slots is None:
         found.append(
             "SGLang keeps adapters in a pool of their own; simulated in one with KV. Set --max-loras-per-batch."

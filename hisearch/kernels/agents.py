@@ -6,6 +6,7 @@ To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_l
 
 from __future__ import annotations
 
+from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_events as events
 from hisearch.kernels import agents_kv, agents_line, eviction, heaps, objects, radix, tree
 from hisearch.kernels import agents_layout as al
@@ -29,6 +30,21 @@ FULL = 2
 
 
 @kernel
+def _record(sim, w, o):
+    """A record among the nodes for object ``o`` at worker ``w``."""
+    d = tree.acquire_node(sim)
+    node = sim.nodes[d]
+    node.static = -1
+    node.begin = 0
+    node.end = 0
+    node.parent = o
+    node.next = w
+    node.tick = 0
+    node.serial = o
+    return d
+
+
+@kernel
 def _begin(sim, w):
     """No object is resident anywhere at worker ``w``."""
     agents = sim.agents
@@ -37,24 +53,20 @@ def _begin(sim, w):
     loader.kv_node = -1
     loader.kv_anchor = -1
     loader.fetch = -1
+    loader.reading = -1
     if not agents.policy.shared:
         v = loader.pool
         pool = sim.trees[v]
         pool.free_pages = pool.capacity_pages
         eviction.begin(sim, v, sim.config.eviction)
     for k in range(al.AGENT_SERVERS):
-        sim.servers[loads.server(sim, w, k)].slot = -1
+        sim.servers[objects.server(sim, w, k)].slot = -1
     for o in range(agents.things.shape[0]):
-        d = tree.acquire_node(sim)
-        node = sim.nodes[d]
-        node.static = -1
-        node.begin = 0
-        node.end = 0
-        node.parent = o
-        node.next = w
-        node.tick = 0
-        node.serial = o
-        agents.objects[w, o].node = d
+        agents.objects[w, o].node = _record(sim, w, o)
+        if disk.on(sim):
+            agents.objects[w, o].copy_node = _record(sim, w, o)
+    if disk.on(sim):
+        disk.fill(sim, w)
     if w == sim.config.workers - 1:
         events.begin(sim)
 
@@ -96,6 +108,8 @@ def _ready(sim, w, r):
             # It may have been evicted since it was loaded. Its load waits for the pass to end: until then nothing tells
             # it what pages the batch will take.
             agents_line.stand(sim, w, a)
+            if disk.on(sim):
+                agents_line.stand(sim, agents_line.read_row(sim, w), a)
             return 0
         return 1 if _pages(sim, w, a, al.LOADING) == 0 else 0
     if slots.numbered(sim):
@@ -164,6 +178,7 @@ def _load(sim, w, r, now):
             continue
         thing = agents.things[o]
         pool = sim.trees[loader.pool]
+        disk.bring(sim, w, o, now)
         _take_room(sim, w, thing.pages)
         if pool.free_pages < thing.pages:
             sim.counters[la.FAULT] = la.OUT_OF_MEMORY
@@ -196,11 +211,15 @@ def _wake(sim, w, now):
 
 @kernel
 def _done(sim, k, now):
-    """Server ``k`` has loaded an object, or its time has come."""
+    """Server ``k`` has loaded or read an object, or its time has come."""
     first = hl.SERVERS * sim.config.workers
     w = (k - first) // al.AGENT_SERVERS
-    if (k - first) % al.AGENT_SERVERS == al.LOADER:
+    kind = (k - first) % al.AGENT_SERVERS
+    if kind == al.LOADER:
         loads.end_load(sim, w)
+        _wake(sim, w, now)
+    elif kind == al.DISK:
+        loads.end_read(sim, w, now)
         _wake(sim, w, now)
     else:
         loads.rest(sim, w)
@@ -218,6 +237,8 @@ def _arrives(sim, w, r, now):
         sim.agents.loaders[w].found += 1
     if sim.agents.line_slot[w, a] >= 0:
         loads.preempt(sim, w, now)
+    if disk.on(sim) and sim.agents.line_slot[agents_line.read_row(sim, w), a] >= 0:
+        loads.preempt_read(sim, w, now)
     loads.dispatch_all(sim, now, -1)
 
 

@@ -65,3 +65,19 @@ def due_of(sim, d):
     if agents.first[s] <= place < agents.after[s]:
         return agents.agents[a].due
     return al.NOBODY
+
+
+@kernel
+def makes_way(sim, w, d, a):
+    """Whether node ``d`` of worker ``w`` is evicted for agent ``a``: what is due later.
+
+    For a call also KV that is due no sooner, and an object whose only agent calls at another worker.
+    """
+    key = sim.agents.keys[d]
+    agent = sim.agents.agents[a]
+    if key > agent.due or agent.calls == 0:
+        return key > agent.due
+    if sim.nodes[d].static >= 0:
+        return key == agent.due
+    owner = sim.agents.things[sim.nodes[d].parent].owner
+    return owner >= 0 and sim.agents.agents[owner].worker != w

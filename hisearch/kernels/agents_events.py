@@ -20,18 +20,22 @@ PAIRS = 64
 
 
 @kernel
+def _resift_in(sim, v, d):
+    """Node ``d`` has another due: its place among what may be evicted from tree ``v``."""
+    if sim.nodes[d].heap_slot >= 0:
+        sim.agents.keys[d] = agents_due.due_of(sim, d)
+        eviction.moved(sim, v, d)
+
+
+@kernel
 def _resift(sim, w, d):
-    """Node ``d`` has another due: its place among what may be evicted, in HBM or on the host."""
-    node = sim.nodes[d]
-    if node.heap_slot < 0:
+    """Likewise of KV, in HBM or on the host."""
+    if sim.nodes[d].heap_slot < 0:
         return
     v = w
-    if node.static < 0:
-        v = sim.agents.loaders[w].pool
-    elif sim.config.hicache and sim.hosted[d].where == hl.ON_HOST:
+    if sim.config.hicache and sim.hosted[d].where == hl.ON_HOST:
         v = hicache_nodes.host_pool(sim, w)
-    sim.agents.keys[d] = agents_due.due_of(sim, d)
-    eviction.moved(sim, v, d)
+    _resift_in(sim, v, d)
 
 
 @kernel
@@ -57,7 +61,10 @@ def _resift_objects(sim, a):
     agents = sim.agents
     for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
         for w in range(sim.config.workers):
-            _resift(sim, w, agents.objects[w, agents.uses[k]].node)
+            here = agents.objects[w, agents.uses[k]]
+            _resift_in(sim, agents.loaders[w].pool, here.node)
+            if agents.policy.host_pages > 0:
+                _resift_in(sim, agents.loaders[w].copies, here.copy_node)
 
 
 @kernel

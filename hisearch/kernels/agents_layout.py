@@ -4,6 +4,7 @@ Notation
     N requests, A agents, O objects, W workers, G gates, H hints, M nodes of the trace's prefix tree, E entries
     object  something of an agent that must be in HBM while its call runs, and is loaded from host memory, never
             computed: an adapter, an index. It takes whole pages, of the KV pool or of a pool of its own
+    copy    of an object, in host memory; where that has no room for all copies, a disk has every object
     due     of an agent: its place in the order in which agents are expected to call, smaller is sooner; the unit is the
             policy's (see ``agents_due``). Of an object, or a cached page, that several use: the least of theirs
     entry   a place in ``least`` where an agent's due counts towards something shared
@@ -27,13 +28,16 @@ BY_USE, BY_DURATION, BY_STEPS, BY_DISTANCE, BY_SLOT = 0, 1, 2, 3, 4
 # Who says when an agent calls next: the trace's hints, the mean of its past gaps, the trace itself.
 HINTS, PAST, ORACLE = 0, 1, 2
 
-# Where an object is; host memory always has it.
+# Where an object is in HBM.
 ABSENT, LOADING, RESIDENT = 0, 1, 2
+# Whether host memory has a copy of it; it always has one where it has room for all. A disk has what was dropped.
+COPIED, DROPPED, COMING = 0, 1, 2
 
 # A worker's servers for agents: AGENT_SERVERS w + one of these behind all others. LOADER: brings objects, one at a
-# time. CLOCK: tells that an agent has come near; of worker 0, also that a hint is to be given.
-LOADER, CLOCK = 0, 1
-AGENT_SERVERS = 2
+# time. CLOCK: tells that an agent has come near; of worker 0, also that a hint is to be given. DISK: reads objects into
+# host memory, one at a time.
+LOADER, CLOCK, DISK = 0, 1, 2
+AGENT_SERVERS = 3
 
 #: Due of an agent that is calling: this plus its rank, before all that act; and of what nobody will use.
 CALLING = -1e9
@@ -54,6 +58,7 @@ POLICY = np.dtype(
         ("ahead_steps", "f8"),  # … or in frames
         ("budget_pages", "i8"),  # most pages of what was loaded ahead and has not been used, of objects …
         ("kv_budget_pages", "i8"),  # … and of KV from host memory; 0: none is loaded ahead
+        ("host_pages", "i8"),  # of host memory for copies of objects, behind which a disk has them all; 0: it has room
         ("noise", "f8"),  # of a distance: standard deviation of its logarithm, and …
         ("bias", "f8"),  # … factor
     ],
@@ -86,6 +91,7 @@ THING = np.dtype(
     [
         ("pages", "i8"),
         ("load_s", "f8"),
+        ("read_s", "f8"),  # from the disk
         ("owner", "i4"),  # its only user, or -1
         ("first", "i4"),  # entries of its users
         ("after", "i4"),
@@ -99,6 +105,8 @@ OBJECT = np.dtype(
         ("node", "i4"),  # its record among the nodes: parent is the object, next the worker, lock counts its calls
         ("where", "i4"),
         ("fresh", "i4"),  # 1 where it was loaded ahead and has not been used
+        ("on_host", "i4"),  # COPIED, DROPPED, COMING
+        ("copy_node", "i4"),  # the copy's record among the nodes, as ``node``, where copies may be dropped
         ("batch", "i8"),  # BY_SLOT: the last batch with objects to load that needed it
     ],
     align=True,
@@ -146,6 +154,19 @@ LOADER_STATE = np.dtype(
         ("fetches_called", "i8"),  # that their call took over
         ("fetches_stopped", "i8"),  # for another call
         ("fetched_pages", "i8"),  # that host memory did not have
+        # Objects that are read from the disk into host memory.
+        ("copies", "i8"),  # tree whose pages their copies take
+        ("reading", "i8"),  # being read, or -1
+        ("read_for", "i8"),  # agent
+        ("read_ahead", "i8"),  # 1 where it began before its call
+        ("read_begun_s", "f8"),
+        ("reads", "i8"),  # that have ended, and of them those ahead
+        ("reads_ahead", "i8"),
+        ("reads_preempted", "i8"),
+        ("dropped", "i8"),  # copies
+        ("read_s", "f8"),  # of reads that have ended
+        ("read_wasted_s", "f8"),  # of reads that were preempted
+        ("peak_copies", "i8"),  # pages
     ],
     align=True,
 )
@@ -176,7 +197,7 @@ class Agents(Handle):
     agents (A,), next_call (N,): the agent's next request. uses_begin (A + 1,), uses, uses_entry: objects of each agent,
         and its entries for those that others use too.
     things (O,), objects (W, O), loaders (W,). slots (W, S): the object in each slot, where they are numbered, or -1.
-    line, line_slot (3 W, A), line_size (3 W,): agents with something to load (see ``agents_line``).
+    line, line_slot (4 W, A), line_size (4 W,): agents with something to load (see ``agents_line``).
     owner, first, after (M,): a trace-tree node's only agent, or -1; its place, and that behind its last descendant.
     entries_begin, entries_end (M,): entries of a shared node. entry (N,): of each request's way. least (2 E,): minima.
     keys: due of each node of a cache, where eviction goes by it.

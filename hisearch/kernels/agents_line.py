@@ -1,6 +1,7 @@
 """Each worker's lines of agents with something to load: heaps by due, then by index.
 
-Worker w's line for objects is row w, that for KV row W + w, that for KV that storage alone has row 2 W + w.
+Worker w's line for objects is row w, that for KV row W + w, that for KV that storage alone has row 2 W + w, that for
+objects that a disk alone has row 3 W + w.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ def kv_row(sim, w):
 def fetch_row(sim, w):
     """Worker ``w``'s line for KV that storage alone has."""
     return 2 * sim.config.workers + w
+
+
+@kernel
+def read_row(sim, w):
+    """Worker ``w``'s line for objects that a disk alone has."""
+    return 3 * sim.config.workers + w
 
 
 @kernel

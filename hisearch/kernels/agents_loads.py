@@ -8,22 +8,17 @@ takes at most a budget. A load for a call, KV that a step loads back among them,
 pages are given back, what was moved was moved for nothing, and the agent stands in line again. It does so only while
 nothing else has been sent behind it on the link. A step that lacks KV pages which a load under way has taken, an object
 in the same pool or KV, ends that load likewise, whatever it is for. What storage alone has is fetched beside them
-(``agents_fetch``). KV for calls that have arrived is the engine's to load back.
+(``agents_fetch``), objects that host memory has no room for are read into it (``agents_disk``), and loads of what it
+has go past them. KV for calls that have arrived is the engine's to load back.
 """
 
 from __future__ import annotations
 
-from hisearch.kernels import agents_fetch, agents_kv, eviction, objects, radix, server_heap
+from hisearch.kernels import agents_disk as disk
+from hisearch.kernels import agents_due, agents_fetch, agents_kv, eviction, objects, radix, server_heap
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_wishes as wishes
-from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels.jit import kernel
-
-
-@kernel
-def server(sim, w, kind):
-    """Number of worker ``w``'s server for agents."""
-    return (hl.SERVERS * sim.config.workers) + al.AGENT_SERVERS * w + kind
 
 
 @kernel
@@ -52,22 +47,6 @@ def _wait_s(sim, a, now):
 
 
 @kernel
-def _makes_way(sim, w, d, a):
-    """Whether node ``d`` of worker ``w`` is evicted for agent ``a``: what is due later.
-
-    For a call also KV that is due no sooner, and an object whose only agent calls at another worker.
-    """
-    key = sim.agents.keys[d]
-    agent = sim.agents.agents[a]
-    if key > agent.due or agent.calls == 0:
-        return key > agent.due
-    if sim.nodes[d].static >= 0:
-        return key == agent.due
-    owner = sim.agents.things[sim.nodes[d].parent].owner
-    return owner >= 0 and sim.agents.agents[owner].worker != w
-
-
-@kernel
 def _make_room(sim, w, o, a, now):
     """Room for object ``o`` of agent ``a``."""
     loader = sim.agents.loaders[w]
@@ -82,7 +61,7 @@ def _make_room(sim, w, o, a, now):
         d = eviction.first(sim, v)
         if d < 0:
             return False
-        if not _makes_way(sim, w, d, a):
+        if not agents_due.makes_way(sim, w, d, a):
             return False
         if sim.nodes[d].static < 0:
             objects.evict_from(sim, v, d)
@@ -100,6 +79,7 @@ def _start(sim, w, o, a, now):
     pages = agents.things[o].pages
     here.where = al.LOADING
     sim.nodes[here.node].lock += 1
+    disk.hold(sim, w, o)
     pool = sim.trees[loader.pool]
     pool.free_pages -= pages
     loader.peak_pages = max(loader.peak_pages, pool.capacity_pages - pool.free_pages)
@@ -118,7 +98,7 @@ def _travel(sim, w, o, a, seconds, now):
     link = sim.links[2 * w + 1]
     loader.begun_s = max(now, link.free_s)
     link.free_s = loader.begun_s + seconds
-    k = server(sim, w, al.LOADER)
+    k = objects.server(sim, w, al.LOADER)
     sim.servers[k].end_s = link.free_s
     server_heap.enter(sim, k)
 
@@ -133,7 +113,7 @@ def _kv_s(sim, w, tokens):
 @kernel
 def look_again(sim, w, at_s):
     """Worker ``w``'s clock tells at ``at_s``, if not before."""
-    k = server(sim, w, al.CLOCK)
+    k = objects.server(sim, w, al.CLOCK)
     if sim.servers[k].slot < 0 or at_s < sim.servers[k].end_s:
         sim.servers[k].end_s = at_s
         server_heap.enter(sim, k)
@@ -142,7 +122,7 @@ def look_again(sim, w, at_s):
 @kernel
 def rest(sim, w):
     """Worker ``w``'s clock has nothing more to tell."""
-    server_heap.leave(sim, server(sim, w, al.CLOCK))
+    server_heap.leave(sim, objects.server(sim, w, al.CLOCK))
 
 
 @kernel
@@ -157,7 +137,7 @@ def _near(sim, w, a, now):
 @kernel
 def _begin_object(sim, w, a, now):
     """Begin to load an object for agent ``a``, if it may be loaded now."""
-    o = wishes.missing_object(sim, w, a, al.ABSENT)
+    o = wishes.to_load(sim, w, a)
     if sim.agents.agents[a].calls == 0:
         fresh = sim.agents.loaders[w].fresh_pages + sim.agents.things[o].pages
         if not _near(sim, w, a, now) or fresh > sim.agents.policy.budget_pages:
@@ -194,6 +174,40 @@ def _dispatch_fetch(sim, w, now):
 
 
 @kernel
+def _dispatch_read(sim, w, now):
+    """Begin to read the next object, if none is read and any may be now."""
+    if sim.agents.loaders[w].reading >= 0:
+        return
+    a = wishes.first(sim, w, wishes.READ)
+    if a < 0 or (sim.agents.agents[a].calls == 0 and not _near(sim, w, a, now)):
+        return
+    o = wishes.to_read(sim, w, a)
+    if disk.make_room(sim, w, o, a):
+        disk.begin(sim, w, o, a, now)
+
+
+@kernel
+def end_read(sim, w, now):
+    """The object that was being read is in host memory: for a call, loads ahead of others give way to its own."""
+    a = sim.agents.loaders[w].read_for
+    disk.end(sim, w)
+    wishes.line_up(sim, a)
+    if sim.agents.agents[a].calls > 0:
+        preempt(sim, w, now)
+
+
+@kernel
+def preempt_read(sim, w, now):
+    """A call waits for the disk: a read ahead of another's call gives way, if nothing was sent behind it."""
+    loader = sim.agents.loaders[w]
+    a = loader.read_for
+    if loader.reading < 0 or not sim.agents.policy.preempts or sim.agents.agents[a].calls > 0:
+        return
+    if disk.interrupt(sim, w, now):
+        wishes.line_up(sim, a)
+
+
+@kernel
 def call_fetches(sim, w, a, r):
     """Agent ``a`` calls with ``r``: what it makes of the fetch ahead under way."""
     if not agents_fetch.on(sim):
@@ -210,9 +224,11 @@ def call_fetches(sim, w, a, r):
 
 @kernel
 def dispatch(sim, w, now):
-    """Begin the next load, and the next fetch ahead, if none is under way and any may begin."""
+    """Begin the next load, the next read, and the next fetch ahead, if none is under way and any may begin."""
     if agents_fetch.on(sim):
         _dispatch_fetch(sim, w, now)
+    if disk.on(sim):
+        _dispatch_read(sim, w, now)
     if sim.agents.loaders[w].object >= 0:
         return
     a = wishes.first(sim, w, wishes.OBJECTS)
@@ -242,7 +258,7 @@ def preempt(sim, w, now):
         return
     o = loader.object
     link = sim.links[2 * w + 1]
-    k = server(sim, w, al.LOADER)
+    k = objects.server(sim, w, al.LOADER)
     if link.free_s != sim.servers[k].end_s or link.free_s <= now:
         return
     if o == objects.kv(sim) or sim.agents.objects[w, o].fresh:
@@ -268,7 +284,7 @@ def _interrupt(sim, w, now):
         agents_kv.interrupt(sim, w)
     else:
         _give_back(sim, w, o)
-    k = server(sim, w, al.LOADER)
+    k = objects.server(sim, w, al.LOADER)
     link = sim.links[2 * w + 1]
     end_s = sim.servers[k].end_s
     moved_s = end_s - loader.begun_s
@@ -293,6 +309,7 @@ def _give_back(sim, w, o):
         loader.fresh_pages -= pages
     here.where = al.ABSENT
     here.fresh = 0
+    disk.let_go(sim, w, o)
     sim.nodes[here.node].lock -= 1
     sim.trees[loader.pool].free_pages += pages
 
@@ -317,7 +334,7 @@ def end_load(sim, w):
     agents = sim.agents
     loader = agents.loaders[w]
     o = loader.object
-    server_heap.leave(sim, server(sim, w, al.LOADER))
+    server_heap.leave(sim, objects.server(sim, w, al.LOADER))
     if o == objects.kv(sim):
         _end_kv(sim, w)
         return
@@ -326,6 +343,7 @@ def end_load(sim, w):
     if here.fresh:
         loader.loads_ahead += 1
     here.where = al.RESIDENT
+    disk.let_go(sim, w, o)
     loader.object = -1
     unlock(sim, w, here.node)
     wishes.line_up(sim, loader.agent)
@@ -369,6 +387,7 @@ def lock(sim, w, d):
     here = sim.agents.objects[w, node.parent]
     loader = sim.agents.loaders[w]
     node.lock += 1
+    disk.use(sim, w, node.parent)
     if here.where != al.RESIDENT:
         return
     if here.fresh:

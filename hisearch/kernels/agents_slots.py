@@ -10,6 +10,7 @@ Rules: SGLang before it had a policy (sgl-project/sglang#8053, #11041).
 
 from __future__ import annotations
 
+from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_loads as loads
 from hisearch.kernels.jit import kernel
@@ -39,6 +40,7 @@ def hold(sim, w, o):
     here = sim.agents.objects[w, o]
     node = sim.nodes[here.node]
     node.lock += 1
+    disk.use(sim, w, o)
     if node.lock == 1:
         loader.held += 1
         loader.lost += 1 if here.where == al.ABSENT else 0
@@ -100,6 +102,7 @@ def _load(sim, w, r, now):
         here = agents.objects[w, o]
         if here.where != al.ABSENT:
             continue
+        disk.bring(sim, w, o, now)
         _take_slot(sim, w, o)
         here.where = al.RESIDENT
         loader.lost -= 1

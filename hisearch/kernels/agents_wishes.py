@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_fetch, agents_kv, agents_line
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels.jit import kernel
 
 #: What agents stand in line for.
-OBJECTS, KV, FETCH = 0, 1, 2
+OBJECTS, KV, FETCH, READ = 0, 1, 2, 3
 #: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
 RIGHT_SHARE = 0.55
 
@@ -20,6 +21,29 @@ def missing_object(sim, w, a, where):
         if agents.objects[w, agents.uses[k]].where == where:
             return agents.uses[k]
     return -1
+
+
+@kernel
+def _absent(sim, w, a, copy):
+    """The first object of agent ``a`` that worker ``w``'s HBM does not have, and whose copy on the host is ``copy``."""
+    agents = sim.agents
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        here = agents.objects[w, agents.uses[k]]
+        if here.where == al.ABSENT and here.on_host == copy:
+            return agents.uses[k]
+    return -1
+
+
+@kernel
+def to_load(sim, w, a):
+    """The first object of agent ``a`` that can be loaded at worker ``w``, or -1."""
+    return _absent(sim, w, a, al.COPIED)
+
+
+@kernel
+def to_read(sim, w, a):
+    """The first object of agent ``a`` that a disk alone has, or -1."""
+    return _absent(sim, w, a, al.DROPPED)
 
 
 @kernel
@@ -36,7 +60,15 @@ def _foreseen(sim, w, a):
 @kernel
 def wants(sim, w, a):
     """Whether agent ``a`` has an object to load at worker ``w``: for its call, or ahead of it."""
-    if sim.agents.policy.loading == al.AT_LAUNCH or missing_object(sim, w, a, al.ABSENT) < 0:
+    if sim.agents.policy.loading == al.AT_LAUNCH or to_load(sim, w, a) < 0:
+        return False
+    return sim.agents.agents[a].calls > 0 or _foreseen(sim, w, a)
+
+
+@kernel
+def wants_read(sim, w, a):
+    """Whether agent ``a`` has an object to read from the disk: for its call, or ahead of it."""
+    if sim.agents.policy.loading == al.AT_LAUNCH or to_read(sim, w, a) < 0:
         return False
     return sim.agents.agents[a].calls > 0 or _foreseen(sim, w, a)
 
@@ -61,7 +93,15 @@ def wants_fetch(sim, w, a):
 def _has(sim, w, a, what):
     if what == KV:
         return wants_kv(sim, w, a)
-    return wants_fetch(sim, w, a) if what == FETCH else wants(sim, w, a)
+    if what == FETCH:
+        return wants_fetch(sim, w, a)
+    return wants_read(sim, w, a) if what == READ else wants(sim, w, a)
+
+
+@kernel
+def _lines(sim):
+    """How many lines a worker has."""
+    return READ + 1 if disk.on(sim) else FETCH + 1
 
 
 @kernel
@@ -75,7 +115,7 @@ def line_up(sim, a):
     w = sim.agents.agents[a].worker
     if w < 0:
         return
-    for what in range(FETCH + 1):
+    for what in range(_lines(sim)):
         if _has(sim, w, a, what):
             agents_line.stand(sim, _row(sim, w, what), a)
         else:
@@ -85,7 +125,7 @@ def line_up(sim, a):
 @kernel
 def step_out(sim, w, a):
     """Agent ``a`` leaves worker ``w``'s lines."""
-    for what in range(FETCH + 1):
+    for what in range(_lines(sim)):
         agents_line.step_out(sim, _row(sim, w, what), a)
 
 

@@ -11,8 +11,13 @@ from hisearch.kernels.jit import kernel
 @kernel
 def send(sim, k, now, tokens):
     """Queue a transfer of ``tokens`` tokens' KV on link ``k`` at ``now``; returns when it ends."""
+    return carry(sim, k, now, sim.links[k].base_s + tokens * sim.links[k].s_per_token, tokens)
+
+
+@kernel
+def carry(sim, k, now, seconds, tokens):
+    """Likewise of what takes so many ``seconds``, and counts as so many ``tokens``."""
     link = sim.links[k]
-    seconds = link.base_s + tokens * link.s_per_token
     end = max(now, link.free_s) + seconds
     link.free_s = end
     link.busy_s += seconds
@@ -22,3 +27,18 @@ def send(sim, k, now, tokens):
         link.beyond_tokens += tokens
     link.transfers += 1
     return end
+
+
+@kernel
+def call_back(sim, k, now, seconds, tokens):
+    """The last transfer of link ``k``, of ``carry``, ends at ``now`` instead, and has brought nothing."""
+    link = sim.links[k]
+    horizon_s = sim.fleet.config.horizon_s
+    end = link.free_s
+    link.busy_s -= end - now
+    link.tokens -= tokens
+    link.transfers -= 1
+    if end > horizon_s:
+        link.beyond_s -= end - max(end - seconds, horizon_s)
+        link.beyond_tokens -= tokens
+    link.free_s = now

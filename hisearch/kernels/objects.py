@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_line, eviction
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels.jit import kernel
 
 
@@ -14,6 +15,12 @@ from hisearch.kernels.jit import kernel
 def kv(sim):
     """What stands for KV among the objects that a loader may be at: one behind the last."""
     return sim.agents.things.shape[0]
+
+
+@kernel
+def server(sim, w, kind):
+    """Number of worker ``w``'s server for agents."""
+    return (hl.SERVERS * sim.config.workers) + al.AGENT_SERVERS * w + kind
 
 
 @kernel
@@ -67,7 +74,8 @@ def evict_from(sim, v, d):
         loader.fresh_pages -= pages
     owner = sim.agents.things[node.parent].owner
     if owner >= 0 and sim.agents.policy.loading != al.AT_LAUNCH and sim.agents.agents[owner].worker == node.next:
-        agents_line.stand(sim, node.next, owner)
+        row = node.next if here.on_host == al.COPIED else agents_line.read_row(sim, node.next)
+        agents_line.stand(sim, row, owner)
     sim.trees[v].free_pages += pages
     sim.trees[v].evictable_pages -= pages
     return pages

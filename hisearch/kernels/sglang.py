@@ -145,8 +145,11 @@ def _something_comes(sim, w):
 
 @kernel
 def _loads(sim, w):
-    """Whether objects are being loaded, or can be once another worker's calls have ended: events, both."""
-    return sim.config.objects != 0 and (sim.agents.loaders[w].object >= 0 or sim.config.workers > 1)
+    """Whether objects are being loaded or read, or can be once another worker's calls have ended: events, all."""
+    if sim.config.objects == 0:
+        return False
+    loader = sim.agents.loaders[w]
+    return loader.object >= 0 or loader.reading >= 0 or sim.config.workers > 1
 
 
 @kernel

@@ -80,13 +80,14 @@ def _batch_in_words(pool: PoolSpec) -> str:
 
 
 def _agents_in_words(pool: PoolSpec) -> str:
-    """``, adapters of rank 64 in 125 slots by policy distance``."""
+    """``, adapters of rank 64 in 125 slots and 64 GiB of host memory by policy distance``."""
     agents = pool.agents
     if agents is None:
         return ""
     kinds = [f"adapters of rank {agents.adapters.rank}"] if agents.adapters is not None else []
     kinds += [other.name for other in agents.objects]
     where = f" in {counted(agents.slots, 'slot')}" if agents.slots is not None else ""
+    where += f" and {agents.host_gib:g} GiB of host memory" if agents.host_gib is not None else ""
     return f", {listed(kinds) or 'agents'}{where} by policy {agents.policy}"
 
 
@@ -178,6 +179,7 @@ def _agent_settings(agents: AgentMemorySpec | None) -> dict[str, Value]:
     return {
         "agents' policy": agents.policy if agents is not None else NOT_USED,
         "agents' slots": (agents.slots if agents is not None else None) or NOT_USED,
+        "agents' host memory (GiB)": (agents.host_gib if agents is not None else None) or NOT_USED,
         "loaded ahead (s)": agents.ahead_s if agents is not None and agents.policy == "distance" else NOT_USED,
         "adapters": f"rank {adapters.rank}" if adapters is not None else NOT_USED,
     }

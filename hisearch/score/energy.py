@@ -170,9 +170,10 @@ def _moved_j(result: Result) -> _Moved:
 
 
 def _add_objects(result: Result, media: dict[str, float]) -> float:
-    """Joules that agents' objects take of hosts' links beyond what the links have counted; adds those of host memory.
+    """Joules that agents' objects take of hosts' links beyond what the links have counted; adds those of media.
 
-    Beside tiers the links' tokens have the loads that ended. Without, nothing says what host memory draws for a byte.
+    Beside tiers the links' tokens have the loads and reads that ended. Without, nothing says what host memory draws for
+    a byte. What is read from a disk goes through both media.
     """
     pool = pools_of(result)[0]
     lost = sum(use.lost_bytes for use in result.objects)
@@ -180,7 +181,12 @@ def _add_objects(result: Result, media: dict[str, float]) -> float:
     if not pool.tier_energy:
         return (loaded + lost) * pool.power.host_link_j_per_byte
     host = pool.tier_energy[0]
-    media[host.kind] = media.get(host.kind, 0.0) + (loaded + lost) * host.joules / host.bytes
+    read = sum(use.disk_bytes + use.disk_lost_bytes for use in result.objects)
+    media[host.kind] = media.get(host.kind, 0.0) + (loaded + lost + read) * host.joules / host.bytes
+    if read:
+        disk = pool.tier_energy[1]
+        media[disk.kind] = media.get(disk.kind, 0.0) + read * disk.joules / disk.bytes
+        lost += sum(use.disk_lost_bytes for use in result.objects)
     return lost * pool.power.host_link_j_per_byte
 
 

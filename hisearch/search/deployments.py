@@ -268,8 +268,9 @@ def tiers_in_words(pool: PoolSpec) -> str:
 
 
 def agents_in_words(agents: AgentMemorySpec) -> str:
-    """``agents by distance, 125 slots``."""
-    return f"agents by {agents.policy}" + (f", {agents.slots} slots" if agents.slots is not None else "")
+    """``agents by distance, 125 slots, 64 GiB of host memory``."""
+    host = f", {agents.host_gib:g} GiB of host memory" if agents.host_gib is not None else ""
+    return f"agents by {agents.policy}" + (f", {agents.slots} slots" if agents.slots is not None else "") + host
 
 
 def describe(deployment: DeploymentSpec) -> str:

@@ -257,6 +257,7 @@ def _distributions(problem: Problem) -> dict[str, BaseDistribution]:
         categories |= {
             "agent_policy": cache.agents.policies,
             "agent_slots": sorted({slots for slots in cache.agents.slots if slots is not None}),
+            "agent_host_gib": sorted({gib for gib in cache.agents.host_gib if gib is not None}),
             "agent_ahead_s": cache.agents.ahead_s,
         }
     for number, tier in enumerate(cache.tiers, 1):

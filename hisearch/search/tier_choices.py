@@ -58,7 +58,7 @@ class Decision:
     @property
     def is_size(self) -> bool:
         """True where options are ascending sizes, 0 for none."""
-        return self.name.endswith("_gib")
+        return _is_tier_size(self.name)
 
     def others(self) -> list[Any]:
         """Options beside the chosen one; of sizes the next ones, and none at all."""
@@ -83,7 +83,7 @@ class TierChoices:
         gib = ask("tier_1_gib", self.space.tiers[0].sizes()) if self.space.tiers else 0.0
         if gib == 0:
             # SGLang's lfu is lru then: it counts no hits without a host tier (0.5.9).
-            return TierChoice((), MovementSpec(), self.starting_eviction, self._agents(ask, tiered=False))
+            return TierChoice((), MovementSpec(), self.starting_eviction, self._agents(ask, tiers=0))
         mover: MoverName = ask("mover", self._movers)
         tiers = [self._tier(ask, 1, self.space.tiers[0], gib, mover)]
         for number, tier in enumerate(self.space.tiers[1 : MOST_TIERS[mover]], 2):
@@ -92,19 +92,19 @@ class TierChoices:
                 break
             tiers.append(self._tier(ask, number, tier, gib, mover))
         movement = self._movement(ask, mover, len(tiers))
-        agents = self._agents(ask, tiered=True)
+        agents = self._agents(ask, tiers=len(tiers))
         evictions: Sequence[EvictionName] = self.space.eviction
         if self.engine != "sglang" or (agents is not None and agents.policy not in OWN_KV_EVICTION):
             return TierChoice(tuple(tiers), movement, "lru", agents)
         return TierChoice(tuple(tiers), movement, ask("eviction", evictions), agents)
 
-    def _agents(self, ask: Ask, *, tiered: bool) -> AgentMemorySpec | None:
+    def _agents(self, ask: Ask, *, tiers: int) -> AgentMemorySpec | None:
         """What agents keep in device memory."""
         space = self.space.agents
         if space is None:
             return None
         policy: AgentPolicyName = ask("agent_policy", space.policies)
-        slots: int | None = ask("agent_slots", _slots(space, tiered=tiered))
+        slots: int | None = ask("agent_slots", _slots(space, tiered=tiers > 0))
         ahead_s: float = ask("agent_ahead_s", space.ahead_s if policy == "distance" else space.ahead_s[:1])
         return AgentMemorySpec(
             policy=policy,
@@ -112,7 +112,8 @@ class TierChoices:
             adapters=space.adapters,
             objects=space.objects,
             slots=slots,
-            host=space.host if tiered and space.has_objects else "beside",
+            host=space.host if tiers and space.has_objects else "beside",
+            host_gib=ask("agent_host_gib", space.host_gib) if _lies_on_disk(space, tiers) else None,
             ahead_s=ahead_s,
         )
 
@@ -138,7 +139,7 @@ class TierChoices:
     def starting_agents(self) -> AgentMemorySpec | None:
         """What agents keep in device memory where that is no choice, and there are no tiers."""
         slots = None if self.space.agents is None else self.space.agents.slots
-        return self._agents(_first({}), tiered=slots is not None and None not in slots)
+        return self._agents(_first({}), tiers=int(slots is not None and None not in slots))
 
     def _tier(self, ask: Ask, number: int, tier: TierSpace, gib: float, mover: MoverName) -> TierSpec:
         medium = ask(f"tier_{number}_medium", tier.media)
@@ -190,7 +191,7 @@ class TierChoices:
         known, made = tier_parameters(pool), list[Decision]()
 
         def ask(name: str, options: Sequence[Any]) -> Any:
-            value = known.get(name, 0.0 if name.endswith("_gib") else None)
+            value = known.get(name, 0.0 if _is_tier_size(name) else None)
             if value not in options:
                 raise NotOffered(f"{name} {value} is not among {list(options)}")
             made.append(Decision(name, tuple(options), value))
@@ -226,21 +227,22 @@ class TierChoices:
             for number, tier in enumerate(self.space.tiers[: MOST_TIERS[mover]], 1):
                 sizes = tier.sizes()
                 if sizes[0] == 0 and number == 1:
-                    without = self._agent_settings(tiered=False)
+                    without = self._agent_settings(tiers=0)
                 elif sizes[0] == 0:
                     total += product * self._settings(mover, number - 1)
                 product *= sum(size > 0 for size in sizes) * self._variants(tier, number, mover)
             total += product * self._settings(mover, min(len(self.space.tiers), MOST_TIERS[mover]))
-        return total + without if self.space.tiers else self._agent_settings(tiered=False)
+        return total + without if self.space.tiers else self._agent_settings(tiers=0)
 
-    def _agent_settings(self, *, tiered: bool) -> int:
+    def _agent_settings(self, *, tiers: int) -> int:
         """Choices of what agents keep, and of device eviction."""
-        evictions = len(self.space.eviction) if self.engine == "sglang" and tiered else 1
+        evictions = len(self.space.eviction) if self.engine == "sglang" and tiers else 1
         space = self.space.agents
         if space is None:
             return evictions
         ways = dict.fromkeys(OWN_KV_EVICTION, evictions) | {"distance": len(space.ahead_s)}
-        return len(_slots(space, tiered=tiered)) * sum(ways.get(policy, 1) for policy in space.policies)
+        sizes = len(space.host_gib) if _lies_on_disk(space, tiers) else 1
+        return sizes * len(_slots(space, tiered=tiers > 0)) * sum(ways.get(policy, 1) for policy in space.policies)
 
     def _variants(self, tier: TierSpace, number: int, mover: MoverName) -> int:
         """Choices of a tier of one size."""
@@ -250,7 +252,7 @@ class TierChoices:
     def _settings(self, mover: MoverName, tiers: int) -> int:
         """Choices of movement and device eviction with so many tiers."""
         space = self.space.movement
-        found = self._agent_settings(tiered=True)
+        found = self._agent_settings(tiers=tiers)
         if mover == "hicache":
             found *= len(space.write_policy)
         if mover == "hicache" and tiers > 1:
@@ -275,8 +277,18 @@ def tier_parameters(pool: PoolSpec) -> dict[str, Any]:
     if pool.engine.name == "sglang":
         found["eviction"] = pool.engine.eviction
     if pool.agents is not None:
-        found |= {f"agent_{name}": getattr(pool.agents, name) for name in ("policy", "slots", "ahead_s")}
+        found |= {f"agent_{name}": getattr(pool.agents, name) for name in ("policy", "slots", "host_gib", "ahead_s")}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_tier_size(name: str) -> bool:
+    """Whether a decision is how large a tier is, 0 for none."""
+    return name.startswith("tier_") and name.endswith("_gib")
+
+
+def _lies_on_disk(space: AgentMemorySpace, tiers: int) -> bool:
+    """Whether a worker with so many tiers may keep what agents need on the second of them."""
+    return tiers > 1 and space.host == "tier" and space.has_objects
 
 
 def _slots(space: AgentMemorySpace, *, tiered: bool) -> list[int | None]:

@@ -14,6 +14,7 @@ from hisearch.simulate import adapter_tree
 from hisearch.simulate.agent_plan import AgentPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
+from hisearch.simulate.tier_plan import TierPlan
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -57,6 +58,11 @@ def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
     return adapter_tree.apart(trace.arrays, agents)
 
 
+def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Records of a worker's objects among the nodes: one for each, and one for its copy where that may be dropped."""
+    return object_count(agents, plan) * (2 if plan is not None and plan.host_pages else 1)
+
+
 def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     """Objects of all kinds."""
     if agents is None or plan is None:
@@ -64,32 +70,53 @@ def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     return sum(_count(kind.per, agents) for kind in plan.kinds)
 
 
-def host_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
-    """Pages of host memory that objects of all kinds take, on each rank."""
+def all_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
+    """Pages that objects of all kinds take, on each rank."""
     if agents is None or plan is None:
         return 0
     return sum(_count(kind.per, agents) * kind.pages for kind in plan.kinds)
 
 
 def beside_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
-    """The worker whose first tier has the room that the objects in its memory leave to KV.
+    """The worker whose tiers have the room that the objects in them leave to KV.
+
+    Where host memory may not hold all objects the second tier does; where it holds them, no disk has any.
 
     Raises:
-        ObjectsDoNotFit: they leave no more than SGLang needs for KV.
+        ObjectsDoNotFit: they leave no more than SGLang needs for KV, or nothing of the second tier.
     """
     if plan.agents is None or not plan.agents.in_tier:
         return plan
-    host = plan.tiers[0]
-    taken = host_pages(agents_of(trace, plan.agents), plan.agents) * plan.engine.page_size
-    left = host.capacity_tokens - taken
+    agents, tiers = plan.agents, list(plan.tiers)
+    taken = all_pages(agents_of(trace, agents), agents)
+    if 0 < agents.host_pages < taken:
+        tiers[1] = _with_objects(tiers[1], taken * plan.engine.page_size)
+        taken = agents.host_pages
+    else:
+        agents = replace(agents, host_pages=0)
+    host = tiers[0]
+    left = host.capacity_tokens - taken * plan.engine.page_size
     if left <= plan.kv_capacity_tokens:
         gib = host.bytes_per_token / 2**30
         raise ObjectsDoNotFit(
-            f"agents' objects take {taken * gib:.1f} GiB of the first tier's {host.capacity_tokens * gib:.1f}; "
-            f"SGLang's host pool must exceed its device pool of {plan.kv_capacity_tokens} tokens "
-            f"({plan.kv_capacity_tokens * gib:.1f} GiB)"
+            f"agents' objects take {(host.capacity_tokens - left) * gib:.1f} GiB of the first tier's "
+            f"{host.capacity_tokens * gib:.1f}; SGLang's host pool must exceed its device pool of "
+            f"{plan.kv_capacity_tokens} tokens ({plan.kv_capacity_tokens * gib:.1f} GiB)"
         )
-    return replace(plan, tiers=(replace(host, capacity_tokens=left), *plan.tiers[1:]))
+    tiers[0] = replace(host, capacity_tokens=left)
+    return replace(plan, tiers=tuple(tiers), agents=agents)
+
+
+def _with_objects(disk: TierPlan, tokens: int) -> TierPlan:
+    """The second tier, with objects that take the room of so many KV tokens in each store."""
+    left = (disk.capacity_tokens - tokens) // disk.page_tokens * disk.page_tokens
+    if left <= 0:
+        gib = disk.bytes_per_token / 2**30
+        raise ObjectsDoNotFit(
+            f"agents' objects take {tokens * gib:.1f} GiB of the second tier's {disk.capacity_tokens * gib:.1f}: no KV "
+            "has room"
+        )
+    return replace(disk, capacity_tokens=left)
 
 
 def _count(per: str, agents: AgentArrays) -> int:
@@ -122,6 +149,7 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
         here = _count(kind.per, agents)
         things["pages"][base : base + here] = kind.pages
         things["load_s"][base : base + here] = kind.load_s
+        things["read_s"][base : base + here] = kind.read_s
         index: np.ndarray = agents.adapter
         if kind.per != "adapter":
             index = np.zeros(count, np.int64) if kind.per == "all" else np.arange(count)
@@ -204,7 +232,7 @@ def _policy(plan: AgentPlan, agents: AgentArrays, objects: int, kv_pages: int) -
     policy["shared"] = plan.pool_pages == 0
     policy["preempts"] = plan.preempt and plan.policy == "distance"
     policy["tested"] = plan.tested and plan.policy == "distance" and plan.source != "oracle"
-    for name in ("ahead_s", "ahead_steps", "budget_pages", "noise", "bias"):
+    for name in ("ahead_s", "ahead_steps", "budget_pages", "host_pages", "noise", "bias"):
         policy[name] = getattr(plan, name)
     policy["kv_budget_pages"] = int(plan.kv_share * kv_pages) if _POLICIES[plan.policy][0] == al.AHEAD else 0
     if plan.policy == "steps":
@@ -228,7 +256,7 @@ def handle(
         trace: the requests.
         agents: whose they are; None: nobody's.
         plan: of a worker; None: agents have nothing but KV.
-        pools: the first worker's pool of objects among the trees.
+        pools: the first worker's pool of objects among the trees; behind all of them are those of copies, if any.
         workers: how many.
         nodes: records of cached runs.
         kv_pages: of the KV pool.
@@ -252,6 +280,7 @@ def handle(
     states["entry"] = np.where(first >= 0, entries["entry"][np.maximum(first, 0)], -1)
     loaders = _records(workers, al.LOADER_STATE)
     loaders["pool"] = np.arange(workers) + (pools if plan.pool_pages else 0)
+    loaders["copies"] = np.arange(workers) + pools + workers
     society = _records(1, al.SOCIETY)
     society["right"], society["right_by_use"], society["trusted"] = 1.0, 0.5, 1
     return al.Agents(
@@ -268,9 +297,9 @@ def handle(
         objects=np.zeros((workers, len(uses.things)), al.OBJECT).view(np.recarray),
         loaders=loaders,
         slots=np.full((workers, _slots(plan)), -1, np.int32),
-        line=np.empty((3 * workers, len(states)), np.int32),
-        line_slot=np.full((3 * workers, len(states)), -1, np.int32),
-        line_size=np.zeros(3 * workers, np.int64),
+        line=np.empty((4 * workers, len(states)), np.int32),
+        line_slot=np.full((4 * workers, len(states)), -1, np.int32),
+        line_size=np.zeros(4 * workers, np.int64),
         least=np.full(2 * total, al.NOBODY),
         keys=np.empty(nodes if evicts_by_due(plan) else 1),
         holds=np.zeros(count, np.int32),
@@ -300,7 +329,9 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
     if plan is None or not (plan.kinds or plan.kv_share):
         return ()
     page = int(sim.config.page_tokens)
-    host_bytes = ranks * _bytes_per_rank(plan, sim)
+    all_bytes = ranks * _bytes_per_rank(plan, sim)
+    pages = int(sim.agents.things["pages"].sum())
+    disk_bytes = all_bytes if plan.host_pages else 0.0
     return tuple(
         ObjectUse(
             calls=int(worker.requests),
@@ -320,7 +351,16 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
             kv_tokens_fetched=int(loader.fetched_pages) * page,
             loaded_bytes=ranks * _carried_bytes(plan, float(loader.load_s), int(loader.loads)),
             lost_bytes=ranks * _carried_bytes(plan, float(loader.wasted_s), int(loader.preempted)),
-            host_bytes=host_bytes,
+            host_bytes=all_bytes * plan.host_pages / pages if plan.host_pages else all_bytes,
+            on_disk_bytes=disk_bytes,
+            disk_reads=int(loader.reads),
+            disk_reads_ahead=int(loader.reads_ahead),
+            disk_preempted=int(loader.reads_preempted),
+            host_evicted=int(loader.dropped),
+            disk_s=float(loader.read_s),
+            disk_wasted_s=float(loader.read_wasted_s),
+            disk_bytes=_read_bytes(plan, float(loader.read_s), int(loader.reads)),
+            disk_lost_bytes=_read_bytes(plan, float(loader.read_wasted_s), int(loader.reads_preempted)),
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
     )
@@ -329,6 +369,11 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
 def _carried_bytes(plan: AgentPlan, seconds: float, loads: int) -> float:
     """What so many loads, or beginnings of loads, moved over a rank's link in so much time."""
     return max(seconds - loads * plan.link_latency_s, 0.0) * plan.link_bytes_per_s
+
+
+def _read_bytes(plan: AgentPlan, seconds: float, reads: int) -> float:
+    """Likewise of reads, or beginnings of reads, from the disk, for all ranks."""
+    return max(seconds - reads * plan.disk_latency_s, 0.0) * plan.disk_bytes_per_s
 
 
 def _nothing() -> dict[str, Any]:

@@ -9,7 +9,7 @@ a rank holds r (h + outputs / t) or r (inputs / t + h) elements of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,13 +19,15 @@ from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.memory import MemoryPlan
 from hisearch.latency.sharding import dense_layers, shard
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.tier_plan import TierPlan
+from hisearch.simulate.tiers import devices_of
 from hisearch.specs.agent_memory import AdaptersSpec, AgentMemorySpec
 from hisearch.specs.base import DTYPE_BYTES, rate_dtype
 from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.hardware import AcceleratorSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 
-_MIB = float(2**20)
+_MIB, _GIB = float(2**20), float(2**30)
 
 #: Shares of peak bandwidth and arithmetic that kernels of gathered adapters attain. Assumed.
 _BANDWIDTH_SHARE, _FLOPS_SHARE = 0.7, 0.3
@@ -117,6 +119,42 @@ def _kinds(
         )
         for name, per, per_rank in sizes
     ]
+
+
+def with_disk(
+    plan: AgentPlan | None, pool: PoolSpec, tiers: Sequence[TierPlan], media: Mapping[str, MediumSpec]
+) -> AgentPlan | None:
+    """The plan whose host memory has so much room for objects, and the second tier those that it lacks.
+
+    A read takes the medium's latency and the bytes of all ranks at the bandwidth of the devices that hold the store.
+
+    Raises:
+        AgentsRefused: a second tier that several nodes share; less room than the slots take.
+    """
+    if plan is None or pool.agents is None or pool.agents.host_gib is None:
+        return plan
+    host, disk, size = tiers[0], tiers[1], pool.agents.host_gib
+    if disk.scope == "cluster":
+        raise AgentsRefused(
+            f"pool {pool.name}: agents.host_gib: objects are not simulated yet on a tier that several nodes share "
+            f"({pool.tiers[1].medium})"
+        )
+    page_bytes = host.bytes_per_token * pool.engine.page_size
+    host_pages = int(size * _GIB / page_bytes)
+    if host_pages < plan.pool_pages:
+        raise AgentsRefused(
+            f"pool {pool.name}: agents.host_gib: {size:g} GiB are less than agents.slots take in device memory "
+            f"({plan.pool_pages * page_bytes / _GIB:.1f} GiB)"
+        )
+    medium = media[pool.tiers[1].medium]
+    bytes_per_s = medium.read_bytes_per_s * devices_of(pool.tiers[1], medium)
+    kinds = tuple(
+        replace(kind, read_s=medium.latency_s + kind.bytes_per_rank * pool.tensor_parallel / bytes_per_s)
+        for kind in plan.kinds
+    )
+    return replace(
+        plan, kinds=kinds, host_pages=host_pages, disk_latency_s=medium.latency_s, disk_bytes_per_s=bytes_per_s
+    )
 
 
 def with_adapters(

@@ -19,6 +19,7 @@ class KindPlan:
         pages: of the KV pool, or as large, that one takes in HBM.
         load_s: time that it takes from host memory over the worker's link, alone.
         bytes_per_rank: its size.
+        read_s: time that it takes from the disk, alone; 0: it is on none.
     """
 
     name: str
@@ -26,6 +27,7 @@ class KindPlan:
     pages: int
     load_s: float
     bytes_per_rank: float
+    read_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class AgentPlan:
         noise, bias: error of distances.
         link_latency_s, link_bytes_per_s: of each rank's link to host memory, over which they come; 0: unknown.
         in_tier: whether objects lie in the first tier's memory, of which KV has what they leave; else beside it.
+        host_pages: of that memory, most that they take, the second tier having them all where they do not fit; 0: as
+            many as it takes.
+        disk_latency_s, disk_bytes_per_s: of reading from the second tier.
     """
 
     policy: PolicyName
@@ -61,3 +66,6 @@ class AgentPlan:
     link_latency_s: float = 0.0
     link_bytes_per_s: float = 0.0
     in_tier: bool = False
+    host_pages: int = 0
+    disk_latency_s: float = 0.0
+    disk_bytes_per_s: float = 0.0

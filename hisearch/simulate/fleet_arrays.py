@@ -80,10 +80,10 @@ def allocate(
     ring, ring_member = _ring(routes, hashes)
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
-    gates = _gates(agents, count)
+    gates = _gates(agents)
     waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
     pool = np.flatnonzero(waits >= 0) if pooled else np.empty(0)
-    head, after = _followers(np.full(count, -1, np.int32) if pooled else waits)
+    head, after = _lines(np.full(count, -1, np.int32) if pooled else waits, count)
     window = int(routes["window_places"].sum()) if any(r.policy == "bucket" for r in fronts) else 1
     return fl.Fleet(
         config=_settings(plan, horizon_s, give_up),
@@ -299,29 +299,32 @@ def _route(router: RouterSpec, first: int, members: int) -> Any:
     )
 
 
-def _gates(agents: AgentArrays | None, count: int) -> dict[str, Any]:
+def _gates(agents: AgentArrays | None) -> dict[str, Any]:
     """Requests that gates wait for, and those behind them, as linked lists."""
     if agents is None or agents.gate.max(initial=-1) < 0:
         none = np.empty(0, np.int32)
         return {"gate": none, "gates": records(0, fl.GATE), "behind_next": none}
     gates = records(int(agents.gate.max()) + 1, fl.GATE)
     gates["left"] = np.bincount(agents.gate[agents.gate >= 0], minlength=len(gates))
-    gates["head"] = -1
-    after = np.full(count, -1, np.int32)
-    waiting = np.flatnonzero(agents.behind >= 0)[::-1]
-    for r, g in zip(waiting.tolist(), agents.behind[waiting].tolist(), strict=True):
-        after[r] = gates["head"][g]
-        gates["head"][g] = r
+    gates["head"], after = _lines(agents.behind, len(gates))
     return {"gate": np.array(agents.gate), "gates": gates, "behind_next": after}
 
 
-def _followers(previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Linked lists of who waits for whom, in order of index: head of each request's list, and next in the same list."""
-    head = np.full(len(previous), -1, np.int32)
-    after = np.full(len(previous), -1, np.int32)
-    waiting = np.flatnonzero(previous >= 0)
-    order = waiting[np.argsort(previous[waiting], kind="stable")]
-    owner = previous[order]
+def _lines(behind: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Linked lists of who waits for what, in order of index.
+
+    Args:
+        behind: of each request, which of ``count`` it waits for, or -1.
+        count: requests, or gates.
+
+    Returns:
+        The head of each one's list, shape (count,), and who is next in the same list, shape as ``behind``; or -1.
+    """
+    head = np.full(count, -1, np.int32)
+    after = np.full(len(behind), -1, np.int32)
+    waiting = np.flatnonzero(behind >= 0)
+    order = waiting[np.argsort(behind[waiting], kind="stable")]
+    owner = behind[order]
     first = np.ones(len(order), bool)
     first[1:] = owner[1:] != owner[:-1]
     head[owner[first]] = order[first]

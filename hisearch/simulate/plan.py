@@ -14,7 +14,7 @@ from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.memory import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
-from hisearch.simulate.agent_memory import AgentsRefused, plan_agents, with_adapters
+from hisearch.simulate.agent_memory import AgentsRefused, plan_agents, with_adapters, with_disk
 from hisearch.simulate.agent_plan import AgentPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.simulate.tiers import TierRefused, Tiers, plan_tiers
@@ -158,7 +158,7 @@ def plan_worker(
     memory, tiers = plan_room(
         pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=beside
     )
-    agents = plan_agents(pool, model, memory, accelerator)
+    agents = with_disk(plan_agents(pool, model, memory, accelerator), pool, tiers.plans, media)
     costs = compile_costs(
         profile_name,
         profile,

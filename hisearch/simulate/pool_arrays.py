@@ -234,14 +234,16 @@ def allocate(
     workers = int(config.workers)
     stores = tier_arrays.store_trees(plan, workers)
     pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
-    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools
+    copies = workers if plan.agents is not None and plan.agents.host_pages else 0
+    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools + copies
     # Host pools hold nodes of the workers' trees, pools of objects none.
     covers = workers + stores
-    nodes = node_room + trees + workers * agent_arrays.object_count(agents, plan.agents)
+    nodes = node_room + trees + workers * agent_arrays.record_count(agents, plan.agents)
     servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
     tree_records = records(trees, la.TREE)
     if plan.agents is not None and pools:
         tree_records["capacity_pages"][covers : covers + pools] = plan.agents.pool_pages
+        tree_records["capacity_pages"][covers + pools : covers + pools + copies] = plan.agents.host_pages
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
     sorts = radix and config.schedule in (la.LPM, la.DFS_WEIGHT, la.SHUFFLED)
     priorities = config.eviction == la.BY_PRIORITY or tier_arrays.by_priority(plan)

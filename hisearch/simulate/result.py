@@ -250,8 +250,12 @@ class ObjectUse:
         kv_tokens_fetched: tokens whose KV came from storage into host memory ahead of a call.
         loaded_bytes: of objects, by loads that ended. lost_bytes: of objects and KV, by those that were preempted. Over
             the host links of all ranks.
-        host_bytes: of all agents' objects, which lie in the memory of the worker's host whoever calls there: beside
-            the first tier, or in it.
+        host_bytes: of agents' objects in the memory of the worker's host, whoever calls there: of all of them, beside
+            the first tier or in it; or the room that they have there, with all on the second tier: on_disk_bytes.
+        disk_reads: of objects, from there into host memory, that ended. disk_reads_ahead: of them, those begun before
+            their call. disk_preempted: reads that gave way. host_evicted: copies that were dropped for want of room.
+        disk_s: time of the reads that ended over the store's link, alone. disk_wasted_s: likewise of the preempted.
+        disk_bytes: of objects, by reads that ended. disk_lost_bytes: by those that were preempted.
     """
 
     calls: int
@@ -272,6 +276,15 @@ class ObjectUse:
     loaded_bytes: float = 0.0
     lost_bytes: float = 0.0
     host_bytes: float = 0.0
+    on_disk_bytes: float = 0.0
+    disk_reads: int = 0
+    disk_reads_ahead: int = 0
+    disk_preempted: int = 0
+    host_evicted: int = 0
+    disk_s: float = 0.0
+    disk_wasted_s: float = 0.0
+    disk_bytes: float = 0.0
+    disk_lost_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

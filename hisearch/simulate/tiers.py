@@ -113,6 +113,11 @@ def link_law(link: LinkSpec, bytes_per_token: float) -> TransferLaw:
     return TransferLaw(link.latency_s, bytes_per_token / link.bandwidth_bytes_per_s)
 
 
+def devices_of(tier: TierSpec, medium: MediumSpec) -> int:
+    """Devices of the medium that a store of the tier is spread over."""
+    return max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), 1)
+
+
 def _page_tokens(pool: PoolSpec) -> int:
     """Tokens that a tier keeps and moves as one: the engine's pages, or LMCache's chunks."""
     return pool.movement.chunk_tokens if pool.mover == "lmcache" else pool.engine.page_size
@@ -134,7 +139,7 @@ def _tier_plan(
     per_rank = memory.kv_bytes_per_token_per_rank
     per_token = per_rank * _storing_ranks(pool, index, model)
     page = _page_tokens(pool)
-    devices = max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), 1)
+    devices = devices_of(tier, medium)
     read, write = (
         medium_law(medium, rate, devices=devices, bytes_per_token=per_token, operation_bytes=per_rank * page)
         for rate in (medium.read_bytes_per_s, medium.write_bytes_per_s)

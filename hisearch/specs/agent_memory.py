@@ -41,7 +41,7 @@ class AgentObjectSpec(Strict):
 
 
 class AgentMemorySpec(Strict):
-    """Objects that an agent's calls need in device memory; host memory always has them, and they are never computed.
+    """Objects that an agent's calls need in device memory; host memory or a disk has them, and they are never computed.
 
     Policies. lru: the least recently used goes; a step loads what it misses before it computes (SGLang without
     --enable-lora-overlap-loading). by_slot: likewise, but the first slot goes whose adapter the step's batch does not
@@ -75,6 +75,13 @@ class AgentMemorySpec(Strict):
         "as large as it takes, which no tier pays for; tier: in that of the first tier, of which KV has what they "
         "leave. SGLang keeps every adapter that it was given, beside its host pool: give the tier the size of both.",
     )
+    host_gib: Positive | None = Field(
+        None,
+        description="host: tier, with a second tier that is a worker's or a node's own: GiB of the first that objects "
+        "take at most, no fewer than slots do. Where they do not all fit, the second tier has all of them, of whose "
+        "room KV has what they leave: what the first lacks is read into it one at a time, ahead of calls as loads are, "
+        "and goes as objects go from device memory (SGLang's --max-loaded-loras). Absent: as many as it takes.",
+    )
     ahead_s: NonNegative = Field(10.0, description="distance: who is due within so many seconds is loaded ahead …")
     ahead_frames: NonNegative = Field(1.0, description="… or within so many frames of the world, where there are any.")
     ahead_budget: Annotated[float, Field(ge=0, le=1)] = Field(
@@ -100,12 +107,14 @@ class AgentMemorySpec(Strict):
             raise ValueError("slots: there are no objects; give adapters or objects")
         if self.policy in ("lru", "by_slot", "queued") and (self.noise or self.bias != 1.0):
             raise ValueError(f"noise and bias: policy {self.policy} knows no distances")
+        if self.host_gib is not None and self.host != "tier":
+            raise ValueError("host_gib: objects lie beside the tiers; set host: tier")
         if self.policy == "by_slot" and (self.objects or self.adapters is None or self.slots is None):
             raise ValueError("policy by_slot is about adapters alone, in slots")
         return self
 
 
-def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, eviction: str, tiers: bool) -> None:
+def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, eviction: str, tiers: int) -> None:
     """Refuse what is not simulated together.
 
     Raises:
@@ -130,5 +139,7 @@ def check_agents(agents: AgentMemorySpec | None, *, engine: str, caching: bool, 
         raise KeyedError(("agents", "host"), "tier: the pool has no tier whose memory objects could share")
     if agents.host == "tier" and agents.adapters is None and not agents.objects:
         raise KeyedError(("agents", "host"), "tier: there are no objects; give adapters or objects")
+    if agents.host_gib is not None and tiers < 2:
+        raise KeyedError(("agents", "host_gib"), "the pool has no second tier for what the first does not hold")
     if tiers and agents.slots is None and (agents.adapters is not None or agents.objects):
         raise KeyedError(("agents", "slots"), "beside KV tiers objects need a pool of their own; give slots")

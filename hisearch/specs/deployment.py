@@ -260,7 +260,7 @@ class PoolSpec(Strict):
             engine=engine.name,
             caching=engine.prefix_caching,
             eviction=engine.eviction,
-            tiers=bool(self.tiers),
+            tiers=len(self.tiers),
         )
         return self
 

@@ -230,6 +230,11 @@ class AgentMemorySpace(Strict):
     )
     distance: DistanceSourceName = Field("trace", description="As Agents's distance.")
     host: HostName = Field("beside", description="As Agents's host, of workers with tiers.")
+    host_gib: list[Positive | None] = Field(
+        default=[None],
+        min_length=1,
+        description="As Agents's host_gib, of workers with two tiers; null: as many as it takes.",
+    )
     adapters: AdaptersSpec | None = Field(None, description="As Agents's adapters.")
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="As Agents's objects.")
 
@@ -237,6 +242,8 @@ class AgentMemorySpace(Strict):
     def _check(self) -> AgentMemorySpace:
         if "by_slot" in self.policies and (self.adapters is None or self.objects or None in self.slots):
             raise ValueError("policies: by_slot is about adapters alone, in slots")
+        if self.host != "tier" and any(self.host_gib):
+            raise ValueError("host_gib: objects lie beside the tiers; set host: tier")
         return self
 
     @property

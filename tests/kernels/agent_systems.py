@@ -14,6 +14,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import cluster
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
+from hisearch.kernels.hicache_servers import BATCH_PAGES
 from hisearch.simulate import Result, agent_arrays, engine, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
@@ -115,9 +116,25 @@ class Society:
         return simulate(self.plan, self.trace, replicas=self.workers, **options)
 
 
-def adapters(pages: int = 60, load_s: float = 0.004) -> KindPlan:
+def adapters(pages: int = 60, load_s: float = 0.004, read_s: float = 0.0) -> KindPlan:
     """One for each adapter of the trace."""
-    return KindPlan("adapters", "adapter", pages, load_s, 1e6)
+    return KindPlan("adapters", "adapter", pages, load_s, 1e6, read_s)
+
+
+def on_disk(case: Society, share: float, read_s: float) -> Society:
+    """The case with objects on its disk, and in host memory as many as slots have and such a share of the others.
+
+    Host memory and disk are larger by what objects take of them.
+    """
+    plan = replace(case.agents, kinds=tuple(replace(kind, read_s=read_s) for kind in case.agents.kinds))
+    pages = agent_arrays.all_pages(case.trace.agents, plan)
+    room = plan.pool_pages + int(share * max(pages - plan.pool_pages, 0))
+    return replace(
+        case,
+        agents=replace(plan, in_tier=True, host_pages=room),
+        host_tokens=case.host_tokens + min(room, pages) * case.page_tokens,
+        store_tokens=case.store_tokens + pages * case.page_tokens,
+    )
 
 
 @st.composite
@@ -159,7 +176,7 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, en
         noise=draw(st.sampled_from([0.0, 1.0, 6.0])),
         bias=draw(st.sampled_from([1.0, 3.0])),
     )
-    return Society(
+    case = Society(
         trace,
         plan,
         engine,
@@ -177,6 +194,10 @@ def societies(draw: st.DrawFn, *, tiered: bool = False, stored: bool = False, en
         store_s_per_token=draw(st.sampled_from([1e-6, 1e-4, 2e-3])),
         prefetch=draw(st.sampled_from(["best_effort", "wait_complete", "timeout"])),
     )
+    if not stored or not draw(st.booleans()):
+        return case
+    case = replace(case, host_tokens=max(case.host_tokens, case.capacity_tokens + page))
+    return on_disk(case, draw(st.sampled_from([0.0, 0.3, 0.9])), draw(st.sampled_from([0.001, 0.05])))
 
 
 def slow_due(sim: la.Sim, d: int) -> float:
@@ -209,8 +230,65 @@ def check(sim: la.Sim) -> None:
             _check_kv(sim, w)
         if sim.tiers.storage:
             _check_fetch(sim, w)
+        if sim.agents.policy.host_pages:
+            _check_copies(sim, w)
     if sim.config.hicache:
         _check_host(sim)
+    if sim.tiers.storage:
+        _check_disk_link(sim)
+
+
+def _check_copies(sim: la.Sim, w: int) -> None:
+    """Every object is on the host, on its way there, or on the disk alone; copies and free pages fill their pool."""
+    agents, loader, here = sim.agents, sim.agents.loaders[w], sim.agents.objects[w]
+    pool = sim.trees[int(loader.copies)]
+    assert np.isin(here.on_host, [al.COPIED, al.DROPPED, al.COMING]).all()
+    assert np.flatnonzero(here.on_host == al.COMING).tolist() == [int(loader.reading)] * int(loader.reading >= 0)
+    assert pool.capacity_pages == agents.policy.host_pages >= loader.peak_copies
+    assert 0 <= pool.free_pages == pool.capacity_pages - agents.things.pages[here.on_host != al.DROPPED].sum()
+    loading = here["where"] == al.LOADING
+    assert (here.on_host[loading] == al.COPIED).all(), "what is loaded is not on the host"
+    assert (here["where"][here.on_host == al.COMING] == al.ABSENT).all()
+    may_go = sim.nodes.heap_slot[here.copy_node] >= 0
+    np.testing.assert_array_equal(may_go, (here.on_host == al.COPIED) & ~loading)
+    # At the beginning the host has as many as fit; each read since has brought one, each that was dropped is one less.
+    first = 0
+    left = int(pool.capacity_pages)
+    for pages in agents.things.pages.tolist():
+        first += pages <= left
+        left -= pages if pages <= left else 0
+    assert (here.on_host == al.COPIED).sum() == first + loader.reads - loader.dropped
+    assert loader.reads_ahead <= loader.reads
+    if agents.policy.loading == al.AT_LAUNCH:
+        assert loader.reading == -1
+        assert loader.reads_preempted == 0
+    elif loader.reading >= 0 and not loader.read_ahead:
+        assert agents.agents[int(loader.read_for)].worker != w or agents.agents[int(loader.read_for)].calls > 0
+
+
+def _check_disk_link(sim: la.Sim) -> None:
+    """What has set out from each store: batches of fetches, objects, and what reads that gave way had moved (L4)."""
+    tier, workers = sim.store_tiers[0], int(sim.config.workers)
+    for store in range(int(tier.stores)):
+        link = sim.links[int(tier.first_link) + 2 * store + 1]
+        tokens = reads = 0
+        busy_s = 0.0
+        for w in range(store * int(tier.workers_per_store), min((store + 1) * int(tier.workers_per_store), workers)):
+            loader, job = sim.agents.loaders[w], int(sim.servers[hl.SERVERS * w + hl.READER].head)
+            tokens += int(sim.hosts[w].fetched_tokens)
+            if job >= 0:
+                batch = BATCH_PAGES * int(sim.config.page_tokens)
+                tokens += min(int(sim.fetches[job].found - sim.fetches[job].read), batch)
+            busy_s += float(loader.read_s + loader.read_wasted_s)
+            reads += int(loader.reads) + (loader.reading >= 0)
+            if loader.reading >= 0:
+                takes_s = float(sim.agents.things[int(loader.reading)].read_s)
+                ends_s = sim.servers[hl.SERVERS * workers + al.AGENT_SERVERS * w + al.DISK].end_s
+                assert ends_s >= loader.read_begun_s + takes_s - 1e-9
+                busy_s += takes_s
+        busy_s += tokens * float(link.s_per_token) + (int(link.transfers) - reads) * float(link.base_s)
+        assert math.isclose(link.busy_s, busy_s, rel_tol=1e-9, abs_tol=1e-9)
+        assert link.free_s >= busy_s - 1e-9
 
 
 def _check_objects(sim: la.Sim, w: int) -> None:
@@ -317,6 +395,8 @@ def _check_host(sim: la.Sim) -> None:
     used = set(range(len(sim.trees), int(sim.counters[la.NODES_USED])))
     used -= set(shared._chain(sim.nodes, int(sim.counters[la.FREE_NODE])))
     used -= set(sim.agents.objects["node"].ravel().tolist())
+    if sim.agents.policy.host_pages:
+        used -= set(sim.agents.objects["copy_node"].ravel().tolist())
     if sim.tiers.storage:
         used -= {d for v in range(len(workers), len(sim.cover)) for d in stores.runs_of(sim, v)}
     on_host = [sim.nodes[d] for d in used if sim.hosted[d].where & hl.ON_HOST]
@@ -393,6 +473,7 @@ def _check_order(sim: la.Sim, w: int) -> None:
     if sim.config.eviction != la.DISTANCE:
         return
     host = {len(sim.trees) - int(sim.config.workers) + w} if sim.config.hicache else set()
+    host |= {int(sim.agents.loaders[w].copies)} if sim.agents.policy.host_pages else set()
     for v in {w, int(sim.agents.loaders[w].pool)} | host:
         assert sim.trees[v].line_room == 0
         heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()

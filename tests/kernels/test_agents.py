@@ -16,7 +16,7 @@ from hisearch.simulate import Outcome, Result, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.specs.base import EngineName
-from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, societies, society
+from tests.kernels.agent_systems import FREE, POLICIES, Society, adapters, check, on_disk, societies, society
 from tests.kernels.systems import examples
 
 
@@ -297,6 +297,125 @@ def test_objects_that_leave_a_tier_too_little_are_refused() -> None:
     with pytest.raises(EngineOutOfMemory, match=r"objects take .* of the first tier"):
         in_tier("lru", 3900, shared=True).simulate()
     in_tier("lru", 3901, shared=True).simulate()
+
+
+def far_apart(policy: str, slots: int, share: float) -> Society:
+    """Calls that hardly ever meet; of ten adapters host memory has some beside those that slots have, a disk all."""
+    trace = society(calls=200, agents=10, pacing="free", action={"p50_s": 500.0, "p90_s": 2000.0})
+    plan = AgentPlan(policy=policy, kinds=(adapters(60, 0.004),), pool_pages=60 * slots, ahead_s=0.0, kv_share=0.0)
+    case = Society(
+        trace, plan, capacity_tokens=4000, max_running=1, overlap=False, host_tokens=8000, store_tokens=40_000
+    )
+    return on_disk(case, share, 0.05)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("policy", ["lru", "by_slot", "queued"])
+def test_calls_wait_for_the_disk_as_two_lists_by_last_use_say(policy: str, slots: int, share: float) -> None:
+    """What neither device nor host memory has is read, then loaded; what host memory has is loaded."""
+    case = far_apart(policy, slots, share)
+    result = case.simulate(log=True)
+    final = case.run()
+    capacity = case.agents.host_pages // 60
+    device: list[int] = []
+    host = list(range(capacity))
+    order = np.argsort(result.requests.scheduled_s, kind="stable")
+    assert case.trace.agents is not None
+    reads, waits = 0, np.zeros(len(order))
+    for r in order.tolist():
+        agent = int(case.trace.agents.agent[r])
+        missing = agent not in device
+        waits[r] = 0.004 * missing + 0.05 * (missing and agent not in host)
+        if missing and agent not in host:
+            reads += 1
+            host = [*host[1:], agent]
+        elif agent in host:
+            host = [*(one for one in host if one != agent), agent]
+        if policy != "by_slot":
+            device = [*(one for one in device if one != agent), agent][-slots:]
+        elif missing and len(device) < slots:
+            device.append(agent)
+        elif missing:
+            device[0] = agent
+    assert final.agents.loaders[0].reads == reads == result.objects[0].disk_reads > 20
+    if policy == "queued":
+        waited = result.requests.scheduled_s - result.requests.arrival_s
+        alone = result.requests.arrival_s[order][1:] > np.maximum.accumulate(result.requests.finish_s[order])[:-1]
+        first = order[1:][alone]
+        assert alone.mean() > 0.9
+        np.testing.assert_allclose(waited[first], waits[first], atol=1e-6)
+    else:
+        assert result.objects[0].stall_s == pytest.approx(waits.sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["lru", "by_slot"])
+def test_a_disk_that_takes_no_time_changes_nothing(policy: str) -> None:  # law L7
+    case = replace(with_host(policy), store_tokens=40_000)  # host memory has all KV: the disk is read for objects alone
+    everything = replace(case.agents, in_tier=False, host_pages=0)
+    bounded = replace(everything, host_pages=everything.pool_pages)
+    one, other = (replace(case, agents=agents).simulate() for agents in (everything, bounded))
+    np.testing.assert_array_equal(one.requests.finish_s, other.requests.finish_s)
+    assert one.objects[0].disk_reads == 0 < other.objects[0].disk_reads
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_host_memory_that_holds_all_objects_needs_no_disk(policy: str) -> None:  # law L7
+    case = in_tier(policy, 6400, shared=True)
+    roomy = replace(case, agents=replace(case.agents, host_pages=2400), store_tokens=40_000)
+    one, other = roomy.simulate(), replace(roomy, agents=case.agents).simulate()
+    np.testing.assert_array_equal(one.requests.finish_s, other.requests.finish_s)
+    assert (one.stores, one.objects) == (other.stores, other.objects)
+
+
+def test_loads_of_what_host_memory_has_go_past_reads_from_the_disk() -> None:
+    trace = society("interaction", agents=30, calls=300, pacing="free", action={"p50_s": 30.0, "p90_s": 60.0})
+    plan = AgentPlan(policy="queued", kinds=(adapters(60, 0.002),), pool_pages=60 * 10)
+    case = Society(trace, plan, capacity_tokens=6000, max_running=8, host_tokens=9000, store_tokens=40_000)
+    result = on_disk(case, 0.5, 1.0).simulate()
+    (use,) = result.objects
+    waited = result.requests.scheduled_s - result.requests.arrival_s
+    assert 30 < use.disk_reads < 200
+    assert (waited < 0.3).sum() > 0.9 * (use.calls - use.disk_reads)
+    assert np.quantile(waited, 0.95) > 1.0
+
+
+@pytest.mark.parametrize("kind", ["independent", "diffusion"])
+def test_objects_are_read_from_the_disk_ahead_of_their_calls(kind: str) -> None:
+    late, ahead = (on_disk(with_disk(policy, kind), 0.2, 0.02) for policy in ("queued", "distance"))
+    (use,) = ahead.simulate().objects
+    assert use.disk_reads_ahead > 50
+    assert use.disk_reads_ahead <= use.disk_reads
+    assert mean_ttft_s(ahead) < 0.9 * mean_ttft_s(late)
+
+
+def test_a_call_that_waits_for_the_disk_interrupts_a_read_ahead_of_another() -> None:
+    trace = society("interaction", agents=16, calls=300, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
+    plan = AgentPlan(
+        policy="distance", kinds=(adapters(60, 0.01),), pool_pages=60 * 4, budget_pages=10_000, ahead_s=9.0
+    )
+    case = on_disk(Society(trace, plan, capacity_tokens=4000, host_tokens=8000, store_tokens=40_000), 0.3, 0.3)
+    patient = replace(case, agents=replace(case.agents, preempt=False))
+    loader = case.run().agents.loaders[0]
+    assert loader.reads_preempted > 5
+    assert 0 < loader.read_wasted_s < loader.reads_preempted * 0.3
+    assert patient.run().agents.loaders[0].reads_preempted == 0
+    assert mean_ttft_s(case) < mean_ttft_s(patient)
+
+
+@pytest.mark.parametrize("pacing", [{}, FREE])
+def test_useless_distances_cost_no_more_with_objects_on_a_disk(pacing: dict) -> None:
+    useless, reactive = (
+        on_disk(with_disk(policy, pacing=pacing, **noise), 0.3, 0.02)
+        for policy, noise in (("distance", {"noise": 8.0}), ("lru", {}))
+    )
+    assert useless.simulate().makespan_s <= 1.02 * reactive.simulate().makespan_s
+
+
+def test_a_second_tier_too_small_for_all_objects_is_refused() -> None:
+    case = replace(on_disk(with_disk("lru"), 0.1, 0.02), store_tokens=2400)
+    with pytest.raises(EngineOutOfMemory, match=r"of the second tier's .* no KV has room"):
+        case.simulate()
 
 
 @pytest.mark.parametrize("policy", ["lru", "queued", "duration"])

@@ -21,22 +21,25 @@ CATALOGUE = Catalogue()
 MODEL = CATALOGUE.get("Model", "qwen2.5-7b").spec
 CARD = CATALOGUE.get("Accelerator", "h100-sxm").spec
 MEDIUM = CATALOGUE.get("Medium", "ddr5").spec
+DISK = CATALOGUE.get("Medium", "nvme-gen4").spec
 RANK = AdaptersSpec(rank=64)
 
 
-def worker(*, ranks: int = 1, dram_gib: float = 0.0, **agents: object) -> WorkerPlan:
+def worker(*, ranks: int = 1, dram_gib: float = 0.0, nvme_gib: float = 0.0, **agents: object) -> WorkerPlan:
     found: dict[str, object] = {"accelerator": "h100-sxm", "engine": {"name": "sglang"}, "tensor_parallel": ranks}
     if agents:
         found["agents"] = agents
     if dram_gib:
         found["tiers"] = [{"medium": "ddr5", "gib": dram_gib}]
+    if nvme_gib:
+        found["tiers"] = [{"medium": "ddr5", "gib": dram_gib}, {"medium": "nvme-gen4", "gib": nvme_gib}]
     link = CARD.host_link.model_copy(update={"energy_j_per_byte": 2e-11})
     return plan_worker(
         PoolSpec.model_validate(found),
         model=MODEL,
         accelerator=CARD.model_copy(update={"host_link": link}),
         host=CATALOGUE.get("Host", CARD.host).spec,
-        media={"ddr5": MEDIUM},
+        media={"ddr5": MEDIUM, "nvme-gen4": DISK},
         profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
         profile_name="roofline",
     )
@@ -103,3 +106,17 @@ def test_what_is_moved_draws_on_the_link_and_on_host_memory() -> None:
     parts = energy_parts(beside)
     assert parts.total_j == pytest.approx(energy_use(beside).total_j)
     assert np.isfinite(parts.total_j)
+
+
+@pytest.mark.parametrize("policy", ["lru", "distance"])
+def test_what_is_read_from_a_disk_goes_through_it_and_through_host_memory(policy: str) -> None:
+    result = ran(policy=policy, dram_gib=80.0, nvme_gib=2000.0, host="tier", host_gib=2.0)
+    (use,) = result.objects
+    assert use.disk_reads > 30
+    assert use.disk_bytes == pytest.approx(use.disk_reads * adapter_bytes())
+    assert use.host_bytes == pytest.approx(2 * 2**30, rel=0.01)
+    assert use.on_disk_bytes == 30 * adapter_bytes()
+    parts, silent = energy_parts(result), energy_parts(replace(result, objects=()))
+    read, moved = use.disk_bytes + use.disk_lost_bytes, use.loaded_bytes + use.lost_bytes
+    assert parts.dram_j - silent.dram_j == pytest.approx((read + moved) * MEDIUM.energy_j_per_byte)
+    assert parts.storage_j - silent.storage_j == pytest.approx(read * DISK.energy_j_per_byte)

@@ -30,6 +30,9 @@ def pool(engine=None, tensor_parallel=1, tiers=(), **agents) -> PoolSpec:
     )  # fmt: skip
 
 
+DRAM, NVME = TierSpec(medium="ddr5", gib=96), TierSpec(medium="nvme-gen4", gib=4000)
+
+
 def plan(of: PoolSpec, model: str = "qwen2.5-7b"):
     accelerator = CATALOGUE.get("Accelerator", "h100-sxm").spec
     return plan_worker(
@@ -37,7 +40,7 @@ def plan(of: PoolSpec, model: str = "qwen2.5-7b"):
         model=CATALOGUE.get("Model", model).spec,
         accelerator=accelerator,
         host=CATALOGUE.get("Host", accelerator.host).spec,
-        media={"ddr5": CATALOGUE.get("Medium", "ddr5").spec},
+        media={name: CATALOGUE.get("Medium", name).spec for name in ("ddr5", "nvme-gen4", "rdma-pool")},
         profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
     )
 
@@ -78,6 +81,8 @@ def test_a_tier_has_to_hold_more_than_the_kv_that_slots_leave():
     [
         ({"adapters": {}, "slots": 4, "host": "tier"}, "no tier whose memory objects could share"),
         ({"host": "tier", "tiers": [TierSpec(medium="ddr5", gib=128)]}, "there are no objects"),
+        ({"adapters": {}, "slots": 4, "host_gib": 8, "tiers": [DRAM, NVME]}, "host_gib: .* set host: tier"),
+        ({"adapters": {}, "slots": 4, "host": "tier", "host_gib": 8, "tiers": [DRAM]}, "no second tier"),
     ],
 )
 def test_objects_share_a_tier_that_is_there(agents, words):
@@ -89,6 +94,35 @@ def test_objects_in_a_tier_are_planned_so():
     tier = TierSpec(medium="ddr5", gib=128)
     assert plan(pool(adapters={}, slots=4, host="tier", tiers=[tier])).agents.in_tier
     assert any("--hicache-size" in note for note in notes(pool(adapters={}, slots=4, host="tier", tiers=[tier])))
+
+
+def bounded(gib: float, *tiers: TierSpec, ranks: int = 1):
+    return plan(pool(adapters={"rank": 64}, slots=32, host="tier", host_gib=gib, tiers=tiers, tensor_parallel=ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_host_memory_lacks_takes_the_disk_s_time(ranks: int):
+    medium = CATALOGUE.get("Medium", "nvme-gen4").spec
+    found = bounded(16, TierSpec(medium="ddr5", gib=192), NVME, ranks=ranks).agents
+    (adapter,) = found.kinds
+    devices = -(-4000 * 2**30 // medium.capacity_bytes)
+    seconds = medium.latency_s + ranks * adapter.bytes_per_rank / (devices * medium.read_bytes_per_s)
+    assert adapter.read_s == pytest.approx(seconds)
+    assert found.disk_bytes_per_s == devices * medium.read_bytes_per_s
+    page_bytes = bounded(16, TierSpec(medium="ddr5", gib=192), NVME, ranks=ranks).tiers[0].bytes_per_token
+    assert found.host_pages == int(16 * 2**30 / page_bytes)
+
+
+def test_host_memory_for_objects_holds_what_slots_do_and_its_disk_is_a_node_s():
+    with pytest.raises(AgentsRefused, match=r"8 GiB are less than agents.slots take"):
+        bounded(8, DRAM, NVME)
+    with pytest.raises(AgentsRefused, match="a tier that several nodes share"):
+        bounded(16, DRAM, TierSpec(medium="rdma-pool", gib=4000))
+
+
+def test_sglang_is_told_how_many_adapters_host_memory_holds():
+    of = pool(adapters={"rank": 64}, slots=32, host="tier", host_gib=16, tiers=[DRAM, NVME])
+    assert any("--max-loaded-loras to the adapters that 16 GiB hold" in note for note in notes(of))
 
 
 def test_adapters_are_read_by_every_step():
@@ -233,6 +267,32 @@ def test_every_choice_is_counted_and_reached(slots, tiers, count):
             (*path, *[0] * (at - len(path)), k) for at in range(len(path), len(asked)) for k in range(1, len(asked[at]))
         ]
     assert len(seen) == count
+
+
+def test_room_for_objects_on_the_host_is_a_choice_of_workers_with_a_disk():
+    given = space([8], [96], policies=["lru", "queued"]).model_dump()
+    disk = {"media": ["nvme-gen4"], "gib": [0, 500]}
+    agents = given["agents"] | {"host": "tier", "host_gib": [None, 8, 16]}
+    choices = TierChoices(
+        CacheSpace.model_validate(given | {"eviction": ["lru"], "tiers": [*given["tiers"], disk], "agents": agents}),
+        "sglang",
+        {"ddr5": "worker", "nvme-gen4": "node"},
+    )
+    assert choices.count() == 2 * 3 + 2
+    found = {
+        (tier_2, choice.agents.host_gib)
+        for tier_2 in (0, 500)
+        for gib in (None, 8, 16)
+        for choice in [choices.choose(lambda name, o, at=(tier_2, gib): _chosen(name, o, *at))]
+    }
+    assert found == {(0, None), (500, None), (500, 8), (500, 16)}
+    with pytest.raises(ValidationError, match="host_gib: objects lie beside the tiers"):
+        CacheSpace.model_validate(given | {"agents": agents | {"host": "beside"}})
+
+
+def _chosen(name, options, tier_2_gib, host_gib):
+    known = {"tier_2_gib": tier_2_gib, "agent_host_gib": host_gib}
+    return known.get(name, options[0])
 
 
 def test_a_choice_leads_to_a_pool_and_back():

@@ -1,0 +1,21 @@
+"""Lists of who waits for whom, held against lists."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.simulate.fleet_arrays import _lines
+
+
+@given(st.lists(st.integers(-1, 5), max_size=30))
+def test_lines_have_who_waits_in_order_of_index(behind: list[int]) -> None:
+    head, after = _lines(np.array(behind, np.int32), 6)
+    for one in range(6):
+        found, r = [], int(head[one])
+        while r >= 0:
+            found.append(r)
+            r = int(after[r])
+        assert found == [r for r, other in enumerate(behind) if other == one]
+    assert after.shape == (len(behind),)
