@@ -54,18 +54,20 @@ class Handle:
         """
         if values.keys() != self.FIELDS.keys():
             raise TypeError(f"{type(self).__name__}: fields differ: {sorted(values.keys() ^ self.FIELDS.keys())}")
-        table = np.zeros(_SLOTS * len(values), np.int64)
-        for k, (name, kind) in enumerate(self.FIELDS.items()):
+        # Attributes of record arrays are slow to read: those of the plain arrays below them are not.
+        entries: list[int] = []
+        for name, kind in self.FIELDS.items():
             value = values[name]
             if isinstance(kind, Array):
-                if value.dtype != kind.dtype or value.ndim != kind.ndim or not value.flags.c_contiguous:
+                plain = np.asarray(value)
+                if plain.dtype != kind.dtype or plain.ndim != kind.ndim or not plain.flags.c_contiguous:
                     raise TypeError(f"{type(self).__name__}.{name}: expected a C-contiguous {kind}, got {value.dtype}")
-                table[_SLOTS * k] = value.ctypes.data
-                table[_SLOTS * k + 1 : _SLOTS * k + 1 + kind.ndim] = value.shape
+                entries += (plain.ctypes.data, *plain.shape, 0)[:_SLOTS]
             elif isinstance(kind, Record):
-                if value.dtype != kind.dtype or value.shape != (1,):
+                plain = np.asarray(value)
+                if plain.dtype != kind.dtype or plain.shape != (1,):
                     raise TypeError(f"{type(self).__name__}.{name}: expected one {kind.dtype} record")
-                table[_SLOTS * k] = value.ctypes.data
+                entries += (plain.ctypes.data, 0, 0)
                 self._keep(name, value)
                 value = value[0]
             else:
@@ -73,10 +75,10 @@ class Handle:
                     raise TypeError(
                         f"{type(self).__name__}.{name}: expected a {kind.__name__}, got {type(value).__name__}"
                     )
-                table[_SLOTS * k] = value.address
+                entries += (value.address, 0, 0)
             setattr(self, name, value)
-        self._table = table
-        self.address = int(table.ctypes.data)
+        self._table = np.array(entries, np.int64)
+        self.address = int(self._table.ctypes.data)
         _LIVING[self.address] = self
 
     if TYPE_CHECKING:
