@@ -52,7 +52,7 @@ def propose(problem: Problem, ask: Ask) -> DeploymentSpec | None:
         settings = EngineSpec(
             name=engine,
             chunk_tokens=chunk,
-            page_tokens=execution.sglang_page_tokens if engine == "sglang" else None,
+            page_tokens=problem.page_tokens(engine),
             max_running_requests=running,
             memory_fraction=cache.memory_fraction[0],
             eviction=choice.eviction,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hisearch.api.closeup import can_log, kv_capacities
-from hisearch.api.replay import Replay, with_instant_transfers
+from hisearch.api.replay import Replay, moves_kv, with_instant_transfers
 from hisearch.report.comparison import (
     Change,
     Comparison,
@@ -302,10 +302,10 @@ def _look(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> tuple
     if not can_log(trace):
         return None
     whole = mean_times(replay.simulate(trace, seed=seed, load=load, log=True))
-    if not replay.plan.tiers:
+    if not moves_kv(replay.fleet):
         return whole, 0.0
-    at_once = with_instant_transfers(replay.plan)
-    free = mean_times(replay.simulate(trace, seed=seed, load=load, plan=at_once, log=True))
+    at_once = replace(replay, fleet=with_instant_transfers(replay.fleet))
+    free = mean_times(at_once.simulate(trace, seed=seed, load=load, log=True))
     return free, whole.total_s - free.total_s
 
 
@@ -343,7 +343,8 @@ def _facts(replay: Replay, result: Result) -> dict[str, tuple[float, str]]:
         if store.tier > 0
     )
     handed = sum(use.tokens for use in result.hand_overs) / 2
-    busiest = max((link.busy_s for link in result.links), default=0.0)
+    used_s = [*(link.busy_s for link in result.links), *(use.busy_s for use in result.hand_overs)]
+    busiest = max(used_s, default=0.0)
     return {
         "prompt tokens computed per request": (float(workers.prefill_tokens.sum()) / finished, ""),
         "tokens per step": (float((workers.prefill_tokens + workers.decode_tokens).sum()) / steps, ""),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.run_folder import write_text
 from hisearch.report.confidence import CONFIDENCE
 from hisearch.specs.study import ConfidenceSpec
-from hisearch.specs.wording import in_percent
+from hisearch.specs.wording import SURE, in_percent
 
 if TYPE_CHECKING:
     from hisearch.api.study import Study
@@ -195,9 +195,29 @@ def to_dict(found: Conclusion, varied: list[str]) -> dict[str, Any]:
             "goodput_rps": room.goodput_rps,
             "simulations": room.simulations,
         },
+        "surer": _surer(found),
         "sensitivity": _sensitivity(found),
         "sentences": sentences(found),
         "simulations": dict(found.simulations),
+    }
+
+
+def _surer(found: Conclusion) -> dict[str, Any] | None:
+    """What a likelier deployment would cost; None where that was not looked for."""
+    from hisearch.search.recommend import price_of
+    from hisearch.search.surer import surer_in_words
+
+    one = found.surer
+    if one is None:
+        return None
+    return {
+        "at_least": SURE,
+        "trial": one.trial.number if one.trial is not None else None,
+        "usd_per_hour": price_of(one.trial) if one.trial is not None else None,
+        **(_assessed(one.assessment) if one.assessment is not None else {}),
+        "looked_at": one.looked_at,
+        "spent": one.spent,
+        "sentence": surer_in_words(one, found.recommendation.trial),
     }
 
 

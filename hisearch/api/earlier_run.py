@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.api.provenance import hisearch_version
 from hisearch.api.run_folder import PROVENANCE
 from hisearch.specs.source import read_source, text_source
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
     from hisearch.specs.resolved import ResolvedStudy
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 #: Keys of a study that decide what its simulations come to; files that it names are under ``pins``.
 _DECISIVE = ("model", "workload", "slo", "seed", "limits", "objectives", "pins")
 
+#: Further keys that are named.
+_OTHERS = 6
+
 #: Hexadecimal digits of a digest that are shown.
 _DIGITS = 12
 
 
 def what_differs(folder: Path, resolved: ResolvedStudy) -> str:
-    """The first key in which the study of the run in ``folder`` differs from ``resolved``, with both values.
+    """The first key in which the study of the run in ``folder`` differs from ``resolved``, with both values; others.
 
     Where no key does, the program does: it is another version, or its kernels were changed.
 
@@ -43,7 +46,13 @@ def what_differs(folder: Path, resolved: ResolvedStudy) -> str:
         text = f"{named} has the SHA-256 {_shown(first.a)} in {path}, and {_shown(first.b)} now"
     else:
         text = f"spec.{first.key} is {first.a or 'not set'} in {path}, and {first.b or 'not set'} now"
-    return text + (f" ({counted(len(changes) - 1, 'key')} more)" if len(changes) > 1 else "")
+    # What a changed key names is pinned as well: that pins differ then goes without saying.
+    others = [f"spec.{change.key}" for change in changes[1:] if not change.key.startswith("pins.")]
+    if first.key.startswith("pins."):
+        others = [change.key.removeprefix("pins.") for change in changes[1:]]
+    left = len(others) - _OTHERS
+    shown = listed(others[:_OTHERS] + ([f"{counted(left, 'key')} more"] if left > 0 else []))
+    return f"{text}; {shown} {'differs' if len(others) == 1 else 'differ'} too" if others else text
 
 
 def _decisive(spec: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.deployments import devices_in_words, starting_memory_fraction
 from hisearch.simulate.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
-from hisearch.specs.deployment import KV_DTYPES, PAGE_TOKENS, EngineSpec, PoolSpec
+from hisearch.specs.deployment import KV_DTYPES, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.pages import PAGE_TOKENS, kept_page_tokens
 from hisearch.specs.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy
@@ -164,7 +165,14 @@ def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
     """
     space = study.space.spec
     fraction = starting_memory_fraction(space.cache)
+    page = kept_page_tokens(study.model.spec)
     for chunk, running in itertools.product(space.execution.chunk_tokens, space.execution.max_running_requests):
-        least = max(running, PAGE_TOKENS[name]) if name == "trtllm" else running
+        least = max(running, page or PAGE_TOKENS[name]) if name == "trtllm" else running
         if name == "sglang" or chunk >= least:
-            yield EngineSpec(name=name, chunk_tokens=chunk, max_running_requests=running, memory_fraction=fraction)
+            yield EngineSpec(
+                name=name,
+                chunk_tokens=chunk,
+                max_running_requests=running,
+                memory_fraction=fraction,
+                page_tokens=page,
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -76,8 +77,19 @@ class Replay:
         return model_shares(self.deployment, self.fleet, self.costs, self.slo, trace, result)
 
 
-def with_instant_transfers(plan: WorkerPlan) -> WorkerPlan:
-    """The plan with media and links that take no time: what is left is queueing and computing."""
+def moves_kv(fleet: FleetPlan) -> bool:
+    """Whether KV moves anywhere: between tiers, or from prefill to decode workers."""
+    return any(pool.plan.tiers or pool.role == "decode" for pool in fleet.pools)
+
+
+def with_instant_transfers(fleet: FleetPlan) -> FleetPlan:
+    """The fleet with media, links and hand-overs that take no time: what is left is queueing and computing."""
+    pools = tuple(replace(pool, plan=_instant_plan(pool.plan)) for pool in fleet.pools)
+    transfer = replace(fleet.transfer, base_s=0.0, bytes_per_s=math.inf, forward_s=0.0)
+    return replace(fleet, pools=pools, transfer=transfer)
+
+
+def _instant_plan(plan: WorkerPlan) -> WorkerPlan:
     movement = None if plan.movement is None else _instant_links(plan.movement)
     return replace(plan, tiers=tuple(_instant(tier) for tier in plan.tiers), movement=movement)
 

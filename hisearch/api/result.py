@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hisearch.api.run_folder import write_run_folder
 from hisearch.specs.resolved import ResolvedStudy
+from hisearch.specs.wording import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,8 @@ class StudyResult:
 
     provenance: plain data, as in ``provenance.json``. run_dir: the folder that was written. closeup: the highlighted
     deployment looked at closely; None where it was not. kept_in: where its documents were read,
-    if that is not run_dir: of a run that had ended and was gone on with, without having ended anew.
+    if that is not run_dir: of a run that had ended and was gone on with, without having ended anew. former: what was
+    kept of another answer, to which the run had come before.
     """
 
     resolved: ResolvedStudy
@@ -43,6 +45,7 @@ class StudyResult:
     run_dir: Path
     closeup: Closeup | None = None
     kept_in: Path | None = None
+    former: tuple[Path, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -118,9 +121,13 @@ class StudyResult:
 
         return trials_frame(self.trials)
 
-    def write(self, run_dir: str | Path) -> None:
-        """Write the run folder's documents (not the journal and the database, which belong to the run)."""
-        write_run_folder(self, Path(run_dir))
+    def write(self, run_dir: str | Path) -> tuple[Path, ...]:
+        """Write the run folder's documents (not the journal and the database, which belong to the run).
+
+        Returns:
+            What was kept of another answer, to which the run had come before.
+        """
+        return write_run_folder(self, Path(run_dir))
 
     def export(self, target: str | Path) -> list[Path]:
         """Write launch scripts.
@@ -133,17 +140,34 @@ class StudyResult:
             ValueError: there is no feasible deployment (on that engine).
             ExportError: the deployment cannot be expressed as launch commands.
         """
-        from hisearch.search.recommend import recommend
-
         if str(target) not in _ENGINES:
             if self.recommendation is None:
                 raise ValueError("nothing to export: no deployment meets the SLO")
             return self.export_trial(self.recommendation.trial, Path(target))
-        on_it = [trial for trial in self.trials if trial.deployment.pool.engine.name == target]
+        return self.export_trial(self.best_on(str(target)), self.run_dir / f"recommended-{target}")
+
+    def best_on(self, engine: str | None) -> Trial:
+        """The best feasible trial, on an engine alone where one is named.
+
+        Raises:
+            ValueError: there is none, and whether any was tried.
+        """
+        from hisearch.search.recommend import recommend
+
+        on_it = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
         found = recommend(on_it, self.resolved.study.objectives)
-        if found is None:
-            raise ValueError(f"nothing to export: no deployment on {target} meets the SLO")
-        return self.export_trial(found.trial, self.run_dir / f"recommended-{target}")
+        if found is not None:
+            return found.trial
+        if on_it:
+            where = f" on {engine}" if engine else ""
+            raise ValueError(f"no deployment{where} meets the SLO; name one with --trial (see trials.parquet)")
+        engines = self.resolved.space.spec.execution.engines
+        if engine is not None and engine not in engines:
+            raise ValueError(
+                f"no deployment on {engine} was tried: the space has {listed(engines)}. Add {engine} to its "
+                "execution.engines and run the study"
+            )
+        raise ValueError(f"no deployment{f' on {engine}' if engine else ''} was simulated, there is nothing to export")
 
     def export_trial(self, trial: Trial, folder: Path) -> list[Path]:
         """Write the launch scripts of any trial's deployment into ``folder``.

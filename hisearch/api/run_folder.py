@@ -12,8 +12,10 @@
 ``front.csv``       the Pareto front
 ``closeup.json``    what the report shows of the recommended deployment beside its trial
 ``report.html``     the report
-``recommended/``    the recommendation as launch scripts, manifests and benchmarks; an older one, if changed, is kept as
-                    ``recommended.1/``. Where no command line can express it, ``recommended.txt`` says why
+``recommended/``    the recommendation as launch scripts, manifests and benchmarks; an older one, if changed or of
+                    another deployment, is kept as ``recommended.1/``. Where no command line can express it,
+                    ``recommended.txt`` says why
+``report.1.html``   of a run that was gone on with and then recommended something else: its report before that
 ``models/``         of a run of several models alone: the folder of each model's own run
 ``ended/``          of a run that had ended and is gone on with: what it had come to, which is read until it ends anew
 ==================  ==========================================================================================
@@ -25,6 +27,7 @@ outside the folder.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import shutil
@@ -158,8 +161,23 @@ def check_one_model(folder: Path) -> None:
         raise ValueError(f"{folder}: a run of several models; name the run of one of them: {own}")
 
 
-def write_run_folder(result: StudyResult, folder: Path) -> None:
+def _keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
+    """Where a run that had ended comes to another answer: keep report and scripts of the former; what is kept."""
+    path = folder / ENDED / CONFIDENCE
+    if not path.is_file():
+        return ()
+    former = json.loads(path.read_text(encoding="utf-8")).get("recommendation")
+    if former is None or former["trial"] == recommended:
+        return ()
+    found = [folder / name for name in (REPORT, "recommended") if (folder / name).exists()]
+    return tuple(one.rename(_free_name(one)) for one in found)
+
+
+def write_run_folder(result: StudyResult, folder: Path) -> tuple[Path, ...]:
     """Write everything but the journal and the database, which the run itself keeps.
+
+    Returns:
+        What was kept of the answer that the run had come to before, where it was another.
 
     Raises:
         OSError: the folder cannot be written.
@@ -170,6 +188,7 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     outcome = result.outcome
+    kept = _keep_former(folder, outcome.recommendation.trial.number if outcome.recommendation is not None else None)
     trials, front = trials_frame(outcome.trials), trials_frame(outcome.front)
     candidates = candidates_frame(outcome.execution)
     write_text(folder / "study.yaml", result.resolved.to_yaml())
@@ -190,6 +209,7 @@ def write_run_folder(result: StudyResult, folder: Path) -> None:
             write_text(folder / NOT_EXPORTED, f"The recommendation was not exported: {error}\n")
     replace_with(folder / REPORT, lambda path: write_report(result.report_input(), path))
     shutil.rmtree(folder / ENDED, ignore_errors=True)
+    return kept
 
 
 def write_text(path: Path, text: str) -> None:
@@ -238,7 +258,6 @@ def write_tree(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    number = 1
-    while os.path.lexists(path.with_name(f"{path.name}.{number}")):
-        number += 1
-    return path.with_name(f"{path.name}.{number}")
+    """``recommended.1``, ``report.1.html``: the first such name that is not taken."""
+    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))

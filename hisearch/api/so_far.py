@@ -37,6 +37,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
     from hisearch.api.costs import cost_rows
     from hisearch.report.data import ReportInput, SoFar
     from hisearch.search.failure import explain
+    from hisearch.search.formats import formats_in_words
     from hisearch.search.journal import read_so_far
     from hisearch.search.pareto import front, hypervolume_progress
     from hisearch.search.recommend import nearest_miss, recommend
@@ -65,6 +66,7 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
         nearest_miss=missed,
         failure=failure.text if failure is not None else "",
         failure_heading=_heading(failure is not None and failure.examined),
+        formats=formats_in_words(resolved.model.spec, found.trial if found is not None else missed, trials),
         progress=hypervolume_progress(trials, study.objectives),
         costs=cost_rows(resolved, found, missed),
         provenance=_record(resolved, journal, found.trial if found is not None else missed),

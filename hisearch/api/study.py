@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,10 @@ class Study:
         except TraceError as error:
             if not isinstance(resolved.workload, Path):  # its document is named already
                 raise
-            raise error.named_by(resolved.document.problem("spec.workload.trace", "")) from error
+            named = resolved.document.problem("spec.workload.trace", "")
+            if named.path is not None and not named.path.is_file():  # a study that was made, of what was given
+                named = replace(named, path=None, line=None, key="--trace")
+            raise error.named_by(named) from error
 
     @property
     def variants(self) -> list[Variant]:
@@ -161,6 +165,7 @@ class Study:
         from hisearch.api.exportable import ExportablePlanner, space_of
         from hisearch.search.demand import measure_demand
         from hisearch.search.problem import Problem
+        from hisearch.specs.pages import kept_page_tokens
         from hisearch.specs.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
@@ -182,6 +187,7 @@ class Study:
             refuses=planner.refuses if isinstance(planner, ExportablePlanner) else None,
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
+            kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
         )
 
     def run(
@@ -254,8 +260,7 @@ class Study:
             # The search is over: what it found is written all the same.
             with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                 result = result.with_closeup(workplace.local_workers, progress)
-            result.write(folder)
-            return result
+            return replace(result, former=result.write(folder))
 
     def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
         """Refuse a folder that does not go with what is asked, and change nothing.

@@ -1,4 +1,4 @@
-"""Says that kernels are being compiled, and for how long already: the first run of an engine takes minutes of it."""
+"""Says which kernels are being compiled, and for how long already: the first run of an engine takes minutes of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from hisearch.cli.output import note
+from hisearch.specs.wording import listed
 
-#: Seconds between two lines.
+#: Seconds between two lines, and between two looks at whether all is compiled.
 INTERVAL_S = 15.0
+LOOK_S = 0.5
 
 
 class _Watch(threading.Thread):
@@ -24,13 +26,15 @@ class _Watch(threading.Thread):
     def run(self) -> None:
         from hisearch.simulate.engine import is_prepared
 
-        started = time.monotonic()
-        while not self._left.wait(INTERVAL_S):
-            elapsed = f"{time.monotonic() - started:.0f} s"
+        started = said = time.monotonic()
+        while not self._left.wait(min(LOOK_S, INTERVAL_S)):
+            now = time.monotonic()
             if is_prepared(self._doors):
-                note(f"kernels compiled, in {elapsed} at most")
+                note(f"these kernels are compiled, after {now - started:.0f} s")
                 return
-            note(f"compiling the kernels (once): {elapsed}")
+            if now - said >= INTERVAL_S:
+                said = now
+                note(f"compiling kernels: {now - started:.0f} s")
 
     def leave(self) -> None:
         """Say no more."""
@@ -54,11 +58,29 @@ def note_compilation() -> None:
 
 
 def _watch(doors: Sequence[int]) -> None:
-    if not _watches:
-        note("compiling the kernels (once): one to three minutes where two cores are free")
+    how_long = " (one to three minutes where two cores are free; kept, so that each engine is compiled once)"
+    note(f"compiling kernels: {_missing(doors)}{'' if _watches else how_long}")
     watch = _Watch(doors)
     watch.start()
     _watches.append(watch)
+
+
+def _missing(doors: Sequence[int]) -> str:
+    """What of the engines behind ``doors`` is to be compiled, in words."""
+    from hisearch.kernels import layout as la
+    from hisearch.kernels.doors import missing_of
+    from hisearch.kernels.jit import is_compiled
+
+    names = {
+        la.VLLM: "vLLM",
+        la.SGLANG: "SGLang",
+        la.TRTLLM: "TensorRT-LLM",
+        la.VLLM_OFFLOAD: "vLLM's offloading",
+        la.VLLM_LMCACHE: "vLLM with LMCache",
+        la.DECODE_WORKER: "decode workers",
+        la.AGENTS: "agents",
+    }
+    return listed(["the event loop"] * (not is_compiled()) + [names[door] for door in missing_of(doors)])
 
 
 def end_notes() -> None:

@@ -45,6 +45,7 @@ def doctor(
     overrides = tuple(settings or ())
     checkup = load_any(_path_of(file), overrides)
     fits = _fits(checkup, overrides)
+    about = _about_model(checkup)
     problems = [str(problem) for problem in checkup.problems]
     warnings = [str(warning) for warning in checkup.warnings] + list(
         dict.fromkeys(fit.note for fit in fits if fit.note)
@@ -57,9 +58,10 @@ def doctor(
         problems += unreadable
     problems += _misfits(checkup, fits)
     if as_json:
-        output.print_json(_to_dict(checkup, fits, problems, warnings))
+        output.print_json(_to_dict(checkup, fits, problems, warnings) | ({"model": about} if about else {}))
     else:
         _show(checkup, fits, problems, warnings)
+        output.pairs({name.replace("_", " "): _amount(value) for name, value in about.items()})
     if problems:
         raise typer.Exit(ERROR)
 
@@ -145,6 +147,39 @@ def _fits(checkup: Checkup, settings: tuple[str, ...]) -> list[Fit]:
     if checkup.kind == "Study":
         return study_fits(load_study(checkup.path, settings))
     return deployment_fits(load_deployment(checkup.path, settings))
+
+
+def _about_model(checkup: Checkup) -> dict[str, Any]:
+    """What a sound model's own figures are, to be held against what its publisher says; nothing of other documents."""
+    from hisearch.latency.parameters import (
+        active_parameter_count,
+        kv_bytes_per_token_per_rank,
+        parameter_count,
+        weight_bytes_per_rank,
+    )
+    from hisearch.specs.catalogue import Catalogue
+    from hisearch.specs.model import names_weights
+
+    if not checkup.ok or checkup.kind != "Model":
+        return {}
+    model = Catalogue().get("Model", str(checkup.path)).spec
+    asked = "" if names_weights(model.huggingface_id) else " (no Hugging Face id: exports ask for MODEL)"
+    return {
+        "served_as": f"{model.huggingface_id}{asked}",
+        "parameters": parameter_count(model),
+        "active_parameters": active_parameter_count(model),
+        "weights_gib": weight_bytes_per_rank(model, 1, model.weight_dtype) / 2**30,
+        "weight_dtype": model.weight_dtype,
+        "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, "bf16"),
+        "max_context_tokens": model.max_context_tokens,
+    }
+
+
+def _amount(value: Any) -> str:
+    """``32.8 billion`` of large counts, else as it is."""
+    if isinstance(value, int | float) and value >= 1e9:
+        return f"{value / 1e9:,.4g} billion"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:

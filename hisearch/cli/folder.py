@@ -128,19 +128,11 @@ def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Tria
     Raises:
         ValueError: there is none.
     """
-    from hisearch.search.recommend import recommend
-
-    if not result.trials:
-        raise ValueError(f"{result.run_dir}: no deployment was simulated, there is nothing to export")
     if number is not None:
         if number >= len(result.trials):
             raise ValueError(f"{result.run_dir}: no trial {number}; there are {len(result.trials)}, from 0")
         return result.trials[number]
-    on_it = [t for t in result.trials if engine is None or t.deployment.pool.engine.name == engine]
-    found = recommend(on_it, result.resolved.study.objectives)
-    if found is None:
-        where = f" on {engine}" if engine else ""
-        raise ValueError(
-            f"{result.run_dir}: no deployment{where} meets the SLO; name one with --trial (see trials.parquet)"
-        )
-    return found.trial
+    try:
+        return result.best_on(engine)
+    except ValueError as error:
+        raise ValueError(f"{result.run_dir}: {error}") from None

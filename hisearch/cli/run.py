@@ -186,11 +186,17 @@ def _search(
     Raises:
         ValueError: workers or database were lost; says how to go on.
     """
-    from hisearch.api.run_folder import default_run_dir
+    from hisearch.api.run_folder import default_run_dir, has_ended
+    from hisearch.cli import output
     from hisearch.search.backends import BackendError
     from hisearch.search.storage import StorageError
 
     run_dir = resume or out or default_run_dir(question.name)
+    if resume is not None and has_ended(resume) and not quiet:
+        output.note(
+            f"{resume} has ended before: its report, recommended/ and tables are written anew; where another "
+            "deployment is recommended now, the former report and scripts are kept beside them"
+        )
     if not quiet:
         note_compilation()
     try:

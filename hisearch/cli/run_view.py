@@ -12,13 +12,15 @@ from hisearch.api.run_folder import NOT_EXPORTED, REPORT
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.describe import carried, sentence
-from hisearch.report.doubts import chance_in_words, may_miss
+from hisearch.report.doubts import chance_in_words, may_miss, verdict_of
 from hisearch.report.page import caution, cautions, front_caption, front_heading
+from hisearch.report.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
 from hisearch.search.deployments import describe, describe_each, devices_in_words, hardware
 from hisearch.search.recommend import describe_miss
 from hisearch.search.trial import Trial
+from hisearch.specs.model import names_weights
 from hisearch.specs.wording import in_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
@@ -86,9 +88,12 @@ def _show_deployment(result: StudyResult, trial: Trial) -> None:
     columns: tuple[str, ...] = TERM_COLUMNS
     rows = term_rows(trial.slo)
     if found is not None and found.terms:
-        chances = [in_percent(found.terms[n]) if (n := name_of(check)) in found.terms else "" for check in trial.slo]
         columns = (*columns, "chance to hold")
-        rows = [(*row, chance) for row, chance in zip(rows, chances, strict=True)]
+        chances = [found.terms.get(name_of(check)) for check in trial.slo]
+        rows = [
+            (*row[:-1], verdict_of(line, chance).words, "" if chance is None else in_percent(chance))
+            for row, line, chance in zip(rows, term_lines(trial.slo), chances, strict=True)
+        ]
     output.table(columns, rows, numbers=(1, 2, 3, 5))
     output.heading("Figures")
     output.pairs(_figures(result, trial))
@@ -101,7 +106,7 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         f"over the {significant(metrics['makespan_s'])} s to the last answer: the drain counts)",
         "output tokens": f"{significant(metrics['output_tokens_per_s'])} per second",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens",
-        "utilisation": percent(metrics["utilisation"]),
+        "utilisation": f"{percent(metrics['utilisation'])} of the time a step runs, however small: no measure of room",
         "price per hour": usd(metrics["usd_per_hour"]),
         "price per month": f"{usd(metrics['usd_per_hour'] * HOURS_PER_MONTH)} ({HOURS_PER_MONTH:g} hours)",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
@@ -157,8 +162,16 @@ def _show_origin(result: StudyResult) -> None:
         f"{simulations_in_words(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
         f"Report: {result.run_dir / REPORT}"
     )
+    if result.former:
+        output.say(f"It recommended another deployment before: kept in {listed([str(path) for path in result.former])}")
     if result.recommendation is not None:
         output.say(_scripts(result.run_dir, result.recommendation.trial))
+        model = result.resolved.model.spec.huggingface_id
+        if not names_weights(model):
+            output.say(
+                f"They ask for MODEL: {model} is what the model's file is called, and no Hugging Face id. To have it "
+                "written there, run with --set spec.huggingface_id=ORGANISATION/MODEL."
+            )
 
 
 def _scripts(run_dir: Path, trial: Trial) -> str:

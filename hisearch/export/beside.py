@@ -20,16 +20,18 @@ OF_NO_STUDY = Standing("deployment", "Deployment")
 
 @dataclass(frozen=True)
 class Beside:
-    """standing: what the deployment is to its study, if to any.
+    """standing: what the deployment is to its study, if to any. notices: what to know first, a paragraph each.
 
     replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it
     reads, by name. benchmark: requests to send to the real deployment; without them there are no scripts that do.
+    notices: what to know before anything else, a paragraph each.
     """
 
     standing: Standing = OF_NO_STUDY
     replay: str = f"hisearch simulate {DEPLOYMENT} --trace chat-multiturn"
     inputs: Mapping[str, str] = field(default_factory=dict)
     benchmark: Benchmark | None = None
+    notices: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """What READMEs say of it."""
@@ -38,6 +40,7 @@ class Beside:
             "replay": self.replay,
             "inputs": tuple(self.inputs),
             "benchmark": self.benchmark,
+            "notices": self.notices,
         }
 
     def write(self, out: Path, deployment: DeploymentSpec, readme: str, files: Mapping[str, str]) -> list[Path]:

@@ -17,8 +17,8 @@ from hisearch.export.flags import (
     ROUTER_VERSION,
     Launch,
     engine_flags,
-    needs_checkpoint,
     router_flags,
+    weights_to_bring,
 )
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -103,7 +103,7 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
     arguments = [word for flag in engine_flags(launch) for word in flag]
     if options:
         arguments += ["--extra_llm_api_options", str(OPTIONS_FILE)]
-    needed = needs_checkpoint(launch)
+    needed = weights_to_bring(launch)
     own = [Setting(name, text.replace("$KV_DIR", KV_FOLDER), "") for name, text in of_replica(pool, replica)]
     given = [Setting(v.name, v.value, v.meaning) for v in variables(pool, launch.model) if v.name != "KV_DIR"]
     scope, gib = kv_folder(pool)

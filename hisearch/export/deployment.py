@@ -26,10 +26,10 @@ from hisearch.export.flags import (
     Launch,
     engine_flags,
     loading,
-    needs_checkpoint,
     other_engine,
     router_flags,
     vllm_blocks,
+    weights_to_bring,
 )
 from hisearch.export.operating import security_note, slots_in_words
 from hisearch.export.placement import SERVICE_PORTS, Placement, place
@@ -104,8 +104,8 @@ def export_deployment(
         )
     except ExportError as error:
         notes = (f"No script was written: {error}.",)
-    needed = needs_checkpoint(other_launch)
-    if needed is not None and needed != needs_checkpoint(launch):
+    needed = weights_to_bring(other_launch)
+    if needed is not None and needed != weights_to_bring(launch):
         notes = (*notes, f"It needs a checkpoint with {needed.dtype} weights: {needed.reason}.")
     readme = _readme(deployment, launch, accelerators_per_host, other.name, notes, beside)
     return beside.write(out, deployment, readme, files)
@@ -124,7 +124,7 @@ def _script(
         standing=standing,
         summary=summary(launch.pool),
         model=launch.model.huggingface_id,
-        checkpoint=needs_checkpoint(launch),
+        checkpoint=weights_to_bring(launch),
         command=_COMMANDS[engine],
         flags=engine_flags(launch),
         options=Path(TRTLLM_OPTIONS).name if engine == "trtllm" else None,
@@ -192,7 +192,7 @@ def _readme(
         port=SERVICE_PORTS[engine],
         kv_capacity_tokens=launch.kv_capacity_tokens,
         blocks=vllm_blocks(launch) if engine == "vllm" else None,
-        checkpoint=needs_checkpoint(launch),
+        checkpoint=weights_to_bring(launch),
         loading_note=_loading_note(launch),
         host_tier_note=_host_tier_note(launch),
         tiers=tiers_in_words(launch.pool) if launch.pool.engine.prefix_caching else "",

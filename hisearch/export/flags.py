@@ -8,7 +8,7 @@ Flags and their values were read in the engines' own sources: SGLang 0.5.9 ``ser
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hisearch.export import agents
@@ -26,7 +26,7 @@ from hisearch.latency.loading import FullLoad, full_load
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.model import ModelSpec, names_weights
 from hisearch.specs.routing import RouterName, RouterSpec
 
 #: The versions whose flags are written.
@@ -88,6 +88,27 @@ def needs_checkpoint(launch: Launch) -> Checkpoint | None:
         return Checkpoint(wanted, f"the published ones have {stored}, and the engine cannot convert them while loading")
     held = loading(launch)
     return None if held is None or held.fits else Checkpoint(wanted, held.sentence(stored, pool.accelerator))
+
+
+def weights_to_bring(launch: Launch) -> Checkpoint | None:
+    """The weights that the reader has to name, or None where the published ones are known and will do."""
+    needed = needs_checkpoint(launch)
+    if needed is not None or names_weights(launch.model.huggingface_id):
+        return needed
+    stored = launch.model.weight_dtype
+    return Checkpoint(stored, f"{launch.model.huggingface_id} is the name of a file, no Hugging Face id")
+
+
+def weights_notice(launches: Iterable[Launch]) -> str:
+    """That an export does not know where the weights are; "" where it does."""
+    unknown = [one.model.huggingface_id for one in launches if not names_weights(one.model.huggingface_id)]
+    if not unknown:
+        return ""
+    return (
+        f"REPLACE THE MODEL'S NAME: {unknown[0]} is what its file is called, and no Hugging Face id. Set MODEL to "
+        "the id or folder of the weights wherever this export asks for it; clients ask for that name too. To have it "
+        "written here, run the study with --set spec.huggingface_id=ORGANISATION/MODEL."
+    )
 
 
 def dtype(launch: Launch) -> str:

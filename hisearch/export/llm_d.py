@@ -11,6 +11,7 @@ from hisearch.export.containers import container, resource_name
 from hisearch.export.flags import Launch
 from hisearch.export.kubernetes import environment, pod_spec
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.model import names_weights
 from hisearch.specs.yaml_nodes import dump_yaml
 
 FILE = "llm-d/values.yaml"
@@ -58,8 +59,9 @@ def llm_d_files(launch: Launch, name: str, options: str) -> dict[str, str]:
 def artifacts(model: str) -> dict[str, Any]:
     """The chart's values that name a model by its Hugging Face id, and the kind of accelerator."""
     labels = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": resource_name(model)}
+    uri = f"hf://{model}" if names_weights(model) else "hf://ORGANISATION/MODEL"
     return {
-        "modelArtifacts": {"name": model, "uri": f"hf://{model}", "labels": labels},
+        "modelArtifacts": {"name": model, "uri": uri, "labels": labels},
         "accelerator": {"type": "nvidia"},
     }
 

@@ -13,7 +13,7 @@ from hisearch.export.cache_tiers import notes as notes_on_tiers
 from hisearch.export.cache_tiers import of_replica, variables
 from hisearch.export.containers import COMMANDS, IMAGES, container
 from hisearch.export.deployment import summary
-from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, needs_checkpoint
+from hisearch.export.flags import ENGINE_VERSIONS, ExportError, Launch, weights_to_bring
 from hisearch.export.operating import security_note, slots_in_words, weights_gib
 from hisearch.export.placement import SERVICE_PORTS
 from hisearch.export.rendering import render
@@ -121,7 +121,7 @@ def _facts(several: _Several) -> dict[str, Any]:
         "version": ENGINE_VERSIONS[engine],
         "model": servers[0].launch.model.huggingface_id,
         "checkpoints": [
-            (first.pool, needed) for first in several.firsts if (needed := needs_checkpoint(first.launch)) is not None
+            (first.pool, needed) for first in several.firsts if (needed := weights_to_bring(first.launch)) is not None
         ],
         "servers": servers,
         "firsts": several.firsts,
@@ -199,7 +199,7 @@ def _containers(several: _Several) -> dict[str, str]:
     settings = [s for first in several.firsts for s in container(first.launch, 0).settings if s.value is None]
     required = list(dict.fromkeys(setting.name for setting in settings))
     asked = (
-        ["MODEL"] if any(needs_checkpoint(first.launch) is not None for first in several.firsts) else []
+        ["MODEL"] if any(weights_to_bring(first.launch) is not None for first in several.firsts) else []
     ) + required
     facts = _facts(several) | {"asked": asked, "image": IMAGES[several.engine], "node_label": NODE_LABEL}
     facts["unequal"] = len({first.launch.pool.accelerator for first in several.firsts}) > 1

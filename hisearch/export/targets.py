@@ -15,6 +15,7 @@ from hisearch.export.placement import SERVICE_PORTS, Placement
 from hisearch.export.rendering import render
 from hisearch.export.trtllm_options import options_text
 from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.model import names_weights
 
 
 class Export(NamedTuple):
@@ -147,6 +148,7 @@ def benchmark_files(launch: Launch, benchmark: Benchmark) -> dict[str, str]:
             **common,
             tool=tool,
             model=launch.model.huggingface_id,
+            named=names_weights(launch.model.huggingface_id),
             port=SERVICE_PORTS[engine],
         )
     return files

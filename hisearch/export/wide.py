@@ -23,8 +23,8 @@ from hisearch.export.flags import (
     ExportError,
     Launch,
     engine_flags,
-    needs_checkpoint,
     router_flags,
+    weights_to_bring,
 )
 from hisearch.export.kubernetes import (
     ACCELERATOR_RESOURCE,
@@ -163,7 +163,7 @@ def export_wide(
         "engine": engine,
         "engine_title": ENGINE_TITLES[engine],
         "version": ENGINE_VERSIONS[engine],
-        "checkpoint": needs_checkpoint(launch),
+        "checkpoint": weights_to_bring(launch),
         "shares": shares,
         "nodes": nodes,
         "replicas": pool.replicas,

@@ -147,10 +147,28 @@ def _missing(sim, v, s, begin, end):
 
 
 @kernel
+def _older_before(sim, v, s, begin):
+    """Whether a run of trace-tree node ``s`` that this operation has not used ends at ``begin``."""
+    d = sim.cover[v, s]
+    while d >= 0 and sim.nodes[d].end < begin:
+        d = sim.nodes[d].next
+    return d >= 0 and sim.nodes[d].end == begin and not store_room.used_now(sim, v, d)
+
+
+@kernel
 def _put_together(sim, v, s, begin, end, now, priority):
     """Hold the pages in (begin, end] of trace-tree node ``s``; returns the end of those that there is room for."""
     cache = sim.trees[v]
     missing = _missing(sim, v, s, begin, end)
+    if runs.pages(sim, missing) > cache.free_pages and _older_before(sim, v, s, begin):
+        # What the first page joins is as new as it from then on, and makes no room for the others.
+        if not store_room.make(sim, v, s, begin, 1, now):
+            return begin
+        first = begin + sim.config.page_tokens
+        cache.stored_tokens += sim.config.page_tokens
+        runs.hold(sim, v, s, begin, first, now, priority, 0)
+        missing -= sim.config.page_tokens
+        begin = first
     if not store_room.make(sim, v, s, begin, runs.pages(sim, missing), now):
         while runs.pages(sim, missing) > cache.free_pages:
             # Each page less that is put is one missing page less, or none.

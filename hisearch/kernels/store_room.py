@@ -54,7 +54,8 @@ def sweep(sim, v, now):
 
 
 @kernel
-def _used_now(sim, v, d):
+def used_now(sim, v, d):
+    """Whether the present operation has used run ``d``, or made it."""
     return sim.nodes[d].tick >= sim.trees[v].began * runs.DEPTHS
 
 
@@ -117,7 +118,7 @@ def make(sim, v, s, begin, wanted, now):
     spared = -1
     while cache.free_pages < wanted and eviction.some(sim, v):
         d = eviction.first(sim, v)
-        if _used_now(sim, v, d):
+        if used_now(sim, v, d):
             spared = _put_aside(sim, v, d, spared)
         elif cache.eviction == la.CLOCK and sim.nodes[d].hits > 0:
             _go_round(sim, v, d)
@@ -139,7 +140,7 @@ def _go_from(sim, v, h):
     spared = -1
     while eviction.some(sim, h):
         d = eviction.first(sim, h)
-        if not _used_now(sim, v, d):
+        if not used_now(sim, v, d):
             store_arc.remember(sim, v, d)
             let_go(sim, v, d, 1)
             _put_back(sim, h, spared)

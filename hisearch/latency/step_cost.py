@@ -14,7 +14,9 @@ A rate is flat beyond its table; token_s, sequence_s, prompt_s and decode_s cont
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -79,22 +81,21 @@ def dense_lookup(table: F8, index: int) -> float:
 
 def knot_cell(value: int, length: int) -> int:
     """Largest i with ``tokens_knot(i) <= value``, at most ``length - 2`` (the last cell)."""
-    low, high = 0, length - 2
-    while low < high:
-        middle = (low + high + 1) // 2
-        if tokens_knot(middle) <= value:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_right(_knots(length), value, 1, length - 1) - 1
+
+
+@cache
+def _knots(length: int) -> tuple[int, ...]:
+    return tuple(tokens_knot(i) for i in range(length))
 
 
 def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
     """Interpolate on token knots, rows by ``x`` and columns by ``y``; flat beyond the end unless ``extrapolate``."""
     i = knot_cell(x, table.shape[0])
     j = knot_cell(y, table.shape[1])
-    fx = (x - tokens_knot(i)) / (tokens_knot(i + 1) - tokens_knot(i))
-    fy = (y - tokens_knot(j)) / (tokens_knot(j + 1) - tokens_knot(j))
+    rows, columns = _knots(table.shape[0]), _knots(table.shape[1])
+    fx = (x - rows[i]) / (rows[i + 1] - rows[i])
+    fy = (y - columns[j]) / (columns[j + 1] - columns[j])
     if not extrapolate:
         fx, fy = min(fx, 1.0), min(fy, 1.0)
     a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy

@@ -7,8 +7,9 @@ The mean time of a request (E2E) is taken apart without remainder, seconds:
                 (missed tokens of B - of A) x A's prefill seconds per missed token
     prefill     the rest of prefill: missed tokens of B x (B's seconds per missed token - A's)
     decode      from a request's token to its last one, preemptions apart
-    transfers   what the four above would be less if all media and links moved KV at once; a simulation of its own says
-                so, and the four are taken from that simulation. 0 where nothing lies below HBM
+    transfers   what the four above would be less if all media and links moved KV at once, hand-overs from prefill to
+                decode workers among them; a simulation of its own says so, and the four are taken from that simulation.
+                0 where no KV moves
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ PART_MEANINGS = {
     "misses": "more or fewer prompt tokens that no cache had",
     "prefill": "the time each of those tokens takes",
     "decode": "making the output tokens",
-    "transfers": "waiting for KV to move between tiers",
+    "transfers": "waiting for KV to move between tiers, or from prefill to decode workers",
 }
 
 

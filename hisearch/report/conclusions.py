@@ -9,7 +9,7 @@ from hisearch.report.data import ReportInput
 from hisearch.score.quantities import usd
 from hisearch.search.deployments import describe_each
 from hisearch.search.trial import Trial
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, in_percent, listed
 
 #: Headings of what would change the answer, by kind of sentence.
 HEADINGS = {
@@ -31,13 +31,16 @@ RULES = {
 
 
 class ContenderLine(NamedTuple):
-    """A row of the contenders. chosen: the recommendation, under the same few draws as the others."""
+    """A row of the contenders. chosen: the recommendation, under the same few draws as the others.
+
+    chance: in how many draws it meets the SLO; tells: what that says of its probability, "" where that is not known.
+    """
 
     number: int
     label: str
     price: str
     chance: str
-    cheapest: str
+    tells: str
     chosen: bool
 
 
@@ -82,7 +85,7 @@ def conclusions(data: ReportInput) -> Conclusions | None:
     named = _named([trial for trial in data.trials if trial.number in shown])
     contenders = tuple(
         ContenderLine(
-            one.trial, *named[one.trial], _of_draws(one.chance, one.draws), _of_draws(one.cheapest, one.draws),
+            one.trial, *named[one.trial], _of_draws(one.chance, one.draws), _between(one.chance_range),
             one.trial == chosen.trial.number,
         )
         for one in found.contenders
@@ -119,7 +122,14 @@ def _of_draws(share: float, draws: int) -> str:
     return f"{round(share * draws):,} of {draws:,}"
 
 
+def _between(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"{in_percent(ends[0]).removesuffix(' %')} to {in_percent(ends[1])}"
+
+
 def few_draws(found: Conclusions) -> str:
     """What the counts of the contenders are good for."""
-    text = f"The same {counted(found.draws, 'draw')} for each of the contenders, to compare them"
+    text = (
+        f"The same {counted(found.draws, 'draw')} for each of the contenders: so few say little, as the range beside "
+        "the count shows"
+    )
     return text + (f"; the probability above is from {found.all_draws:,}" if found.all_draws > found.draws else "")

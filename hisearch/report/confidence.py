@@ -3,7 +3,7 @@
 The file's object has ``terms`` (label of an SLO term -> probability that it holds), ``intervals`` (metric -> [low,
 high], the range that it lies in with probability ``level``, in the metric's own unit), ``headroom`` (anything said of
 it), ``all_terms`` (probability that the whole SLO holds) and ``all_terms_range`` ([low, high]); and, of what ``hisearch
-run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``contenders``, ``rules``, ``sentences`` and
+run`` writes (docs/confidence.md), ``summary``, ``satisfied``, ``surer``, ``contenders``, ``rules``, ``sentences`` and
 ``simulations``. All may be left out; further keys are allowed and left alone.
 """
 
@@ -22,12 +22,16 @@ CONFIDENCE = "confidence.json"
 
 @dataclass(frozen=True)
 class Contender:
-    """A deployment under the first draws. chance: that it meets the SLO; cheapest: that no cheaper one does."""
+    """A deployment under the first draws. chance: that it meets the SLO; cheapest: that no cheaper one does.
+
+    chance_range: what so many draws tell of the first; None where it is not said.
+    """
 
     trial: int
     draws: int
     chance: float
     cheapest: float
+    chance_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Confidence:
     tell of it. level: of the intervals, None where it is not said. summary: in words. satisfied: whether the
     probability that was asked for is reached, None where none was. rules_within: the price that rules which need
     one are shown within, in words. draws: behind ``chance``, 0 where it is not said. sentences: what would
-    change the answer, by kind. simulations: by what they were for.
+    change the answer, by kind. simulations: by what they were for. surer: what a likelier one would cost, in words.
     """
 
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -65,6 +69,7 @@ class Confidence:
     chance: float | None = None
     chance_range: tuple[float, float] | None = None
     draws: int = 0
+    surer: str = ""
 
 
 def read_confidence(path: Path) -> Confidence | None:
@@ -82,7 +87,7 @@ def read_confidence(path: Path) -> Confidence | None:
         raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {type(data).__name__}")
-    level, chance, chance_range = data.get("level"), data.get("all_terms"), data.get("all_terms_range")
+    level, chance = data.get("level"), data.get("all_terms")
     return Confidence(
         {label: _probability(value, path, f"terms.{label}") for label, value in _object(data, "terms", path).items()},
         {name: _interval(value, path, f"intervals.{name}") for name, value in _object(data, "intervals", path).items()},
@@ -102,8 +107,9 @@ def read_confidence(path: Path) -> Confidence | None:
             for what, count in _object(data, "simulations", path).items()
         },
         None if chance is None else _probability(chance, path, "all_terms"),
-        None if chance_range is None else _interval(chance_range, path, "all_terms_range"),
+        _range(data.get("all_terms_range"), path, "all_terms_range"),
         _typed(data.get("draws", 0), int, path, "draws"),
+        _typed(_object(data, "surer", path).get("sentence", ""), str, path, "surer.sentence"),
     )
 
 
@@ -114,6 +120,7 @@ def _contender(row: Any, path: Path, key: str) -> Contender:
         _typed(row.get("draws"), int, path, f"{key}.draws"),
         _probability(row.get("all_terms"), path, f"{key}.all_terms"),
         _probability(row.get("cheapest"), path, f"{key}.cheapest"),
+        _range(row.get("all_terms_range"), path, f"{key}.all_terms_range"),
     )
 
 
@@ -153,6 +160,10 @@ def _probability(value: Any, path: Path, key: str) -> float:
     if not _is_number(value) or not 0.0 <= value <= 1.0:
         raise ValueError(f"{path}: {key}: expected a probability, 0 to 1, got {value!r}")
     return float(value)
+
+
+def _range(value: Any, path: Path, key: str) -> tuple[float, float] | None:
+    return None if value is None else _interval(value, path, key)
 
 
 def _interval(value: Any, path: Path, key: str) -> tuple[float, float]:

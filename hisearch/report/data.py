@@ -105,12 +105,13 @@ class ReportInput:
     trials: every trial, slices and failures included. front: the Pareto front among them.
     recommendation: None where nothing meets the SLO; nearest_miss is then the trial that comes closest, failure says
     why, failure_heading what the search came to then. cut_short: what to know of a search that its budget cut short, or
-    "". not_exported: why there are no launch scripts of the recommendation, or "".
+    "". not_exported: why there are no launch scripts of the recommendation, or "". formats: what to know of formats
+    narrower than the checkpoint's, or "".
     capacity: the recommendation at other loads, if that was simulated.
     progress: simulation number -> hypervolume of the front so far.
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: the highlighted deployment looked
     at closely, if it was. confidence: how sure the recommendation is, if that was looked into. so_far: of a study that
-    has not ended; its recommendation is then the best so far.
+    has not ended; its recommendation is then the best so far. run: the run's folder, as a word of a shell.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -131,12 +132,14 @@ class ReportInput:
     failure_heading: str = ""
     cut_short: str = ""
     not_exported: str = ""
+    formats: str = ""
     capacity: tuple[LoadPoint, ...] = ()
     progress: Mapping[int, float] = field(default_factory=dict)
     costs: tuple[CostRow, ...] = ()
     closeup: Closeup | None = None
     confidence: Confidence | None = None
     so_far: SoFar | None = None
+    run: str = "RUN"
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

@@ -12,10 +12,7 @@ from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, usd
 from hisearch.score.terms import Check, RejectionCheck
 from hisearch.search.trial import Trial
-from hisearch.specs.wording import counted, in_percent
-
-#: A deployment that meets the SLO with less than this probability is cautioned of.
-SURE = 0.9
+from hisearch.specs.wording import SURE, counted, in_percent
 
 #: Figures that stand beside the terms of an SLO: metric -> its name and how it is shown.
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -121,16 +118,40 @@ def thin_margin(trial: Trial, relative_error: float) -> str:
     )
 
 
-def may_miss(found: Confidence | None) -> str:
-    """That the recommendation may miss the SLO, and what to do about it; "" where it is sure enough or not known."""
+class Verdict(NamedTuple):
+    """What is said of a term: a sign, a word, and how it is coloured (``ok``, ``unsure`` or ``miss``)."""
+
+    sign: str
+    words: str
+    kind: str
+
+
+def verdict_of(line: TermLine, chance: float | None) -> Verdict:
+    """Met, missed, or met in the simulation and unlikely enough otherwise that nobody should count on it."""
+    if not line.met:
+        return Verdict("✗", line.verdict, "miss")
+    if chance is not None and chance < SURE:
+        return Verdict("?", "unsure", "unsure")
+    return Verdict("✓", line.verdict, "ok")
+
+
+def may_miss(found: Confidence | None, run: str = "RUN") -> str:
+    """That the recommendation may miss the SLO, and what to do about it; "" where it is sure enough or not known.
+
+    Args:
+        found: how sure it is.
+        run: the run's folder, as a word of a shell.
+    """
     if found is None or found.chance is None or found.chance >= SURE:
         return ""
     text = chance_in_words(found)
     if found.satisfied is not None:  # a probability was asked for: the answer says so itself
         return text
+    command = f"hisearch run --resume {run} --confidence {SURE:g}"
+    if found.surer:
+        return f"{text} {found.surer} Measure before you rely on it, or have the surer one recommended: {command}."
     return (
-        f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: "
-        f"hisearch run --resume RUN --confidence {SURE:g}."
+        f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: {command}."
     )
 
 

@@ -48,6 +48,7 @@ def render(data: ReportInput) -> str:
         "report.html.j2",
         data=data,
         verdict=page.verdict(data),
+        kind=page.kind(data),
         cautions=page.cautions(data),
         counts=page.counts(data),
         counted=counted,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hisearch.report.confidence import Confidence
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import NO_ROUTER, carried, sentence, used_settings
-from hisearch.report.doubts import Caution, may_miss, thin_margin
+from hisearch.report.doubts import Caution, Verdict, may_miss, thin_margin, verdict_of
 from hisearch.report.terms import TermLine, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
@@ -25,6 +25,7 @@ class Promise(NamedTuple):
 
     line: TermLine
     chance: str
+    verdict: Verdict
 
 
 class Fact(NamedTuple):
@@ -81,6 +82,13 @@ def verdict(data: ReportInput) -> str:
     return f"{data.failure} The nearest miss is {sentence(data.nearest_miss, data.model_id)}."
 
 
+def kind(data: ReportInput) -> str:
+    """How the answer is coloured: ``ok``, ``unsure`` where it may well miss the SLO, ``miss``."""
+    if data.recommendation is None:
+        return "miss"
+    return "unsure" if may_miss(data.confidence) else "ok"
+
+
 def counts(data: ReportInput) -> Counts:
     """Numbers of trials by what they are good for."""
     comparable = [trial for trial in data.trials if trial.comparable]
@@ -101,7 +109,11 @@ def slo_lines(data: ReportInput) -> tuple[Promise, ...]:
         return ()
     chances = data.confidence.terms if data.confidence is not None else {}
     return tuple(
-        Promise(line, in_percent(chances[line.label]) if line.label in chances else "")
+        Promise(
+            line,
+            in_percent(chances[line.label]) if line.label in chances else "",
+            verdict_of(line, chances.get(line.label)),
+        )
         for line in term_lines(data.highlighted.slo)
     )
 
@@ -172,7 +184,12 @@ _FACTS: dict[str, tuple[str, Callable[[float], str], str, str]] = {
     "attainment": ("Attainment", percent, "", "share of requests that meet every SLO term"),
     "usd_per_million_tokens": ("Cost of tokens", usd, "per million", "prompt and output, at the replayed load"),
     "hit_rate": ("Prefix-cache hit rate", percent, "", "prompt tokens that were not computed again"),
-    "utilisation": ("Utilisation", percent, "", "share of time the accelerators are busy"),
+    "utilisation": (
+        "Utilisation",
+        percent,
+        "",
+        "share of the time in which a step runs, of however few requests: no measure of how much more is carried",
+    ),
 }
 
 
@@ -340,7 +357,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     Where that is not known, a margin below the profile's stated error stands for it.
     """
     found = []
-    unsure = may_miss(data.confidence)
+    unsure = may_miss(data.confidence, data.run)
     thin = ""
     if data.recommendation is not None and not unsure:
         thin = thin_margin(data.recommendation.trial, data.provenance.profile.relative_error)
@@ -352,6 +369,8 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         noted = " ".join(f"{note}." for note in notes(data.highlighted.slo))
         if noted:
             found.append(Caution("SLO terms", noted))
+    if data.formats:
+        found.append(Caution("Changes the model", data.formats))
     if data.not_exported:
         text = f"{data.not_exported.removesuffix('.')}. hisearch export RUN --trial N exports another one of the front."
         found.append(Caution("No launch scripts", text))

@@ -19,6 +19,7 @@ from hisearch.search.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.baseline import find_baseline
 from hisearch.search.confidence import Assessment, Assessor
+from hisearch.search.deployments import describe
 from hisearch.search.driver import SearchOutcome, headroom
 from hisearch.search.job import Evaluation
 from hisearch.search.ledger import Ledger
@@ -47,6 +48,7 @@ from hisearch.search.step_sensitivity import (
     scaled,
     step_break_even,
 )
+from hisearch.search.surer import Surer, find_surer
 from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.study import ConfidenceSpec, RecommendSpec, RuleName
 from hisearch.specs.wording import in_percent
@@ -129,7 +131,8 @@ class Conclusion:
     that was asked for; assured: how it was looked for, None where the first choice has it. satisfied: whether the
     recommendation has it, None where none was asked for. confirmed: the recommendation under draws that it was not
     chosen by. by_rule: what each rule would recommend; limit_usd: within which price lowest_latency and most_headroom
-    look there; limit_given: the study says so. simulations: by what they were for.
+    look there; limit_given: the study says so. surer: what a likelier one would cost, where none was asked for and the
+    recommendation is not likely enough. simulations: by what they were for.
     """
 
     recommendation: Recommendation
@@ -148,6 +151,7 @@ class Conclusion:
     settings: tuple[Setting, ...] = ()
     headroom: Capacity | None = None
     next_purchase: NextPurchase | None = None
+    surer: Surer | None = None
     simulations: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -199,6 +203,7 @@ class _Course:
         steps, faster = self._step_times(found.trial, least)
         room = self._headroom(found.trial)
         then = self._counted("next purchase", RIVALS + 1, lambda: self._next(found.trial, room)) if room else None
+        surer = self._surer(found.trial, assessment)
         self._assessor.progress.finished()
         changes = single_changes(self._trials, found.trial)
         conclusion = Conclusion(
@@ -206,7 +211,7 @@ class _Course:
             self._question.recommend.usd_per_hour is not None, steps, faster,
             self._prices(found.trial) if least else (),
             tuple(one for one in changes if least or not one.trial.feasible),
-            room, then, self._counts,
+            room, then, surer, self._counts,
         )  # fmt: skip
         return self._concluded(found, room), conclusion
 
@@ -215,7 +220,7 @@ class _Course:
         """Simulations at most, for the listener."""
         settings = self._settings
         walk = settings.search if settings.at_least is not None else 0
-        walk += settings.fresh_draws if settings.at_least is not None else 0
+        walk += settings.fresh_draws if settings.at_least is not None else settings.surer
         return settings.draws + (1 + CONTENDERS) * settings.contender_draws + settings.what_if + walk
 
     def _prices(self, best: Trial) -> tuple[PriceBreakEven, ...]:
@@ -326,10 +331,11 @@ class _Course:
         found = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
-            f"{first.reason} That deployment meets the SLO with a probability of {in_percent(own.all_terms)} alone; at "
-            f"least {in_percent(wanted)} was asked for, and of {assured.looked_at} looked at in the order of "
-            f"{_ORDERS[first.rule]} this is the first that has it: {in_percent(found.all_terms)}, for "
-            f"${abs(usd):,.2f} per hour {'less' if usd < 0 else 'more'}."
+            f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
+            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {in_percent(wanted)}, which was "
+            f"asked for: {in_percent(found.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. The rule's own "
+            f"choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour (${abs(usd):,.2f} "
+            f"{'more' if usd < 0 else 'less'}), meets it with {in_percent(own.all_terms)}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
 
@@ -380,6 +386,15 @@ class _Course:
                 wins[prices.index(min(prices))] += 1
         count = min((len(one) for one in found), default=0)
         return [won / count for won in wins] if count else []
+
+    def _surer(self, best: Trial, own: Assessment | None) -> Surer | None:
+        """What it would cost to be surer, where nobody has asked for a probability."""
+        if self._settings.at_least is not None or own is None or self._assessor.out_of_time:
+            return None
+        before = self._assessor.simulations
+        found = find_surer(self._assessor, best, own, self._trials, self._settings.surer, self._settings.level)
+        self._spent("a surer one", before)
+        return found
 
     def _baseline(self, best: Trial) -> Trial | None:
         memory = self._question.memory_bytes[best.deployment.pools[0].accelerator]

@@ -390,7 +390,7 @@ def _try_other_engines(problem: Problem, ledger: Ledger, until: int) -> None:
         if engine in {pool.engine.name for pool in ours.pools}:
             continue
         try:
-            deployment = on_engine(ours, engine, execution.sglang_page_tokens if engine == "sglang" else None)
+            deployment = on_engine(ours, engine, problem.page_tokens(engine))
         except ValueError:  # the engine refuses these settings: there is no like to compare with
             continue
         jobs.append(Job(best.trial.stage, deployment, parameters_of(deployment)))

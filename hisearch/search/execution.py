@@ -249,7 +249,7 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
                 settings = EngineSpec(
                     name=engine,
                     chunk_tokens=chunk,
-                    page_tokens=space.sglang_page_tokens if engine == "sglang" else None,
+                    page_tokens=problem.page_tokens(engine),
                     max_running_requests=running,
                     memory_fraction=starting_memory_fraction(cache),
                     eviction=problem.tier_choices(engine).starting_eviction,

@@ -220,7 +220,7 @@ def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deploym
     for engine in execution.engines:
         if engine != pool.engine.name:
             try:
-                yield on_engine(deployment, engine, execution.sglang_page_tokens if engine == "sglang" else None)
+                yield on_engine(deployment, engine, problem.page_tokens(engine))
             except ValueError:  # the engine refuses these settings: there is no such neighbour
                 continue
 

@@ -10,6 +10,7 @@ on looks them up by key.
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -179,7 +180,12 @@ def _finished(path: Path, lines: Sequence[bytes]) -> Iterator[tuple[dict[str, An
             row = json.loads(line)
             found = row["key"], Evaluation.from_json(row["evaluation"])
         except (ValueError, KeyError, TypeError) as error:
-            raise JournalError(f"{path}:{number}: not a finished simulation ({error})") from error
+            why = error.msg if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
+            raise JournalError(
+                f"{path}:{number}: damaged: no finished simulation stands in this line ({why}). What stands before it "
+                f"is sound: to go on with that alone, copy the folder, then sed -i '{number},$d' "
+                f"{shlex.quote(str(path))} and resume; what was cut off is simulated again"
+            ) from error
         yield row, found[1]
 
 

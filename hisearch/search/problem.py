@@ -48,7 +48,8 @@ class Problem:
 
     model, profile: names that the deployments carry. objectives: 2 to 4 names of ``hisearch.specs.study.Objective``.
     scopes: of the space's media, by name. limits: bounds by objective. refuses: why a
-    worker is not to be looked at though it could be built, or ""; none are where absent.
+    worker is not to be looked at though it could be built, or ""; none are where absent. kept_page_tokens: tokens of
+    the KV pages that engines keep for the model; None for each engine's own.
     """
 
     model: str
@@ -62,10 +63,16 @@ class Problem:
     scopes: Mapping[str, ScopeName] = field(default_factory=dict)
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
     refuses: Callable[[PoolSpec], str] | None = None
+    kept_page_tokens: int | None = None
 
     def tier_choices(self, engine: EngineName) -> TierChoices:
         """What may be chosen of an engine's cache tiers."""
         return TierChoices(self.space.cache, engine, self.scopes)
+
+    def page_tokens(self, engine: EngineName) -> int | None:
+        """Tokens per KV page under an engine; None for its own default."""
+        asked = self.space.execution.sglang_page_tokens if engine == "sglang" else None
+        return self.kept_page_tokens if asked is None else asked
 
     @property
     def profile(self) -> str:

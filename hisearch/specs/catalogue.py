@@ -12,7 +12,7 @@ from hisearch.specs.errors import SpecError, UnknownReferenceError, shown_path
 from hisearch.specs.huggingface import read_config
 from hisearch.specs.kinds import FOLDERS
 from hisearch.specs.source import TRACE_SUFFIXES, read_source
-from hisearch.specs.wording import unknown
+from hisearch.specs.wording import closest, unknown
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _PATHS = (*YAML_SUFFIXES, ".json")
@@ -42,6 +42,14 @@ def _in_words(path: Path) -> str:
     if path.is_dir():
         return "the folder of a run" if (path / "provenance.json").is_file() else "a folder"
     return "a trace file" if path.name.endswith(TRACE_SUFFIXES) else "a file"
+
+
+def _files_beside(path: Path) -> list[Path]:
+    """Files of the folder that ``path`` would be in, of its kind."""
+    folder = path.parent
+    if not folder.is_dir():
+        return []
+    return sorted(one for one in folder.iterdir() if one.suffix == path.suffix and one.is_file())
 
 
 class Catalogue:
@@ -140,7 +148,8 @@ class Catalogue:
         if folder is not None:
             raise UnknownReferenceError.at(f"{shown_path(folder)} is {_in_words(folder)}; expected a file")
         places = " or ".join(dict.fromkeys(shown_path(candidate) for candidate in tried))
-        raise UnknownReferenceError.at(f"no file at {places}")
+        beside = (one.name for candidate in tried for one in _files_beside(candidate))
+        raise UnknownReferenceError.at(f"no file at {places}{closest(path.name, beside)}")
 
     def get(self, kind: str, ref: str, base: Path | None = None) -> Document[Any]:
         """The document of ``kind`` that ``ref`` leads to; of kind Model also a Hugging Face ``config.json``.

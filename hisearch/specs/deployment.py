@@ -23,6 +23,7 @@ from hisearch.specs.errors import KeyedError
 from hisearch.specs.experts import ExpertsSpec
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.pages import PAGE_TOKENS
 from hisearch.specs.parallelism import Parallelism, engine_problem
 from hisearch.specs.pool_checks import check_pools
 from hisearch.specs.profile import LatencyProfileSpec
@@ -38,8 +39,6 @@ SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
     "sglang": ("fcfs", "priority", "lpm", "lof", "dfs-weight", "random"),
     "trtllm": ("fcfs",),
 }
-#: Tokens per KV page where nothing is said.
-PAGE_TOKENS: dict[EngineName, int] = {"vllm": 16, "sglang": 1, "trtllm": 32}
 
 
 class EngineSpec(Strict):
@@ -55,7 +54,9 @@ class EngineSpec(Strict):
         "max_num_tokens.",
     )
     page_tokens: Count | None = Field(
-        None, description="Tokens per KV page; 16 for vLLM, 1 for SGLang and 32 for TensorRT-LLM where absent."
+        None,
+        description="Tokens per KV page; where absent 64 for models with sparse attention, else 16 for vLLM, 1 for "
+        "SGLang and 32 for TensorRT-LLM.",
     )
     prefix_caching: bool = Field(True, description="Reuse the KV of shared prompt prefixes.")
     memory_fraction: Fraction = Field(

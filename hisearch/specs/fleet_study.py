@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hisearch.specs.base import Seed, Strict
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.model import ModelSpec, WeightsName
 from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.study import OF_AGENTS, BudgetSpec, ConfidenceSpec, LimitSpec, Objective, WorkloadRef, check_limits
@@ -32,6 +32,7 @@ class FleetModelSpec(Strict):
         None,
         description="What is served, as a Study's model; absent: the model of the name under which it stands here.",
     )
+    huggingface_id: WeightsName | None = Field(None, description="As a Study's.")
     asked_as: list[str] = Field(
         default_factory=list,
         description="Other names by which requests ask for it, beside this one and that of its publisher.",
@@ -138,7 +139,8 @@ class FleetStudySpec(Strict):
             }
         )
         asked = {} if self.own(name, "workload") else {"models": [name, *own.asked_as]}
-        return {
+        called = {} if own.huggingface_id is None else {"huggingface_id": own.huggingface_id}
+        return called | {
             "model": name if own.model is None else _plain(own.model),
             "workload": _plain(self.workload if own.workload is None else own.workload) | asked,
             "slo": _plain(self.slo if own.slo is None else own.slo),

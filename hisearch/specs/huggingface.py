@@ -45,6 +45,9 @@ _FAMILIES = {
     "glm_moe_dsa": _Family("deepseek", mla=True, sparse=True),
 }  # fmt: skip
 
+#: ``ORGANISATION/MODEL``.
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
 #: Beside a checkpoint that NVIDIA's ModelOpt quantised.
 QUANTISED_BESIDE = "hf_quant_config.json"
 
@@ -113,7 +116,8 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
     whole, inner = source.data, source.data.get("text_config")
     if isinstance(inner, dict):
         # A model that sees images too: its language model is what is served token by token.
-        kept = {key: whole[key] for key in ("tie_word_embeddings", "quantization_config", "dtype") if key in whole}
+        own = ("_name_or_path", "tie_word_embeddings", "quantization_config", "dtype")
+        kept = {key: whole[key] for key in own if key in whole}
         whole = {**kept, **inner}
     config = _Config(whole)
     kind = str(config.get("model_type", "")).removesuffix("_text")
@@ -121,7 +125,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         raise source.error(("model_type",), f"architecture '{kind}' is not known; known: {', '.join(_FAMILIES)}")
     family = _FAMILIES[kind]
     data = {
-        "huggingface_id": config.get("_name_or_path", "") or name,
+        "huggingface_id": _published_id(config) or name,
         "layers": config.need("num_hidden_layers"),
         "hidden_size": config.need("hidden_size"),
         "vocab_size": config.need("vocab_size"),
@@ -144,6 +148,12 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise source.error((), f"makes no model: {key}: {first['msg']}".replace(": : ", ": ")) from None
+
+
+def _published_id(config: _Config) -> str:
+    """Its ``_name_or_path`` where that is an id; "" where it is absent, or a folder of whoever saved the file."""
+    name = str(config.get("_name_or_path", ""))
+    return name if _ID.fullmatch(name) else ""
 
 
 def _attention(config: _Config, family: _Family) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from hisearch.specs.base import Count, DType, Fraction, NonNegativeInt, Provenance, Strict
 
@@ -78,10 +78,29 @@ MatrixName = Literal[
 ]
 
 
+def names_weights(huggingface_id: str) -> bool:
+    """Whether an engine can be started with it: a Hugging Face id has a slash, and so has a folder."""
+    return "/" in huggingface_id
+
+
+def _check_weights(text: str) -> str:
+    if not names_weights(text):
+        raise ValueError(f"'{text}' is neither ORGANISATION/MODEL nor a folder: both have a slash")
+    return text
+
+
+#: A Hugging Face id, or a folder.
+WeightsName = Annotated[str, AfterValidator(_check_weights)]
+
+
 class ModelSpec(Strict):
     """A decoder-only transformer, by its own published ``config.json``."""
 
-    huggingface_id: str = Field(min_length=1, description="What launch scripts serve.")
+    huggingface_id: str = Field(
+        min_length=1,
+        description="What launch scripts serve: ORGANISATION/MODEL, or a folder. A name without a slash is neither: "
+        "exports then ask for the weights.",
+    )
     layers: Count = Field(description="Decoder layers.")
     hidden_size: Count = Field(description="Width of the residual stream.")
     attention_heads: Count = Field(description="Query heads.")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from hisearch.specs.base import Strict
 from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
-from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec
+from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.document import Document, parse_document
-from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, shown_path
+from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, dotted, shown_path
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.overrides import apply_overrides
+from hisearch.specs.pages import kept_page_tokens
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.resolved import Hardware, ResolvedDeployment, ResolvedStudy, inline_model_name
 from hisearch.specs.search_space import SearchSpaceSpec
@@ -22,6 +25,7 @@ from hisearch.specs.slo import SloSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.study import StudySpec
 from hisearch.specs.tier_checks import scope_of, tier_problems
+from hisearch.specs.validation_words import in_words
 from hisearch.specs.wording import unknown
 from hisearch.specs.workload import WorkloadSpec
 
@@ -53,6 +57,7 @@ def load_deployment(
     model = resolver.refer(document, "Model", "spec.model", document.spec.model)
     pool_models = _pool_models(resolver, document)
     profile = resolver.profile(document, document.spec.profile)
+    document = _with_pages(document, model, pool_models)
     hardware = Hardware({}, {}, {})
     for index, pool in enumerate(document.spec.pools):
         at = f"spec.pools.{index}"
@@ -78,6 +83,26 @@ def _pool_models(resolver: _Resolver, document: Document[DeploymentSpec]) -> dic
         for index, pool in enumerate(document.spec.pools)
         if pool.model is not None
     }
+
+
+def _with_pages(
+    document: Document[DeploymentSpec], model: Document[ModelSpec], pool_models: Mapping[str, Document[ModelSpec]]
+) -> Document[DeploymentSpec]:
+    """The same deployment with the KV pages written out that engines keep for a pool's model whatever they are told."""
+    pools = []
+    for index, pool in enumerate(document.spec.pools):
+        kept = kept_page_tokens((model if pool.model is None else pool_models[pool.model]).spec)
+        if kept is None or pool.engine.page_tokens is not None:
+            pools.append(pool)
+            continue
+        try:
+            engine = EngineSpec.model_validate(pool.engine.model_dump() | {"page_tokens": kept})
+            pools.append(PoolSpec.model_validate(pool.model_dump() | {"engine": engine}))
+        except ValidationError as error:
+            words = in_words(error.errors(include_url=False)[0])
+            message = f"{words} ({kept}-token pages are what engines keep for this model's sparse attention)"
+            raise document.error(f"spec.pools.{index}", message) from None
+    return replace(document, spec=document.spec.model_copy(update={"pools": pools}))
 
 
 def _check_one_name_each(resolved: ResolvedDeployment) -> None:
@@ -138,9 +163,9 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     Raises:
         SpecError: with file, line and key.
     """
-    document: Document[StudySpec] = parse_document(source, "Study")
+    document = _parsed_study(source, catalogue)
     spec, resolver = document.spec, _Resolver(catalogue)
-    model = resolver.named_or_inline(document, "Model", "spec.model", spec.model)
+    model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
     slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
@@ -159,6 +184,46 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study
+
+
+#: Keys of a study that name a document -> its kind.
+_NAMED = {"model": "Model", "slo": "SLO", "space": "SearchSpace"}
+
+
+def _parsed_study(source: Source, catalogue: Catalogue) -> Document[StudySpec]:
+    """The study; what is wrong with it and names in it that lead nowhere are told together.
+
+    Raises:
+        SpecError: all of that.
+    """
+    problems: list[Problem] = []
+    document: Document[StudySpec] | None = None
+    try:
+        document = parse_document(source, "Study")
+    except SpecError as error:
+        problems += error.problems
+    spec = source.data.get("spec") if isinstance(source.data, dict) else None
+    named = {key: spec.get(key) for key in _NAMED} if isinstance(spec, dict) else {}
+    for key, ref in named.items():
+        kind = _NAMED[key]
+        at = ("spec", key)
+        setting = source.problem(at, "").setting
+        if not isinstance(ref, str) or any(problem.key == dotted(at) for problem in problems):
+            continue
+        try:
+            catalogue.locate(kind, ref, None if setting else source.path.parent)
+        except UnknownReferenceError as error:
+            problems.append(source.problem(at, error.message))
+    if document is None or problems:
+        raise SpecError(*sorted(problems, key=lambda problem: problem.line or 0))
+    return document
+
+
+def _called(model: Document[ModelSpec], huggingface_id: str | None) -> Document[ModelSpec]:
+    """The model as a study serves it."""
+    if huggingface_id is None:
+        return model
+    return replace(model, spec=model.spec.model_copy(update={"huggingface_id": huggingface_id}))
 
 
 def _promise_of(slo: Document[SloSpec], model: Document[ModelSpec]) -> Document[SloSpec]:

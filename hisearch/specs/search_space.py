@@ -50,8 +50,10 @@ class ExecutionSpace(Strict):
     kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1, description="Formats of the KV cache.")
     chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1, description="Token budgets of a step.")
     max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
-    sglang_page_tokens: Count = Field(
-        1, description="Tokens per KV page under SGLang; tiers move whole pages, of 64 tokens as a rule."
+    sglang_page_tokens: Count | None = Field(
+        None,
+        description="Tokens per KV page under SGLang; where absent 64 for models with sparse attention, else 1. Tiers "
+        "move whole pages, of 64 tokens as a rule.",
     )
     devices: list[DevicesSpec | None] = Field(
         default=[None],

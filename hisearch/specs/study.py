@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 
 from hisearch.specs.base import Count, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.model import ModelSpec
+from hisearch.specs.model import ModelSpec, WeightsName
 from hisearch.specs.search_space import SearchSpaceSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.storage_url import refuse_secrets
@@ -171,6 +171,11 @@ class ConfidenceSpec(Strict):
     what_if: NonNegativeInt = Field(
         120, description="Most simulations for what would change the answer, the baseline and the other rules."
     )
+    surer: NonNegativeInt = Field(
+        160,
+        description="Without at_least, where the recommendation meets the SLO with less than 90 %: most simulations to "
+        "find the cheapest of what met it that does so with 90 % or more, whose price is then named; 0: none.",
+    )
     search: NonNegativeInt = Field(
         600, description="With at_least: most simulations of dearer deployments and further replicas."
     )
@@ -190,6 +195,11 @@ class StudySpec(Strict):
 
     model: str | ModelSpec = Field(
         description="What is served: a name, a path (of a Hugging Face config.json too), or inline."
+    )
+    huggingface_id: WeightsName | None = Field(
+        None,
+        description="What launch scripts serve, ORGANISATION/MODEL or a folder, where the model does not say (a "
+        "config.json seldom does), or another checkpoint of it is to be served.",
     )
     workload: WorkloadRef = Field(description="The traffic.")
     slo: str | SloSpec = Field(description="The promise: a name, a path, or inline.")

@@ -51,6 +51,10 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
+#: A deployment that meets the SLO with less than this probability is cautioned of.
+SURE = 0.9
+
+
 def in_percent(fraction: float, decimals: int = 0, *, signed: bool = False) -> str:
     """A share for people: ``53 %``, ``6.6 %``, signed ``+10.2 %`` or ``−9.3 %``."""
     return f"{100.0 * fraction:{'+' if signed else ''},.{decimals}f} %".replace("-", "−")

@@ -14,7 +14,7 @@ Notation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +22,7 @@ import numpy as np
 
 from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import StepCosts
-from hisearch.latency.decode_steps import decode_steps_seconds
-from hisearch.latency.step_cost import step_seconds
+from hisearch.latency.many_steps import chunk_steps_seconds, decode_steps_seconds
 from hisearch.specs.profile import CorrectionSpec
 from hisearch.traces.compiled import F8, I8
 from hisearch.verify.measured import PerRequest
@@ -33,12 +32,10 @@ if TYPE_CHECKING:
 
 #: Fewest gaps between tokens of a request that is counted: of fewer the ends, known to a step, weigh too much.
 FEWEST_GAPS = 8
-#: Hits are rounded to so many tokens: prompts of like hits are priced once.
-_HIT_GRAIN = 32
-#: Decodes beside a prompt, and tokens that each of them reads, likewise.
-_COMPANY_GRAIN, _READ_GRAIN = 4, 512
 #: Fewest steps that are counted between two tokens, as their logarithm is taken.
 _LEAST_STEPS = 1e-3
+#: Tokens of a chunk where prompts are computed whole.
+_WHOLE = 1 << 40
 #: Names of the factors on a step's seconds, in the order of the last axis of their seconds.
 FACTORS = ("host", "prefill", "decode")
 
@@ -71,7 +68,7 @@ class _Worker:
     times_s: F8
     step_parts: F8
     prompt_parts: F8
-    chunks: F8
+    chunks: I8
 
     def steps(self, factors: F8) -> F8:
         """Steps between the first and the last token of each request, shape (N,)."""
@@ -120,7 +117,7 @@ class Neighbours:
         self._latest: tuple[Placed, list[_Worker]] | None = None
 
     def of(self, requests: PerRequest) -> Neighbours:
-        """The same for other requests, whose prompts need not be priced again."""
+        """The same for other requests."""
         found = Neighbours(requests, self._plan)
         found._pools = self._pools
         return found
@@ -167,13 +164,12 @@ class Neighbours:
         """Batches of the requests at the places ``mine``, which one worker of a pool served."""
         own, first_s, last_s = self._requests.keep(mine), self._first_s[mine], self._last_s[mine]
         times_s = np.unique(np.concatenate((first_s, last_s)))
-        whole = (placed.hit_tokens[own.rows] + _HIT_GRAIN // 2) // _HIT_GRAIN * _HIT_GRAIN
-        hits = np.minimum(whole, own.input_tokens - 1)
+        hits = np.minimum(placed.hit_tokens[own.rows], own.input_tokens - 1)
         sequences, context, longest = _decoding(own, first_s, last_s, (times_s[1:] + times_s[:-1]) / 2)
         before = np.searchsorted(times_s, first_s) - 1
-        beside = [_company(int(sequences[at]), int(context[at])) if at >= 0 else _company(0, 0) for at in before]
-        given = zip(hits.tolist(), own.input_tokens.tolist(), beside, strict=True)
-        prompts = np.array([prices.prompt(*one) for one in given])
+        # Nobody decodes before the first event, at place -1.
+        company = _company(*(np.append(count, 0)[before] for count in (sequences, context)))
+        prompts = prices.prompts(hits, own.input_tokens, *company)
         chunks = prices.steps_with_decodes(own.input_tokens - hits)
         steps = prices.costs.decodes(sequences, context, longest)
         gaps = own.output_tokens - 1
@@ -181,12 +177,11 @@ class Neighbours:
 
 
 class _Prices:
-    """What prompts and decodes cost on a pool's workers; prompts of like hits are priced once."""
+    """What prompts and decodes cost on a pool's workers."""
 
     def __init__(self, pool: PoolPlan) -> None:
         self.pool, self._engine = pool.name, pool.plan.engine
         self.costs = _Parts(pool.plan.costs.seconds)
-        self._prompts: dict[tuple[int, int, tuple[int, int]], F8] = {}
 
     @property
     def _apart(self) -> bool:
@@ -195,51 +190,52 @@ class _Prices:
 
     @property
     def _chunk_tokens(self) -> int:
-        return self._engine.chunk_tokens if self._engine.chunked_prefill else int(np.iinfo(np.int64).max)
+        return self._engine.chunk_tokens if self._engine.chunked_prefill else _WHOLE
 
-    def steps_with_decodes(self, prompt_tokens: I8) -> F8:
+    def steps_with_decodes(self, prompt_tokens: I8) -> I8:
         """How many steps with decodes in them compute each prompt."""
-        if self._apart:
-            return np.zeros(len(prompt_tokens))
-        return np.asarray(np.ceil(prompt_tokens / self._chunk_tokens))
+        return np.zeros_like(prompt_tokens) if self._apart else self._steps(prompt_tokens)
 
-    def prompt(self, cached: int, tokens: int, company: tuple[int, int]) -> F8:
-        """``w`` of one prompt by FACTORS, beside a company of decodes, or alone where prompts are apart."""
-        key = (cached, tokens, (0, 0) if self._apart else company)
-        if key not in self._prompts:
-            decoding, read = key[2]
-            beside = [read] * decoding
-            without = self.costs.of((), beside) if beside else np.zeros(len(FACTORS))
-            total = np.zeros(len(FACTORS))
-            for start in range(cached, tokens, self._chunk_tokens):
-                total += self.costs.of(((min(self._chunk_tokens, tokens - start), start),), beside) - without
-            self._prompts[key] = total
-        return self._prompts[key]
+    def prompts(self, cached: I8, tokens: I8, decoding: I8, reads: I8) -> F8:
+        """``w`` of prompts by FACTORS, shape (N, 3), beside companies of decodes, or alone where prompts are apart."""
+        if self._apart:
+            decoding = np.zeros_like(decoding)
+        chunks = self._steps(tokens - cached)
+        of = np.repeat(np.arange(len(tokens)), chunks)
+        start = cached[of] + self._chunk_tokens * (np.arange(len(of)) - np.repeat(np.cumsum(chunks) - chunks, chunks))
+        new = np.minimum(self._chunk_tokens, tokens[of] - start)
+        each = self.costs.chunks(new, start, decoding[of], reads[of])
+        total = np.stack([np.bincount(of, weights, len(tokens)) for weights in each.T], axis=-1)
+        return np.asarray(total - chunks[:, None] * self.costs.decodes(decoding, decoding * reads, reads))
+
+    def _steps(self, prompt_tokens: I8) -> I8:
+        return -(-prompt_tokens // self._chunk_tokens)
 
 
 class _Parts:
-    """Seconds of a step by FACTORS; they are linear in them."""
+    """Seconds of steps by FACTORS, shape (K, 3); they are linear in them. See ``latency.many_steps``."""
 
     def __init__(self, seconds: StepCosts) -> None:
         self._plain = seconds
         self._doubled = [corrected_seconds(seconds, CorrectionSpec(**{name: 2.0})) for name in FACTORS]
 
     def decodes(self, sequences: I8, context: I8, longest: I8) -> F8:
-        """Of steps that decode alone, shape (K, 3); see ``latency.decode_steps``."""
-        whole = decode_steps_seconds(self._plain, sequences, context, longest)
-        doubled = [decode_steps_seconds(one, sequences, context, longest) for one in self._doubled]
-        return np.stack([one - whole for one in doubled], axis=-1)
+        """Of steps that decode alone."""
+        return self._parts(lambda costs: decode_steps_seconds(costs, sequences, context, longest))
 
-    def of(self, chunks: Sequence[tuple[int, int]], decodes: Sequence[int]) -> F8:
-        """Shape (3,); see ``latency.step_cost.step_seconds``."""
-        whole = step_seconds(self._plain, chunks, decodes)
-        return np.array([step_seconds(doubled, chunks, decodes) - whole for doubled in self._doubled])
+    def chunks(self, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
+        """Of steps with a prompt chunk each."""
+        return self._parts(lambda costs: chunk_steps_seconds(costs, new, cached, sequences, reads))
+
+    def _parts(self, price: Callable[[StepCosts], F8]) -> F8:
+        whole = price(self._plain)
+        return np.stack([price(one) - whole for one in self._doubled], axis=-1)
 
 
-def _company(decoding: int, context: int) -> tuple[int, int]:
-    """How many requests decode beside a prompt, at least one, and tokens that each reads; in whole grains."""
-    decoding = max(decoding - decoding % _COMPANY_GRAIN, 1)
-    return decoding, max(context // decoding // _READ_GRAIN, 1) * _READ_GRAIN
+def _company(decoding: I8, context: I8) -> tuple[I8, I8]:
+    """How many requests decode beside each prompt, at least one, and tokens that each reads."""
+    decoding = np.maximum(decoding, 1)
+    return decoding, np.maximum(context // decoding, 1)
 
 
 def _decoding(own: PerRequest, first_s: F8, last_s: F8, at_s: F8) -> tuple[I8, I8, I8]:

@@ -52,7 +52,7 @@ def ended(run_once: Path, here: Path) -> Path:
         (("run", "small.yaml", "--resume", "nowhere"), "expected the folder of a run to go on with"),
         (("run", "--resume", "nowhere"), "nowhere"),
         (("run", "small.yaml", "--set", "spec.seed=1", "--resume", "r"), "spec.seed is 0"),
-        (("run", "small.yaml", "--resume", "torn"), "journal.jsonl:2: not a finished simulation"),
+        (("run", "small.yaml", "--resume", "torn"), "journal.jsonl:2: damaged: no finished simulation"),
         (("run", "small.yaml", "--set", "spec.slo=nothing", "--out", "new"), "spec.slo"),
         (("simulate", "pair.yaml", "--trace", "cut.jsonl.gz"), "cut.jsonl.gz: broken gzip archive"),
         (("simulate", "pair.yaml", "--trace", "missing.jsonl"), "missing.jsonl"),

@@ -160,7 +160,7 @@ def test_a_cold_start_is_announced_once_something_is_to_be_compiled(
     end_notes()
     assert capsys.readouterr() == ("", "")
     compiles(("vllm", None))
-    assert capsys.readouterr().err.count("hisearch: compiling the kernels (once)") == 1
+    assert capsys.readouterr().err.count("hisearch: compiling kernels: the event loop and vLLM (one to three") == 1
     for compiled in ("cluster.run", "vllm.door"):
         (tmp_path / f"{compiled}-108.py311.nbi").touch()
     compiles(("vllm", None))
@@ -174,7 +174,7 @@ def test_so_is_an_engine_with_tiers_that_is_still_to_be_compiled(
     for compiled in ("cluster.run", "vllm.door"):
         (tmp_path / f"{compiled}-108.py311.nbi").touch()
     compiles(("vllm", None), ("vllm", "offload"))
-    assert capsys.readouterr().err.startswith("hisearch: compiling the kernels (once)")
+    assert capsys.readouterr().err.startswith("hisearch: compiling kernels: vLLM's offloading (one")
     (tmp_path / "vllm_offload.door-108.py311.nbi").touch()
     compiles(("vllm", None), ("vllm", "offload"))
     assert capsys.readouterr() == ("", "")

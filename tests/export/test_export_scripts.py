@@ -140,9 +140,9 @@ def test_one_replica_has_no_router(export: Any, tmp_path: Path) -> None:
     "name", ["$(touch owned)", "a b'c\"d`e`", "x;touch owned", "x}\ntouch owned\n#", "--flag", "€{"]
 )
 def test_hostile_names_stay_words(export: Any, tmp_path: Path, name: str) -> None:
-    out = export(model={"huggingface_id": name}, pool={"accelerator": name})
+    out = export(model={"huggingface_id": f"{name}/x"}, pool={"accelerator": name})
     done = call(out / "sglang" / "run.sh", "replica", "0", stubs=tmp_path / "stubs")
-    assert f"<--model-path><{name}>" in done.stdout, done.stderr
+    assert f"<--model-path><{name}/x>" in done.stdout, done.stderr
     assert not list(tmp_path.rglob("owned"))
     for script in out.rglob("run.sh"):
         subprocess.run(["bash", "-n", str(script)], check=True)

@@ -222,18 +222,18 @@ def test_hostile_names_stay_text(
 ) -> None:
     export_deployment(
         build_deployment(pool={"accelerator": name, "name": name}),
-        build_model(huggingface_id=name),
+        build_model(huggingface_id=f"{name}/x"),
         build_accelerator(),
         400_000,
         tmp_path,
     )
     (compose,) = documents(tmp_path / "compose/compose.yaml")
     model = compose["services"]["replica-0"]["command"][3]
-    doubled = name.replace("$", "$$")
+    doubled = f"{name}/x".replace("$", "$$")
     assert model == (doubled if "}" in name else "${MODEL:-" + doubled + "}")
     workers = documents(tmp_path / "kubernetes/manifests.yaml")[0]
     environment = workers["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert [e["value"] for e in environment if e["name"] == "MODEL"] == [name.replace("$(", "$$(")]
+    assert [e["value"] for e in environment if e["name"] == "MODEL"] == [f"{name}/x".replace("$(", "$$(")]
     assert resource_name(workers["metadata"]["name"]) == workers["metadata"]["name"]
 
 

@@ -213,6 +213,16 @@ def test_a_put_that_does_not_fit_holds_its_first_pages() -> None:
     assert store.leading(sim, STORE, static, 3, 4, 0.0) == 1
 
 
+def test_a_put_behind_a_run_keeps_it() -> None:
+    """The first page joins the run, which makes no room for the others from then on."""
+    sim, slow = empty(Setting(3, 1, 3, "lru", math.inf, "lazy"))
+    static = next(s for s in range(1, len(slow.trace.parent)) if slow.trace.end_tokens[s] > 6)
+    assert len({page[0] for page in path_of(slow, static)[:6]}) == 1
+    store.put(sim, STORE, static, 0, 2, 0.0, 0)
+    store.put(sim, STORE, static, 2, 6, 1.0, 0)
+    assert store.leading(sim, STORE, static, 0, 6, 1.0) == 3
+
+
 @pytest.mark.parametrize("reclaim", ["lazy", "periodic", "pressure"])
 def test_what_has_expired_does_not_come_back(reclaim: str) -> None:
     """Neither by a page that is put next to it nor by one that is put over it."""

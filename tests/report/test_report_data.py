@@ -153,6 +153,16 @@ def test_a_recommendation_that_may_miss_its_slo_is_cautioned_of(build_input: Any
     assert first.title == "May miss the SLO"
     assert "meets the whole SLO with a probability of 53 % (so many draws tell: between 43 % and 63 %)" in first.text
     assert "--confidence 0.9" in first.text
+    assert "--resume RUN" in first.text
+    named = dataclasses.replace(doubtful, surer="The cheapest found: 9.")
+    (first, *_) = page.cautions(dataclasses.replace(data, confidence=named, run="runs/one"))
+    assert "The cheapest found: 9. Measure before" in first.text
+    assert first.text.endswith("hisearch run --resume runs/one --confidence 0.9.")
+    assert page.kind(dataclasses.replace(data, confidence=doubtful)) == "unsure"
+    assert page.kind(data) == "ok"
+    terms = dataclasses.replace(doubtful, terms={"ttft_p99": 0.53, "tpot_p99": 0.97})
+    said = [row.verdict for row in page.slo_lines(dataclasses.replace(data, confidence=terms))]
+    assert [(one.words, one.kind) for one in said[:2]] == [("unsure", "unsure"), ("met", "ok")]
     asked = dataclasses.replace(doubtful, satisfied=False)
     assert "--confidence" not in page.cautions(dataclasses.replace(data, confidence=asked))[0].text
     for sure in (Confidence(chance=0.95), Confidence(), None):

@@ -15,6 +15,8 @@ from hisearch.search.confidence import Assessor
 from hisearch.search.job import Evaluation, Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.recommend import price_of, recommend
+from hisearch.search.surer import Surer, find_surer, surer_in_words
+from hisearch.search.trial import Trial
 from hisearch.search.uncertainty import factors_of
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.study import BudgetSpec
@@ -133,3 +135,37 @@ def test_what_was_chosen_by_its_draws_looks_likelier_there_than_under_fresh_ones
     assert len(own) > 50
     assert np.mean(own) > 0.02
     assert abs(np.mean(fresh)) < 0.01
+
+
+def surer(*, limit: int = 10_000, sizes: tuple[int, ...] = (5, 6, 7, 10)) -> tuple[Surer | None, Trial]:
+    ledger = Ledger(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=1)
+    ledger.run([Job(1, make_deployment("fast", size), {}) for size in sizes])
+    best = ledger.trials[0]
+    assessor = Assessor(uncertainty(DRAWS), slower)
+    (own,) = assessor.assess([best], [DRAWS], 0.9)
+    return find_surer(assessor, best, own, ledger.trials, limit, 0.9), best
+
+
+def test_beside_an_unlikely_recommendation_the_cheapest_likely_one_is_priced() -> None:
+    found, best = surer()
+    assert found is not None
+    assert found.trial is not None
+    assert found.assessment is not None
+    enough = [size for size in (5, 6, 7, 10) if share(make_deployment("fast", size)) >= 0.9]
+    assert found.trial.deployment.pool.replicas == min(enough) > best.deployment.pool.replicas
+    assert found.assessment.all_terms == share(found.trial.deployment)
+    text = surer_in_words(found, best)
+    assert f"at ${price_of(found.trial):,.2f} per hour, ${price_of(found.trial) - price_of(best):,.2f} more" in text
+
+
+def test_it_is_not_looked_for_where_the_recommendation_is_likely_enough_and_says_where_none_is_found() -> None:
+    assert surer(sizes=(7, 10))[0] is None
+    assert surer(limit=0)[0] is None
+    spent, best = surer(limit=8)
+    assert spent is not None
+    assert spent.spent
+    assert "spec.confidence.surer" in surer_in_words(spent, best)
+    none, best = surer(sizes=(5,))
+    assert none is not None
+    assert surer_in_words(none, best).startswith("Nothing that was simulated has a wider margin")
+    assert surer_in_words(None, best) == ""

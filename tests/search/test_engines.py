@@ -9,7 +9,8 @@ import pytest
 
 from hisearch.search.deployments import on_engine, parameters_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployment import PAGE_TOKENS, DeploymentSpec
+from hisearch.specs.deployment import DeploymentSpec
+from hisearch.specs.pages import PAGE_TOKENS
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 OWN: dict[str, dict[str, Any]] = {

@@ -251,3 +251,30 @@ def test_a_study_takes_a_configuration_by_path(project: Path) -> None:
     assert study.model.name == "my-model"
     assert study.model.spec.layers == 64
     assert study.input_digests()[path] == study.model.digest
+
+
+@pytest.mark.parametrize(
+    ("saved", "served"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V3.2"),
+        ("/data/checkpoints/v32", "my-model"),
+        ("./out", "my-model"),
+        ("", "my-model"),
+    ],
+)
+def test_an_id_in_the_file_is_what_is_served(tmp_path: Path, saved: str, served: str) -> None:
+    """``_name_or_path`` may as well be a folder of whoever saved the file."""
+    assert _convert(tmp_path, {**LLAMA_8B, "_name_or_path": saved}).huggingface_id == served
+    seeing = {"_name_or_path": saved, "text_config": LLAMA_8B, "model_type": "some_vl"}
+    assert _convert(tmp_path, seeing).huggingface_id == served
+
+
+def test_a_study_says_what_is_served(tmp_path: Path) -> None:
+    settings = (f"spec.model={_write(tmp_path, LLAMA_8B)}", "spec.huggingface_id=acme/Llama-Tuned")
+    study = load_study("quickstart", settings)
+    assert (study.model.spec.huggingface_id, study.model_name) == ("acme/Llama-Tuned", "llama-tuned")
+    path = tmp_path / "study.yaml"
+    path.write_text(study.to_yaml(), encoding="utf-8")
+    assert load_study(path).model.spec == study.model.spec
+    with pytest.raises(SpecError, match=r"huggingface_id: 'tuned' is neither ORGANISATION/MODEL"):
+        load_study("quickstart", ("spec.huggingface_id=tuned",))

@@ -214,3 +214,22 @@ def test_a_study_from_an_slo_says_what_is_missing(
     with pytest.raises(SpecError) as caught:
         study_from_slo(slo, model, trace)
     assert message in str(caught.value)
+
+
+def test_names_that_lead_nowhere_are_told_with_all_else(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "apiVersion: hisearch/v1\nkind: Study\nmetadata: {name: mine}\nspec:\n  model: qwen3-33b\n"
+        "  workload: {trace: chat-multiturn, load: -1}\n  slo: interactive-chat\n  space: quikstart\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(SpecError) as caught:
+        load_study(path)
+    assert [problem.key for problem in caught.value.problems] == ["spec.model", "spec.workload.load", "spec.space"]
+    assert "did you mean 'quickstart'?" in caught.value.problems[2].message
+
+
+def test_a_misspelt_file_has_the_nearest_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "interactive.yaml").touch()
+    with pytest.raises(SpecError, match=r"no file at .*interctive\.yaml; did you mean 'interactive\.yaml'\?"):
+        load_study(tmp_path / "interctive.yaml")

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hisearch.api.study import StudyResult, load_study
-from hisearch.latency.costs import StepCosts
-from hisearch.latency.decode_steps import decode_steps_seconds
-from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.profile import CorrectionSpec
 from hisearch.verify.measured import PerRequest
 from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed
-from tests.kernels.systems import LAW, rugged_costs
 from tests.verify.documents import STUDY, measure
-
-TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +17,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     folder = tmp_path_factory.mktemp("neighbours")
     (folder / "study.yaml").write_text(STUDY)
     return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
-
-
-@given(TABLES, st.lists(st.lists(st.integers(1, 200_000), max_size=40), min_size=1, max_size=8))
-def test_many_decode_steps_cost_what_each_does(costs: StepCosts, batches: list[list[int]]) -> None:
-    sequences = np.array([len(batch) for batch in batches])
-    context = np.array([sum(batch) for batch in batches])
-    longest = np.array([max(batch, default=0) for batch in batches])
-    expected = [step_seconds(costs, (), batch) if batch else 0.0 for batch in batches]
-    np.testing.assert_allclose(decode_steps_seconds(costs, sequences, context, longest), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

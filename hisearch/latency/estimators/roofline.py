@@ -58,6 +58,7 @@ from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.pages import page_warnings
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 F8 = npt.NDArray[np.float64]
@@ -65,9 +66,6 @@ F8 = npt.NDArray[np.float64]
 #: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
 WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
 
-
-#: Tokens of a KV page under sparse attention: SGLang's ``server_args.py`` and vLLM's ``platforms/cuda.py``.
-SPARSE_PAGE_TOKENS = 64
 
 #: Elementwise operators of FFNs, which the attention groups of a stage share.
 SHARED_ELEMENTWISE = frozenset({"activation", "expert_activation", "expert_gather"})
@@ -278,7 +276,10 @@ class RooflineEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            warnings=(*format_warnings(priced.accelerator, priced.loaded_dtype), *page_warnings(priced)),
+            warnings=(
+                *format_warnings(priced.accelerator, priced.loaded_dtype),
+                *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
+            ),
         )
         return with_uneven_experts(costs, priced.engine.experts, priced.model, timed.split, timed.routed_s)
 
@@ -364,20 +365,6 @@ def peak_rates(accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates
     """Rates of every family at the sheet's own, without launches and collectives."""
     peak = Rate(peaks, 1.0, accelerator.memory_bandwidth_bytes_per_s, 0.0)
     return Rates(peak, peak, peak, peak, None, 0.0)
-
-
-def page_warnings(priced: PricedWorker) -> tuple[str, ...]:
-    """What to know of pages that kernels of sparse attention do not have.
-
-    SGLang sets its page size to 64 for such models, vLLM's kernels have blocks of 64 alone.
-    """
-    page = priced.engine.page_size
-    if priced.model.sparse_attention is None or page == SPARSE_PAGE_TOKENS:
-        return ()
-    return (
-        f"engines keep {SPARSE_PAGE_TOKENS}-token pages for sparse attention, whatever they are told; {page} were "
-        f"simulated: set engine.page_tokens to {SPARSE_PAGE_TOKENS}",
-    )
 
 
 def format_warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from hisearch.latency.estimators.roofline import (
     energy_costs,
     engine_overhead,
     format_warnings,
-    page_warnings,
     sheet_peaks,
 )
 from hisearch.latency.expert_load import with_uneven_experts
@@ -53,6 +52,7 @@ from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.pages import page_warnings
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 #: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
@@ -364,7 +364,7 @@ class ScaledEstimator:
             relative_error=self.profile.relative_error,
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
-                *page_warnings(priced),
+                *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
                 *self._warnings(timed, priced.engine, priced.kv_dtype),
             ),
         )
