@@ -85,7 +85,7 @@ def test_how_sure_it_is_and_other_rules(hisearch: Hisearch, here: Path) -> None:
     ):
         assert expected in ran.out
     page = (here / "r" / "report.html").read_text(encoding="utf-8")
-    for expected in ("By other rules", "64 draws", "to compare them; the probability above is from 64"):
+    for expected in ("By other rules", "64 draws", "the count shows; the probability above is from 64"):
         assert expected in page
     data = hisearch("run", "--resume", "r", "--json", "-q").json
     assert data["recommendation"]["rule"] == "best_value"  # the folder's study keeps it
