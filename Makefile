@@ -22,7 +22,8 @@ quickstart: $(STAMP) ## Set up, then recommend a deployment for a chat service (
 	$(BIN)/hisearch run studies/quickstart.yaml
 
 test: $(STAMP) ## Set up, then run the tests
-	$(BIN)/python -m pytest -n auto -q
+	@$(BIN)/python -c 'from hisearch.kernels.doors import ENGINES, prepare; prepare(ENGINES)'
+	$(BIN)/python -m pytest -n auto --dist worksteal -q
 
 lint: $(STAMP) ## Format check, lint, types
 	$(BIN)/ruff format --check .

@@ -13,7 +13,10 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from llvmlite import ir
@@ -40,6 +43,10 @@ _MODULES = {
     la.AGENTS: "agents",
 }  # fmt: skip
 
+#: All engines, and the event loop among parts to be compiled.
+ENGINES = tuple(_MODULES)
+_EVENT_LOOP = -1
+
 #: door(sim, errand, w, r, now) -> int
 _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)
 
@@ -62,17 +69,43 @@ def missing_of(engines: Collection[int]) -> list[int]:
 
 
 def prepare(engines: Collection[int]) -> None:
-    """Compile what of ``engines`` is not in the on-disk cache: the first here, the others beside it, as cores allow."""
-    missing = missing_of(engines)
-    beside = (os.cpu_count() or 1) - 1
-    shares = [missing[1:][k::beside] for k in range(min(beside, len(missing) - 1))]
-    command = "import sys; from hisearch.kernels import doors; [doors.address(int(engine)) for engine in sys.argv[1:]]"
-    helpers = [subprocess.Popen([sys.executable, "-c", command, *map(str, share)]) for share in shares]
-    if missing:
-        address(missing[0])
+    """Compile what of the event loop and ``engines`` is not in the on-disk cache, as many at once as cores allow."""
+    if config.DISABLE_JIT:
+        return
+    missing = [*missing_of(engines), *([] if is_compiled() else [_EVENT_LOOP])]
+    # SGLang takes as long as three of the others.
+    waiting = SimpleQueue[int]()
+    for part in sorted(missing, key=lambda part: part != la.SGLANG):
+        waiting.put(part)
+    command = "import sys; from hisearch.kernels import doors; doors.compile_part(int(sys.argv[1]))"
+
+    def parts() -> Iterator[int]:
+        with suppress(Empty):
+            while True:
+                yield waiting.get_nowait()
+
+    def beside() -> None:
+        for part in parts():
+            # Should it fail, the caller compiles that part when it comes to it, and says what is wrong.
+            subprocess.run([sys.executable, "-c", command, str(part)], check=False, stderr=subprocess.DEVNULL)
+
+    helpers = [threading.Thread(target=beside, daemon=True) for _ in range(min(os.cpu_count() or 1, len(missing)) - 1)]
     for helper in helpers:
-        # Should it have failed, this process compiles that engine when it comes to it, and says what is wrong.
-        helper.wait()
+        helper.start()
+    for part in parts():
+        compile_part(part)
+    for helper in helpers:
+        helper.join()
+
+
+def compile_part(part: int) -> None:
+    """Compile an engine, or the event loop, into the on-disk cache."""
+    if part != _EVENT_LOOP:
+        address(part)
+        return
+    from hisearch.kernels import cluster, fleet_layout
+
+    cluster.run.compile((HandleType(fleet_layout.Fleet),))
 
 
 def knock(address: int, sim: Any, errand: int, w: int, r: int, now: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -70,6 +71,9 @@ Listener = Callable[[Sequence[int]], None]
 _listeners: list[Listener] = []
 #: Doors that listeners have been told of, or that need no compiling.
 _told: set[int] = set()
+#: Doors that this process has prepared.
+_prepared: set[int] = set()
+_preparing = threading.Lock()
 
 
 @contextmanager
@@ -95,11 +99,17 @@ def _tell(wanted: Sequence[int]) -> None:
 
 def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, side by side, where that has not been done yet."""
+    _prepare(list(dict.fromkeys(_door(variant) for variant in variants)))
+
+
+def _prepare(wanted: Sequence[int]) -> None:
     from hisearch.kernels import doors
 
-    wanted = list(dict.fromkeys(_door(variant) for variant in variants))
     _tell(wanted)
-    doors.prepare(wanted)
+    with _preparing:
+        if not _prepared.issuperset(wanted):
+            doors.prepare(wanted)
+            _prepared.update(wanted)
 
 
 def is_prepared(wanted: Sequence[int]) -> bool:
@@ -190,7 +200,7 @@ def simulate_fleet(
     plan = _beside_objects(plan, trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
-    _tell(list(dict.fromkeys(pool_arrays.door_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools)))
+    _prepare([pool_arrays.door_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
     rooms = [node_room(pool, trace) for pool in plan.pools]
     log_room = _log_room(trace) if log else 0
     while True:

@@ -45,7 +45,7 @@ _SHIFT = 4.0
 #: How far a fit's starting points are scattered (octaves, for factors), and its steps; one after the other.
 _STAGES = ((0.8, 0.03), (0.15, 0.01))
 #: So many are scattered, and the best of them are starting points.
-_SCATTER, _STARTS = 32, 6
+_SCATTER, _STARTS = 32, 4
 #: Of the ways to add one more term, so many are fitted together with those before it.
 _POLISHED = 2
 #: A term's place that step times say is looked for on a grid of so many points, in so many rounds; around it, in steps

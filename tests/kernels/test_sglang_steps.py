@@ -143,7 +143,7 @@ def assert_equal_steps(system: System) -> Result | None:
     return result
 
 
-@examples(300)
+@examples(200)
 @given(system=systems(sglang_engines(mixed=True), repeats=True))
 def test_every_step_equals_the_reference(system: System) -> None:
     assert_equal_steps(system)
@@ -152,7 +152,7 @@ def test_every_step_equals_the_reference(system: System) -> None:
 def test_every_step_equals_the_reference_while_memory_is_short() -> None:
     retracted = 0
 
-    @examples(150)
+    @examples(100)
     @given(system=crowded("sglang"))
     def check(system: System) -> None:
         nonlocal retracted

@@ -154,6 +154,7 @@ def test_host_link_settings_reach_the_kernel(name: str) -> None:
 def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
     monkeypatch.setattr(doors, "prepare", prepared.extend)
+    monkeypatch.setattr(engine, "_prepared", set())
     engine.prepare(
         [("vllm", "lmcache"), ("sglang", None), ("sglang", "hicache"), ("vllm", None), ("trtllm", "offload")]
     )

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.api.study import StudyResult, load_study
-from hisearch.api.verify import _is_told, verify_run
-from hisearch.specs.profile import CorrectionSpec
+from hisearch.api.verify import _is_told
 from hisearch.verify.measured import PerRequest
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import TERMS, Term, Variables, correction_of
-from tests.verify.documents import STUDY, measure, write_guidellm
 
 
 class Valley:
@@ -63,13 +59,6 @@ def test_what_cannot_be_told_apart_has_a_range_that_holds_the_truth(
     assert _is_told("hits_lost", *found["hits_lost"]) == bool(apart)
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
-    folder = tmp_path_factory.mktemp("ranges")
-    (folder / "study.yaml").write_text(STUDY)
-    return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
-
-
 def requests_of(ttft_s: list[float], *, sent: bool = True) -> PerRequest:
     """Requests sent a second apart."""
     seconds = np.array(ttft_s)
@@ -93,13 +82,3 @@ def test_a_wait_that_grows_throughout_is_told_from_one_that_does_not() -> None:
         assert requests_of(steady).growing_wait() is None
     assert requests_of(growing, sent=False).growing_wait() is None
     assert requests_of(growing[::3]).growing_wait() is None
-
-
-def test_beyond_the_limit_values_come_with_a_warning(result: StudyResult, tmp_path: Path) -> None:
-    replay, _, _ = measure(result)
-    _, _, table = measure(result, factors=CorrectionSpec(prefill=1.5), hits_lost=0.4, arrival_s=replay.arrival_s)
-    found = verify_run(result, [write_guidellm(tmp_path / "g.json", table)])
-    assert found.diagnosis.terms
-    assert len(found.overloads) == 1
-    assert "as a direction, not as a value, and measure at a lower load" in found.overloads[0]
-    assert found.to_dict()["overloads"] == found.overloads
