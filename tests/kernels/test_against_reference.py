@@ -126,19 +126,19 @@ def _assert_equal(system: System) -> Result:
     return result
 
 
-@examples(300)
+@examples(200)
 @given(system=systems(vllm_engines(), repeats=True))
 def test_vllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
-@examples(300)
+@examples(200)
 @given(system=systems(sglang_engines(), repeats=True))
 def test_sglang_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
-@examples(300)
+@examples(200)
 @given(system=systems(trtllm_engines(), repeats=True))
 def test_trtllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
@@ -177,7 +177,7 @@ def test_requests_in_a_pool_equal_their_reference(system: System, slots: int) ->
     assert (came[slots:] >= ended[: max(len(ended) - slots, 0)]).all()
 
 
-@examples(300)
+@examples(200)
 @given(system=trtllm_host_systems())
 def test_trtllm_with_its_host_cache_equals_its_reference(system: System) -> None:
     _assert_equal(system)
@@ -201,7 +201,7 @@ def reuse_under_pressure() -> System:
     )
 
 
-@examples(300)
+@examples(200)
 @given(system=offload_systems(), uses=st.sampled_from([1, 3, 20, 4096]))
 @example(system=reuse_under_pressure(), uses=4096)
 def test_offloading_equals_its_reference(system: System, uses: int) -> None:
@@ -209,7 +209,7 @@ def test_offloading_equals_its_reference(system: System, uses: int) -> None:
         _assert_same_without_log(system, _assert_equal(system))
 
 
-@examples(300)
+@examples(200)
 @given(system=lmcache_systems())
 def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_same_without_log(system, _assert_equal(system))

@@ -217,7 +217,7 @@ def waiting(sim: la.Sim) -> list[tuple[int, int, int, bool]]:
     return found
 
 
-@examples(300)
+@examples(150)
 @given(setting=SETTINGS, operations=st.lists(OPERATIONS, max_size=25))
 def test_chain_equals_two_dictionaries_of_pages(setting: Setting, operations: list[Operation]) -> None:
     sim, slow = empty(setting)

@@ -34,7 +34,7 @@ def test_state_is_consistent_wherever_a_run_stops(name: str, host: bool) -> None
     check_stops()
 
 
-@examples(300)
+@examples(200)
 @given(
     system=tiered(st.none() | limited_stores(), most_workers=4, mixed=False),
     stop=st.floats(0.0, 1.0),
@@ -45,7 +45,7 @@ def test_tiers_are_consistent_wherever_a_run_stops(system: TieredSystem, stop: f
     tier_invariants.check(run_until(system, stop * float(max(finished.workers["event_s"]))))
 
 
-@examples(300)
+@examples(200)
 @given(system=chains(most_workers=4, mixed=False), stop=st.floats(0.0, 1.0))
 def test_chains_of_stores_are_consistent_wherever_a_run_stops(system: TieredSystem, stop: float) -> None:
     finished = run_until(system)

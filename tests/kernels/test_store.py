@@ -129,7 +129,7 @@ def perform(sim: la.Sim, slow: Store, operation: Operation, now: float) -> None:
         slow.put(static, begin, end, now, operation.priority)
 
 
-@examples(400)
+@examples(250)
 @given(setting=SETTINGS, operations=st.lists(OPERATIONS, max_size=25))
 def test_store_equals_a_dictionary_of_pages(setting: Setting, operations: list[Operation]) -> None:
     sim, slow = empty(setting)
