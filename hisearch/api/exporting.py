@@ -14,7 +14,6 @@ from hisearch.export.flags import Launch, weights_notice
 from hisearch.export.several import export_several
 from hisearch.export.standing import Ground, Standing, standing_of
 from hisearch.export.wide import export_wide
-from hisearch.search.formats import formats_in_words
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
 from hisearch.specs.resolved import ResolvedStudy, ships
@@ -49,7 +48,7 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
     benchmark = None
     if not trial.error:
         benchmark = Benchmark(benchmark_of(result, trial), f"workload {simulation.slice(1.0).name}")
-    notices = (weights_notice(launches), formats_in_words(resolved.model.spec, trial, result.trials))
+    notices = (weights_notice(launches), result.formats_of(trial))
     beside = Beside(standing(result, trial), replay, inputs, benchmark, tuple(text for text in notices if text))
     if len(launches) > 1:
         return export_several(deployment, launches, folder, accelerators_per_host=slots, beside=beside)

@@ -9,7 +9,6 @@ from hisearch.api.costs import cost_rows
 from hisearch.api.provenance import price_notes, profile_note, simulations_in_words
 from hisearch.api.run_folder import NOT_EXPORTED
 from hisearch.report.data import ReportInput, RunRecord
-from hisearch.search.formats import formats_in_words
 from hisearch.search.pareto import hypervolume_progress
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def report_input(result: StudyResult) -> ReportInput:
         failure_heading=failure.heading if failure is not None else "",
         cut_short=result.caution,
         not_exported=refused.read_text(encoding="utf-8").strip() if refused is not None and refused.is_file() else "",
-        formats=formats_in_words(result.resolved.model.spec, result.highlighted, result.trials),
+        formats=result.formats,
         capacity=result.closeup.loads if result.closeup is not None else (),
         progress=hypervolume_progress(result.trials, study.objectives),
         costs=cost_rows(result.resolved, result.recommendation, result.nearest_miss),

@@ -185,6 +185,19 @@ class StudyResult:
         """The recommended trial, or the nearest miss where there is none."""
         return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
 
+    @property
+    def formats(self) -> str:
+        """What formats narrower than the checkpoint's mean for the highlighted deployment; "" where it has none."""
+        return self.formats_of(self.highlighted)
+
+    def formats_of(self, trial: Trial | None) -> str:
+        """Likewise of any trial; the baseline is one of those that may keep the checkpoint's formats."""
+        from hisearch.search.formats import formats_in_words
+
+        baseline = self.recommendation.baseline if self.recommendation is not None else None
+        simulated = [*self.trials, *([baseline] if baseline is not None else [])]
+        return formats_in_words(self.resolved.model.spec, trial, simulated)
+
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with what its report shows of the highlighted deployment, which is simulated for it.
 
