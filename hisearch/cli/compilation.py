@@ -67,20 +67,10 @@ def _watch(doors: Sequence[int]) -> None:
 
 def _missing(doors: Sequence[int]) -> str:
     """What of the engines behind ``doors`` is to be compiled, in words."""
-    from hisearch.kernels import layout as la
-    from hisearch.kernels.doors import missing_of
+    from hisearch.kernels.doors import NAMES, missing_of
     from hisearch.kernels.jit import is_compiled
 
-    names = {
-        la.VLLM: "vLLM",
-        la.SGLANG: "SGLang",
-        la.TRTLLM: "TensorRT-LLM",
-        la.VLLM_OFFLOAD: "vLLM's offloading",
-        la.VLLM_LMCACHE: "vLLM with LMCache",
-        la.DECODE_WORKER: "decode workers",
-        la.AGENTS: "agents",
-    }
-    return listed(["the event loop"] * (not is_compiled()) + [names[door] for door in missing_of(doors)])
+    return listed(["the event loop"] * (not is_compiled()) + [NAMES[door] for door in missing_of(doors)])
 
 
 def end_notes() -> None:

@@ -3,7 +3,7 @@
 So the event loop does not contain the engines, and an engine is compiled when it is first used, apart from the others.
 
 To add an engine: a module with a ``door``, a plain function of the signature below that passes each errand on to its
-kernels, and its code in ``_MODULES``.
+kernels, and its code in ``_MODULES`` and ``NAMES``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,13 @@ HALT, LOSE_HOST = 10, 11
 _MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",
     la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache", la.DECODE_WORKER: "decoding",
+    la.AGENTS: "agents",
+}  # fmt: skip
+
+#: What people are told that is compiled.
+NAMES = {
+    la.VLLM: "vLLM", la.SGLANG: "SGLang", la.TRTLLM: "TensorRT-LLM",
+    la.VLLM_OFFLOAD: "vLLM's offloading", la.VLLM_LMCACHE: "vLLM with LMCache", la.DECODE_WORKER: "decode workers",
     la.AGENTS: "agents",
 }  # fmt: skip
 

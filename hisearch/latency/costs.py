@@ -46,6 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,12 @@ def tokens_knot(index: int) -> int:
         return index
     octave, step = divmod(index, _OCTAVE)
     return (_OCTAVE + step) << (octave - 1)
+
+
+@cache
+def token_knots(count: int) -> tuple[int, ...]:
+    """The first ``count`` knots, of the rows or columns of a table."""
+    return tuple(tokens_knot(index) for index in range(count))
 
 
 def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, tokens_knot
+from hisearch.latency.costs import StepCosts, token_knots
 from hisearch.specs.profile import HostTimes
 
 
@@ -23,7 +23,7 @@ def with_host_times(device: StepCosts, times: HostTimes, layers: int) -> StepCos
     """
     rate = device.chunk_rate
     if times.prompt_layer_s:
-        new = np.maximum([tokens_knot(i) for i in range(rate.shape[0])], 1)[:, None].astype(np.float64)
-        cached = np.array([tokens_knot(j) for j in range(rate.shape[1])], np.float64)[None, :]
+        new = np.maximum(token_knots(rate.shape[0]), 1)[:, None].astype(np.float64)
+        cached = np.array(token_knots(rate.shape[1]), np.float64)[None, :]
         rate = rate + layers * times.prompt_layer_s / (new * (cached + (new + 1.0) / 2.0))
     return device._replace(host_s=step_host_s(times, layers), host_per_sequence_s=times.per_sequence_s, chunk_rate=rate)

@@ -6,11 +6,9 @@ Notation
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, octaves, tokens_knot
+from hisearch.latency.costs import StepCosts, octaves, token_knots
 from hisearch.traces.compiled import F8, I8
 
 
@@ -63,7 +61,7 @@ def _dense(table: F8, at: I8) -> F8:
 
 def _bilinear(table: F8, x: I8, y: I8, most: float = np.inf) -> F8:
     """Interpolated on token knots, rows by ``x`` and columns by ``y``; beyond them to ``most`` shares of a cell."""
-    (i, fx), (j, fy) = (_place(at, _knots(count)) for at, count in zip((x, y), table.shape, strict=True))
+    (i, fx), (j, fy) = (_place(at, np.array(token_knots(count))) for at, count in zip((x, y), table.shape, strict=True))
     fx, fy = np.minimum(fx, most), np.minimum(fy, most)
     a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
     b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
@@ -90,8 +88,3 @@ def _place(at: I8, knots: I8) -> tuple[I8, F8]:
         return np.zeros(len(at), np.int64), np.zeros(len(at))
     cell = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     return cell, np.maximum((at - knots[cell]) / (knots[cell + 1] - knots[cell]), 0.0)
-
-
-@cache
-def _knots(count: int) -> I8:
-    return np.array([tokens_knot(index) for index in range(count)])

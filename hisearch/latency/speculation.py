@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, tokens_knot
+from hisearch.latency.costs import StepCosts, token_knots
 from hisearch.traces.compiled import F8
 
 
@@ -55,7 +55,7 @@ def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) ->
     if costs.beside_s is not None or costs.skew_s is not None:
         raise ValueError("speculation needs costs without beside_s and skew_s")
     drafted = speculation.draft_tokens
-    sequences = np.array([tokens_knot(i) for i in range(costs.decode_s.shape[0])], dtype=np.int64)
+    sequences = np.array(token_knots(costs.decode_s.shape[0]), dtype=np.int64)
     alone = dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)
     host = costs.host_s + costs.host_per_sequence_s * sequences
     checked = dense(costs.token_s, (drafted + 1) * sequences) + dense(costs.sequence_s, (drafted + 1) * sequences)

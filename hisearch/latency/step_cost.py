@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, octaves, tokens_knot
+from hisearch.latency.costs import StepCosts, octaves, token_knots
 from hisearch.traces.compiled import F8
 
 
@@ -81,19 +80,14 @@ def dense_lookup(table: F8, index: int) -> float:
 
 def knot_cell(value: int, length: int) -> int:
     """Largest i with ``tokens_knot(i) <= value``, at most ``length - 2`` (the last cell)."""
-    return bisect_right(_knots(length), value, 1, length - 1) - 1
-
-
-@cache
-def _knots(length: int) -> tuple[int, ...]:
-    return tuple(tokens_knot(i) for i in range(length))
+    return bisect_right(token_knots(length), value, 1, length - 1) - 1
 
 
 def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
     """Interpolate on token knots, rows by ``x`` and columns by ``y``; flat beyond the end unless ``extrapolate``."""
     i = knot_cell(x, table.shape[0])
     j = knot_cell(y, table.shape[1])
-    rows, columns = _knots(table.shape[0]), _knots(table.shape[1])
+    rows, columns = token_knots(table.shape[0]), token_knots(table.shape[1])
     fx = (x - rows[i]) / (rows[i + 1] - rows[i])
     fy = (y - columns[j]) / (columns[j + 1] - columns[j])
     if not extrapolate:

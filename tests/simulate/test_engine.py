@@ -161,6 +161,10 @@ def test_each_door_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared == [la.VLLM_LMCACHE, la.SGLANG, la.VLLM, la.TRTLLM]
 
 
+def test_every_door_has_a_name() -> None:
+    assert set(doors.NAMES) == set(doors.ENGINES)
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_requests_beyond_the_model_s_window_are_refused(name: str) -> None:
     tried = system(name, capacity_tokens=1 << 20)
