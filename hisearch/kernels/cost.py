@@ -8,10 +8,11 @@ from __future__ import annotations
 from hisearch.kernels import layout as la
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.jit import kernel
-from hisearch.latency.costs import BESIDE_FIRST, KNOT_BITS
+from hisearch.latency.costs import BESIDE_FIRST, BESIDE_STEPS, KNOT_BITS
 
 _OCTAVE = 1 << KNOT_BITS
 _FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
+_STEPS_PROMPT, _STEPS_BEFORE, _STEPS_SEQUENCE, _STEPS_MEAN = BESIDE_STEPS
 
 
 @kernel
@@ -100,13 +101,24 @@ def decode_step_seconds(costs, sequences, context, excess):
 
 
 @kernel
-def octave(x, first, knots):
-    """Cell of ``x`` among the ``knots`` values ``first``, 2 ``first``, 4 ``first``, …, and its share of it."""
+def octave(x, first, steps, knots):
+    """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its share of it.
+
+    ``first`` and ``steps``, the knots of an octave, are powers of two (see ``latency.costs.octaves``), so that nothing
+    is rounded before the share.
+    """
     if x <= first or knots == 1:
         return 0, 0.0
-    index = min(bit_length(int(x / first)) - 1, knots - 2)
-    low = first << index
-    return index, (x - low) / low
+    octaves = bit_length(int(x / first)) - 1
+    low = first << octaves
+    index = min(octaves * steps + int((x - low) / low * steps), knots - 2)
+    low = _octave_knot(index, first, steps)
+    return index, (x - low) / (_octave_knot(index + 1, first, steps) - low)
+
+
+@kernel
+def _octave_knot(index, first, steps):
+    return (first * (steps + index % steps) << (index // steps)) // steps
 
 
 @kernel
@@ -114,15 +126,15 @@ def _beside(costs, prompt_tokens, before, sequences, mean):
     """``costs.beside_s`` at a place between its knots."""
     table = costs.beside_s
     shape = costs.host
-    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, shape.beside_prompts)
+    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _STEPS_PROMPT, shape.beside_prompts)
     if before < _FIRST_BEFORE:
         k = 0
         fk = before / _FIRST_BEFORE
     else:
-        k, fk = octave(before, _FIRST_BEFORE, shape.beside_befores - 1)
+        k, fk = octave(before, _FIRST_BEFORE, _STEPS_BEFORE, shape.beside_befores - 1)
         k += 1
-    n, fn = octave(float(sequences), _FIRST_SEQUENCE, shape.beside_sequences)
-    m, fm = octave(mean, _FIRST_MEAN, shape.beside_means)
+    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _STEPS_SEQUENCE, shape.beside_sequences)
+    m, fm = octave(mean, _FIRST_MEAN, _STEPS_MEAN, shape.beside_means)
     # An axis of one knot has no next one.
     dp = 1 if shape.beside_prompts > 1 else 0
     dn = 1 if shape.beside_sequences > 1 else 0
