@@ -54,8 +54,10 @@ class Grid:
     def on(self, axes: Sequence[F8]) -> F8:
         """Values at every combination of places along the axes; ``values`` may have other axes before them."""
         values = self.values
-        for axis, (knots, at) in enumerate(zip(self.axes, axes, strict=True), -len(self.axes)):
-            cell, share = _cells(knots, at)
+        # The last axis first, as above: beyond the knots the order counts.
+        for axis in range(-1, -len(self.axes) - 1, -1):
+            knots = self.axes[axis]
+            cell, share = _cells(knots, axes[axis])
             low, high = values.take(cell, axis), values.take(np.minimum(cell + 1, len(knots) - 1), axis)
             values = low + _beyond(high - low, share.reshape(-1, *(1,) * (-1 - axis)))
         return values
