@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hisearch.kernels import hicache_layout as hl
@@ -115,6 +115,7 @@ def test_without_host_memory_for_a_page_nothing_changes(seed: int, hbm: int, law
         np.testing.assert_array_equal(getattr(found.requests, name), getattr(expected.requests, name))
 
 
+@example(seed=51468, hbm=AMPLE, host=40, laws=Laws(), down_s=0.19760052558082508)
 @examples(25)
 @given(
     seed=st.integers(0, 10**6),
