@@ -90,7 +90,9 @@ def depict(sim, w, belief, word, bit, now):
     home = sim.workers[w].home
     for s in range(1, belief.shape[0]):
         d = sim.cover[home, s]
-        if d >= 0 and sim.nodes[_in_hbm(sim, d)].end >= tree.floor_page(sim, sim.trace.end_tokens[s]):
+        if d >= 0:
+            d = _in_hbm(sim, d)
+        if d >= 0 and sim.nodes[d].end >= tree.floor_page(sim, sim.trace.end_tokens[s]):
             belief[s, word] |= bit
     if sim.config.engine != la.VLLM or not sim.config.prefix_caching:
         return
