@@ -85,9 +85,11 @@ def test_next_turns_find_as_much_as_at_a_worker_that_does_both(seed: int, page: 
     """With instant copies and room for all, whoever comes alone finds prompts and answers of all before (L7)."""
     shape = TraceShape(requests=25, rate_rps=0.01, output_tokens=40, follow_up=0.8, same_time=0.0)
     arrays = random_trace(seed, shape)
-    trace = compiled(arrays._replace(think_s=arrays.think_s + 100.0))
+    # First turns come an hour after each other, and turns wait for a minute: forks of one turn for one more each.
+    think_s = 60.0 + 60.0 * np.arange(len(arrays.think_s))
+    trace = compiled(arrays._replace(arrival_s=3600.0 * np.arange(len(think_s)), think_s=think_s))
     longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
-    room = longest // page * page + 64 if tight else AMPLE
+    room = longest // page * page + 128 if tight else AMPLE
     # With overlap a unified worker keeps the newest token's KV too, which one more step than needed has made.
     prefill, decode = workers(page=page, prompts_hbm=room, overlap=False)
     apart = simulate_fleet(fleet(prefill, decode), trace)
