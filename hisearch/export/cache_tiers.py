@@ -44,8 +44,8 @@ def has_hicache_tree(pool: PoolSpec) -> bool:
 
 
 def hicache_gb_per_rank(pool: PoolSpec) -> int:
-    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each tensor-parallel rank, rounded down."""
-    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
+    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each rank of each attention group, rounded down."""
+    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.parallelism.stage_ranks))
 
 
 def storage_tier(pool: PoolSpec) -> TierSpec | None:

@@ -187,8 +187,13 @@ def request_records(count: int) -> Any:
     return requests
 
 
+def _lane_places(places: Sequence[int], lanes: int) -> Sequence[int]:
+    """Of each lane, that in whose place it stands on its node."""
+    return [lanes * place + lane for place in places for lane in range(lanes)]
+
+
 def _hosts(workers: int, places: Sequence[int]) -> Any:
-    """Host memory of each worker."""
+    """Host memory of each lane."""
     hosts = records(workers, hl.HOST)
     hosts["place"] = places[:workers] if len(places) else np.arange(workers)
     return hosts
@@ -240,6 +245,7 @@ def allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
+    places = _lane_places(places, plan.lanes)
     stores = tier_arrays.store_trees(plan, workers)
     pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
     copies = workers if plan.agents is not None and plan.agents.host_pages else 0
