@@ -192,12 +192,16 @@ class FleetPlan:
         """Where the decode workers of ``pool`` write what they have made: index of a pool, and of its storage tier.
 
         Raises:
-            ValueError: its model has not one prefill pool alone, or that has no storage that all its workers share.
+            ValueError: its model has not one prefill pool alone, or that has no storage that all its workers share, or
+                none that is reached from here.
         """
         found = [p for p, other in enumerate(self.pools) if other.role == "prefill" and other.model == pool.model]
         tiers = self.pools[found[0]].plan.tiers if len(found) == 1 else ()
         if len(tiers) < 2 or tiers[-1].scope != "cluster":
             raise ValueError(f"pool {pool.name}: its model has not one prefill pool with storage of scope cluster")
+        theirs, own = self.pools[found[0]].plan.movement, pool.plan.movement
+        if tiers[-1].networked and theirs and theirs.network_write and not (own and own.network_write):
+            raise ValueError(f"pool {pool.name}: no network leads to the storage of pool {self.pools[found[0]].name}")
         return found[0], len(tiers) - 2
 
     @property

@@ -85,9 +85,11 @@ def test_next_turns_find_as_much_as_at_a_worker_that_does_both(seed: int, page: 
     """With instant copies and room for all, whoever comes alone finds prompts and answers of all before (L7)."""
     shape = TraceShape(requests=25, rate_rps=0.01, output_tokens=40, follow_up=0.8, same_time=0.0)
     arrays = random_trace(seed, shape)
-    trace = compiled(arrays._replace(think_s=arrays.think_s + 100.0))
+    # First turns come an hour after each other, and turns wait for a minute: forks of one turn for one more each.
+    think_s = 60.0 + 60.0 * np.arange(len(arrays.think_s))
+    trace = compiled(arrays._replace(arrival_s=3600.0 * np.arange(len(think_s)), think_s=think_s))
     longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
-    room = longest // page * page + 64 if tight else AMPLE
+    room = longest // page * page + 128 if tight else AMPLE
     # With overlap a unified worker keeps the newest token's KV too, which one more step than needed has made.
     prefill, decode = workers(page=page, prompts_hbm=room, overlap=False)
     apart = simulate_fleet(fleet(prefill, decode), trace)
@@ -186,3 +188,29 @@ def test_room_is_held_until_the_copy_is_done() -> None:
     # Its prompt is computed once there is room for it beside the token that is kept: 110 free tokens are not enough.
     first = arrays.answers[0].copied_s + step_seconds(costs, [(110, 0)], [])
     assert back.requests[1].first_token_s == pytest.approx(first)
+
+
+def test_tables_show_the_bytes() -> None:
+    """Of the host pool what came and went on, of links what they carried; the storage's are the prefill pool's."""
+    prefill, decode = workers(overlap=False)
+    trace = _turns((0.0, 60, 11), (50.0, 70, 31), (100.0, 80, 1))
+    result = simulate_fleet(fleet(prefill, decode), trace)
+    host = next(use for use in result.stores if (use.pool, use.tier) == (1, 1))
+    assert (host.stored_tokens, host.read_tokens, host.evicted_tokens) == (40, 40, 0)
+    written = {(use.tier, use.path): use.tokens for use in result.links if use.pool == 1 and use.write}
+    assert written == {(1, "medium"): 40, (2, "network"): 40}
+    storage = next(use for use in result.stores if (use.pool, use.tier) == (0, 2))
+    prompts = next(use.tokens for use in result.links if (use.pool, use.path, use.write) == (0, "network", True))
+    assert storage.stored_tokens == prompts + 40
+    assert [tier.kind for tier in result.pools[1].tier_energy] == ["dram", "dram"]
+
+
+def test_storage_that_is_not_there_is_refused() -> None:
+    prefill, decode = workers()
+    alone = replace(prefill, tiers=prefill.tiers[:1])
+    with pytest.raises(ValueError, match="not one prefill pool with storage of scope cluster"):
+        simulate_fleet(fleet(alone, decode), _turns((0.0, 60, 11)))
+    assert decode.movement is not None
+    apart = replace(decode, movement=replace(decode.movement, network_write=None))
+    with pytest.raises(ValueError, match="no network leads to the storage of pool prefill"):
+        simulate_fleet(fleet(prefill, apart), _turns((0.0, 60, 11)))
