@@ -1,0 +1,112 @@
+"""vLLM's data-parallel engines with a connector each: the kernels against ``validate.lockstep``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hisearch.latency.costs import WaveCosts
+from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import step_seconds
+from hisearch.simulate import Result, WorkerPlan
+from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.validate.lockstep import Batch, Served, serve_by
+from hisearch.validate.restatement.content import PathContent
+from hisearch.validate.restatement.recording import Request
+from hisearch.validate.restatement.vllm import StuckError
+from hisearch.validate.restatement.vllm_offload import OffloadWorker
+from tests.kernels.systems import LAW, System, examples, offload_systems, vllm_config
+from tests.kernels.test_waves import GRAPHS, SHARED_S, shared_seconds
+from tests.reference.cluster import tree_path
+
+
+@dataclass(frozen=True)
+class OffloadGroups(System):
+    """One worker of several engines, each with host memory of its own."""
+
+    groups: int = 2
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """The worker."""
+        worker = super().plan
+        costs = replace(worker.costs, wave=WaveCosts(LAW.token_s, SHARED_S, GRAPHS))
+        return replace(worker, costs=costs, split=Parallelism(1, attention_data=self.groups))
+
+
+def restated(system: OffloadGroups) -> tuple[Served, list[OffloadWorker]] | None:
+    """The restatement's run; None where it is stuck."""
+
+    def cost(batches: Sequence[Batch]) -> float:
+        tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]
+        if max(tokens) <= GRAPHS[-1]:
+            tokens = [next(size for size in GRAPHS if size >= max(tokens))] * len(tokens)
+        parts = [
+            step_seconds(LAW, chunks, [context + 1 for context in decodes], sampling)
+            for chunks, decodes, sampling in batches
+            if chunks or decodes
+        ]
+        return max(parts) + shared_seconds(sum(tokens), system.groups)
+
+    assert system.offload is not None
+    config, offload, arrays = vllm_config(system.engine, system.capacity_tokens), system.offload, system.trace.arrays
+    workers = [OffloadWorker(config, offload, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(system.groups)]
+    requests = [
+        Request(
+            r,
+            float(arrays.arrival_s[r]),
+            int(arrays.input_tokens[r]),
+            int(arrays.output_tokens[r]),
+            int(arrays.output_tokens[r]),
+            PathContent(r, tree_path(arrays, int(arrays.output_node[r]))),
+            int(arrays.priority[r]),
+        )
+        for r in range(len(arrays.arrival_s))
+    ]
+    accepted = [request for request in requests if workers[0].rejection(request) is None]
+    try:
+        return serve_by(workers, accepted, cost), workers
+    except StuckError:
+        return None
+
+
+def simulated(system: OffloadGroups) -> Result | None:
+    """The kernels' run; None likewise, or where requests wait for ever."""
+    try:
+        result = system.simulate()
+    except EngineOutOfMemory:
+        return None
+    return result if result.requests.finished.sum() + (result.requests.outcome == 2).sum() == len(system.trace) else None
+
+
+@st.composite
+def offloading_groups(draw: st.DrawFn) -> OffloadGroups:
+    """Deployments of vLLM with its offloading connector, in several engines that step together."""
+    system = draw(offload_systems())
+    fields = {name: getattr(system, name) for name in System.__dataclass_fields__ if name != "trace"}
+    fields |= {"sharing": 1, "workers": 1, "rugged": False}
+    fields["shape"] = replace(system.shape, follow_up=0.0, slack=1.0)
+    return OffloadGroups(**fields, groups=draw(st.integers(2, 3)))
+
+
+@examples(40)
+@given(system=offloading_groups())
+def test_the_kernels_equal_the_slow_restatement(system: OffloadGroups) -> None:
+    """Times and hits of every request: stores, loads, and those who wait for them."""
+    found, result = restated(system), simulated(system)
+    assert (found is None) == (result is None)
+    assume(found is not None and result is not None)
+    assert found is not None
+    assert result is not None
+    served, workers = found
+    loaded = {request: tokens for worker in workers for request, tokens in worker.loaded_tokens.items()}
+    finished = np.flatnonzero(result.requests.finished)
+    assert finished.tolist() == sorted(served.finish_s)
+    for r in finished.tolist():
+        assert result.requests.first_token_s[r] == served.first_token_s[r]
+        assert result.requests.finish_s[r] == served.finish_s[r]
+        assert result.requests.host_hit_tokens[r] == loaded[r]
