@@ -79,21 +79,24 @@ def choose(sim, first, tokens):
 def _least_loaded(sim, first):
     """The smallest 4 * waiting + running, the first of them on a tie: vLLM's own balancer.
 
+    Requests that wait for a load count among those that wait (``Scheduler.get_request_counts``).
     TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones. On decode workers those
     whose KV is on the way count as running. Batches of a pipeline that only decodes are kept alike by it too (assumed).
     """
     chosen = first
     for w in range(first + 1, first + sim.config.lanes):
-        ours = sim.workers[w]
-        best = sim.workers[chosen]
-        if _load(ours) < _load(best):
+        if _load(sim, w) < _load(sim, chosen):
             chosen = w
     return chosen
 
 
 @kernel
-def _load(worker):
-    return 4 * worker.waiting + worker.running + worker.apart
+def _load(sim, w):
+    worker = sim.workers[w]
+    waiting = worker.waiting
+    if sim.offloading.mover == tl.OFFLOAD:
+        waiting += sim.connectors[w].skipped
+    return 4 * waiting + worker.running + worker.apart
 
 
 @kernel

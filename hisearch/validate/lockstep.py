@@ -38,7 +38,9 @@ class Served:
 
 def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: GroupCost) -> Served:
     """Serve ``requests`` on ``engines`` engines that step together."""
-    return serve_by([VllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(engines)], requests, cost)
+    return serve_by(
+        [VllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(engines)], requests, cost
+    )
 
 
 def serve_by(workers: Sequence[VllmWorker], requests: Sequence[Request], cost: GroupCost) -> Served:
@@ -79,7 +81,7 @@ def _route(pending: deque[Request], workers: Sequence[VllmWorker], now: float) -
     while pending and pending[0].arrival_s <= now:
         request = pending.popleft()
         taken_in[request.id] = now
-        min(workers, key=lambda worker: 4 * len(worker.waiting) + len(worker.running)).receive(request)
+        min(workers, key=lambda worker: 4 * worker.queued + len(worker.running)).receive(request)
     return taken_in
 
 

@@ -113,6 +113,11 @@ class VllmWorker:
         return self.pool.evicted_blocks * self.config.block_size
 
     @property
+    def queued(self) -> int:
+        """Requests that do not run."""
+        return len(self.waiting)
+
+    @property
     def has_work(self) -> bool:
         """Whether there is reason for a pass: requests wait or run."""
         return bool(self.waiting or self.running)

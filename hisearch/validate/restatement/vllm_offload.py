@@ -152,6 +152,11 @@ class OffloadWorker(VllmWorker):
         self._admitted: list[LiveRequest] = []
 
     @property
+    def queued(self) -> int:
+        """Requests that do not run, those that are being loaded among them."""
+        return len(self.waiting) + len(self.skipped)
+
+    @property
     def has_work(self) -> bool:
         """Requests are left, or some have finished since the engine last looked at its transfers."""
         return self._has_unfinished or bool(self._finished)
