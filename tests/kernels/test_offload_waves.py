@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from hisearch.latency.costs import WaveCosts
-from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
-from hisearch.simulate import Outcome, Result, WorkerPlan
+from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
 from hisearch.validate.lockstep import Batch, Served, serve_by
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import StuckError
 from hisearch.validate.restatement.vllm_offload import OffloadWorker
-from tests.kernels.systems import LAW, System, examples, offload_systems, vllm_config
-from tests.kernels.test_waves import GRAPHS, SHARED_S, shared_seconds
+from tests.kernels.group_systems import OffloadGroups, offloading_groups
+from tests.kernels.systems import LAW, examples, vllm_config
+from tests.kernels.test_waves import GRAPHS, shared_seconds
 from tests.reference.cluster import tree_path
-
-
-@dataclass(frozen=True)
-class OffloadGroups(System):
-    """One worker of several engines, each with host memory of its own."""
-
-    groups: int = 2
-
-    @property
-    def plan(self) -> WorkerPlan:
-        """The worker."""
-        worker = super().plan
-        costs = replace(worker.costs, wave=WaveCosts(LAW.token_s, SHARED_S, GRAPHS))
-        return replace(worker, costs=costs, split=Parallelism(1, attention_data=self.groups))
 
 
 def restated(system: OffloadGroups) -> tuple[Served, list[OffloadWorker]] | None:
@@ -82,16 +65,6 @@ def simulated(system: OffloadGroups) -> Result | None:
         return None
     left = result.requests.outcome == Outcome.IN_FLIGHT
     return None if left.any() else result
-
-
-@st.composite
-def offloading_groups(draw: st.DrawFn) -> OffloadGroups:
-    """Deployments of vLLM with its offloading connector, in several engines that step together."""
-    system = draw(offload_systems())
-    fields = {name: getattr(system, name) for name in System.__dataclass_fields__ if name != "trace"}
-    fields |= {"sharing": 1, "workers": 1, "rugged": False}
-    fields["shape"] = replace(system.shape, follow_up=0.0, slack=1.0)
-    return OffloadGroups(**fields, groups=draw(st.integers(2, 3)))
 
 
 @examples(40)
