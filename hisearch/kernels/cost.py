@@ -8,10 +8,11 @@ from __future__ import annotations
 from hisearch.kernels import layout as la
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.jit import kernel
-from hisearch.latency.costs import BESIDE_FIRST, KNOT_BITS
+from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS
 
 _OCTAVE = 1 << KNOT_BITS
 _FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
+_PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = BESIDE_BITS
 
 
 @kernel
@@ -100,13 +101,20 @@ def decode_step_seconds(costs, sequences, context, excess):
 
 
 @kernel
-def octave(x, first, knots):
-    """Cell of ``x`` among the ``knots`` values ``first``, 2 ``first``, 4 ``first``, …, and its share of it."""
+def octave(x, first, bits, knots):
+    """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its share of it.
+
+    ``first`` is a power of two and an octave has ``2**bits`` knots, no more than ``first`` (see
+    ``latency.costs.octaves``), so that nothing is rounded before the share.
+    """
     if x <= first or knots == 1:
         return 0, 0.0
-    index = min(bit_length(int(x / first)) - 1, knots - 2)
-    low = first << index
-    return index, (x - low) / low
+    steps = 1 << bits
+    whole = int(x / first * steps)
+    octaves = bit_length(whole) - 1 - bits
+    index = min((octaves << bits) + (whole >> octaves) - steps, knots - 2)
+    width = (first << (index >> bits)) >> bits
+    return index, (x - width * (steps + (index & (steps - 1)))) / width
 
 
 @kernel
@@ -114,7 +122,7 @@ def _place_before(before, knots):
     """Cell of ``before`` among its ``knots`` knots, the first of which is 0, and its share of it."""
     if before < _FIRST_BEFORE:
         return 0, before / _FIRST_BEFORE
-    index, share = octave(before, _FIRST_BEFORE, knots - 1)
+    index, share = octave(before, _FIRST_BEFORE, _BEFORE_BITS, knots - 1)
     return index + 1, share
 
 
@@ -136,10 +144,10 @@ def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest):
     shape = costs.host
     before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
     mean = context / sequences - 1.0
-    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, shape.beside_prompts)
+    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _PROMPT_BITS, shape.beside_prompts)
     k, fk = _place_before(before, shape.beside_befores)
-    n, fn = octave(float(sequences), _FIRST_SEQUENCE, shape.beside_sequences)
-    m, fm = octave(mean, _FIRST_MEAN, shape.beside_means)
+    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _SEQUENCE_BITS, shape.beside_sequences)
+    m, fm = octave(mean, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
     # How far the next knot of each axis lies; an axis of one knot has none.
     dm = 1 if shape.beside_means > 1 else 0
     dn = shape.beside_means if shape.beside_sequences > 1 else 0
@@ -149,7 +157,7 @@ def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest):
     total = _beside(table, one + n * shape.beside_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
     if shape.skewed:
         share = costs.late[min(sequences, costs.late.shape[0] - 1)]
-        q, fq = octave(longest - 1.0, _FIRST_MEAN, shape.beside_means)
+        q, fq = octave(longest - 1.0, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
         last = _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq))
         total += share * (last - _one_beside(table, one + m, (dp, dk, dm), (fp, fk, fm)))
     return total

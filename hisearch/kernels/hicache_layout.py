@@ -18,6 +18,8 @@ LAZY, PERIODIC, PRESSURE = 0, 1, 2
 # The servers that a worker has beside its scheduler: SERVERS w + one of these.
 WRITER, ASKER, READER, MOVER = 0, 1, 2, 3
 SERVERS = 4
+#: Pages that are read or written together.
+BATCH_PAGES = 128
 
 #: More on a node of a cache with a host tier, and on a run of a store.
 HOSTED = np.dtype(

@@ -4,7 +4,8 @@ A negative index counts from the end in Python, so numba compares every signed i
 extent for it. Kernels have no negative indices, and simulations take a fifth less time without these comparisons.
 Functions compiled elsewhere in the process keep them.
 
-With ``HISEARCH_CHECK_INDICES=1`` an index outside its array is named on standard error and ends the process: for work on kernels.
+For work on kernels: with ``HISEARCH_CHECK_INDICES=1`` an index outside its array is named on standard error and ends
+the process.
 """
 
 from __future__ import annotations

@@ -363,6 +363,8 @@ CONFIG = np.dtype(
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
         ("hicache", "i8"),  # SGLang: 1 with a host tier
+        ("store_pool", "i8"),  # decode workers: pool whose storage gets what they make, or -1
+        ("store_tier", "i8"),  # which tier of it
         ("prefix_caching", "i8"),
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
@@ -458,7 +460,8 @@ class Sim(Handle):
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading (not of host
         memory of one worker's own), then of each node's network, out and in, then of host memory itself, in and out,
-        of each worker whose attention groups share it.
+        of each worker whose attention groups share it; of decode workers that send to storage, which is another
+        pool's, those to the host and back and the networks'.
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): who will use a trace-tree
         node's pages (see ``foresight``), of length 0 where nobody asks.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),

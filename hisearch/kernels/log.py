@@ -76,7 +76,7 @@ def _tier_tokens(sim, w):
     host = 0
     storage = 0
     farther = 0
-    if sim.config.hicache:
+    if sim.config.hicache or sim.config.store_pool >= 0:
         first = w - w % sim.config.lanes
         for lane in range(first, first + sim.config.lanes):
             host += _held(sim, sim.trees.shape[0] - sim.config.workers + lane)

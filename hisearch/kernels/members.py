@@ -76,7 +76,8 @@ def _die(fleet, m, now):
     for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
         heaps.event_clear(sim, lane)
         sim.workers[lane].phase = la.IDLE
-    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover != tl.NO_MOVER:
+    stores = (sim.config.hicache and sim.tiers.storage) or sim.config.store_pool >= 0
+    if stores or sim.offloading.mover != tl.NO_MOVER:
         for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
             doors.knock(sim.config.door, sim, doors.HALT, lane, 0, now)
     losses.lose(fleet, m, now)

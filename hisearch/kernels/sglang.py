@@ -383,6 +383,8 @@ def door(sim, errand, w, r, now):
         servers.halt(sim, w)
     elif errand == doors.LOSE_HOST:
         stores.lose_host(sim, w)
+    elif errand == doors.PUT:
+        servers.take_in(sim, w, r, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
         if sim.config.hicache:

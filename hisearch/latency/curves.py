@@ -6,6 +6,7 @@ Linear interpolation is bounded by its neighbours and rises where they rise; not
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,17 @@ class Grid:
             pairs = zip(corners[::2], corners[1::2], strict=True)
             corners = [low + _beyond(high - low, share) for low, high in pairs]
         return np.asarray(corners[0])
+
+    def on(self, axes: Sequence[F8]) -> F8:
+        """Values at every combination of places along the axes; ``values`` may have other axes before them."""
+        values = self.values
+        # The last axis first, as above: beyond the knots the order counts.
+        for axis in range(-1, -len(self.axes) - 1, -1):
+            knots = self.axes[axis]
+            cell, share = _cells(knots, axes[axis])
+            low, high = values.take(cell, axis), values.take(np.minimum(cell + 1, len(knots) - 1), axis)
+            values = low + _beyond(high - low, share.reshape(-1, *(1,) * (-1 - axis)))
+        return values
 
 
 def _cells(knots: F8, at: F8) -> tuple[npt.NDArray[np.int64], F8]:

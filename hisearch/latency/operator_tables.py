@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.latency.costs import octaves
+from hisearch.latency.costs import knots_up_to, octaves, whole_octaves
 from hisearch.latency.curves import F8, Curve, Grid
+from hisearch.latency.tiles import Residuals, fill_along, fit_tiles, residuals
 from hisearch.specs.errors import SpecError
 
 if TYPE_CHECKING:
@@ -284,21 +285,38 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
     for what, rows in (("prompts alone", prompts & ~decodes), ("decodes alone", decodes & ~prompts)):
         if not rows.any():
             raise _error(part / "attention.csv", "", f"no row of {what}")
-    prefill = _grid(frame[prompts & ~decodes], "prefill_chunk", "kv_prefill", "time_s")
+    law = fit_tiles(frame)
+    alone, both = frame[prompts & ~decodes], frame[prompts & decodes]
+    prefill = _grid(alone, "prefill_chunk", "kv_prefill", "time_s")
+    if law is not None:
+        prefill = _by_law(residuals(law, alone), prefill)
     decode = _grid(frame[decodes & ~prompts], "n_decode", "kv_decode", "time_s")
-    beside = _beside(frame[prompts & decodes], prefill)
+    beside = _beside(both, prefill, None if law is None else residuals(law, both))
     if skewed is None:
         return AttentionTables(prefill, decode, beside, None, None)
     few = skewed[(skewed["nb"] <= _FEW * skewed["n"]) | (skewed["nb"] == 1)]
     return AttentionTables(prefill, decode, beside, _skew(few), None if beside is None else _late(few, beside))
 
 
-def _beside(frame: pd.DataFrame, prefill: Grid) -> Grid | None:
-    """What decodes add to the attention of a chunk, at the powers of two that were measured."""
+def _by_law(times: Residuals, measured: Grid) -> Grid:
+    """Prompts alone at token knots among the ``measured`` ones."""
+    chunk, cached = (
+        np.unique([*axis, *(knot for knot in knots_up_to(int(axis[-1])) if axis[0] <= knot <= axis[-1])])
+        for axis in measured.axes
+    )
+    return Grid((chunk, cached), times(*np.broadcast_arrays(chunk[:, None], cached[None, :], 0.0, 0.0)))
+
+
+def _beside(frame: pd.DataFrame, prefill: Grid, times: Residuals | None) -> Grid | None:
+    """What decodes add to the attention of a chunk: by ``times``, else of what was measured at powers of two."""
     if frame.empty:
         return None
     columns = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
-    axes = tuple(_octaves(axis, frame[column].max()) for axis, column in enumerate(columns))
+    knots = [_octaves(axis, frame[column].max()) for axis, column in enumerate(columns)]
+    at = np.ix_(*knots)
+    if times is not None:
+        return _rising(tuple(knots), np.maximum(times(*np.broadcast_arrays(*at)) - prefill(at[0], at[1]), 0.0))
+    axes = tuple(whole_octaves(axis) for axis in knots)
     places = [
         np.searchsorted(axis, frame[column]).clip(max=len(axis) - 1) for axis, column in zip(axes, columns, strict=True)
     ]
@@ -312,8 +330,12 @@ def _beside(frame: pd.DataFrame, prefill: Grid) -> Grid | None:
         return None
     # Along the decodes' length first: it is what the time depends on most evenly.
     for axis in (3, 1, 0, 2):
-        values = np.apply_along_axis(_filled, axis, values)
-    # More decodes, or longer ones, never take less: what seems so is noise, and would go on beyond the table.
+        values = fill_along(values, axis, np.arange(float(len(axes[axis]))))
+    return Grid(tuple(knots), np.ascontiguousarray(_rising(axes, values).on(knots)))
+
+
+def _rising(axes: tuple[F8, ...], values: F8) -> Grid:
+    """More decodes, or longer ones, never take less: what seems so is noise, and would go on beyond the table."""
     for axis in (2, 3):
         values = np.maximum.accumulate(values, axis=axis)
     return Grid(axes, np.ascontiguousarray(values))
@@ -324,12 +346,6 @@ def _octaves(axis: int, largest: float) -> F8:
     while octaves(axis, count + 1)[-1] <= largest:
         count += 1
     return np.array(octaves(axis, count), dtype=np.float64)
-
-
-def _filled(values: F8) -> F8:
-    """Gaps filled between neighbours, evenly along octaves; as the nearest at the ends; nothing if all are gaps."""
-    known = np.flatnonzero(~np.isnan(values))
-    return values if not len(known) else np.interp(np.arange(len(values)), known, values[known])
 
 
 def _skew(frame: pd.DataFrame) -> Curve | None:

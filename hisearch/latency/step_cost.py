@@ -114,13 +114,12 @@ def beside_seconds(
 def _beside(table: F8, prompt_tokens: int, before: float, sequences: int, mean: float) -> float:
     at = (float(prompt_tokens), before, float(sequences), mean)
     places = [octave_place(axis, value, table.shape[axis]) for axis, value in enumerate(at)]
-    corners = table
+    ends = ((index, min(index + 1, count - 1)) for (index, _), count in zip(places, table.shape, strict=True))
+    corners: F8 = table[np.ix_(*ends)]
     # The last axis first, as the kernels do.
     for axis in (3, 2, 1, 0):
-        index, share = places[axis]
-        low = corners.take(index, axis)
-        high = corners.take(min(index + 1, table.shape[axis] - 1), axis)
-        corners = low + (high - low) * share
+        low, high = corners.take(0, axis), corners.take(1, axis)
+        corners = np.asarray(low + (high - low) * places[axis][1])
     return float(corners)
 
 

@@ -105,6 +105,12 @@ class WorkerPlan:
         return self.engine.max_running_requests
 
     @property
+    def sends_answers(self) -> bool:
+        """Whether a decode worker writes what it has made to the storage of the prefill workers."""
+        kept = self.movement is not None and self.movement.sends_answers
+        return kept and self.host_capacity_tokens >= self.engine.page_size
+
+    @property
     def idle_w(self) -> float:
         """Idle watts of the worker's accelerators; costs state those of one attention group."""
         return self.costs.idle_w * self.split.attention_data

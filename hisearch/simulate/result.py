@@ -170,7 +170,8 @@ class StoreUse:
         stored_tokens: written into it by the end of the run; LMCache writes what is there already once more, and counts
             it. read_tokens: read out of it, towards HBM. What LMCache or HiCache read from behind host memory passes
             through that, and counts in both tiers, once in each. Both are 0 for HBM, which the steps read and write.
-        evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
+        evicted_tokens, expired_tokens: dropped for want of room, and after their time to live. Of a decode worker's
+            host pool, from which all goes on to storage (``read_tokens``): not taken in for want of room.
         demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
         hit_tokens: of LMCache's, those that requests found in it when they were first admitted.
         pool: whose tier it is.

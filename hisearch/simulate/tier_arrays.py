@@ -188,7 +188,7 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
     storage = storage_of(plan)
     for tier in storage:
         laws += [tier.write, tier.read] * _stores(tier, plan, workers)
-    if any(_networked(tier, movement) for tier in storage):
+    if any(_networked(tier, movement) for tier in storage) or (plan.sends_answers and movement.network_write):
         assert movement.network_read is not None
         assert movement.network_write is not None
         laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.lanes_per_node)

@@ -109,7 +109,7 @@ def _store(
 
 
 def _host_pool(sim: la.Sim, w: int, page: int, end_s: float) -> StoreUse:
-    """Worker ``w``'s host memory under HiCache or TensorRT-LLM."""
+    """Worker ``w``'s host memory under HiCache or TensorRT-LLM, or that of a decode worker of SGLang."""
     v = len(sim.trees) - int(sim.config.workers) + w
     coming, going = under_way.copies(sim, w, end_s)
     if sim.config.hicache:
@@ -207,6 +207,9 @@ def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
         rows += [(index, "medium", k) for k in range(int(tier.stores))]
     memories = _memory_ways(plan, workers)
     networked = [index for index, tier in enumerate(sim.store_tiers, 2) if tier.first_network >= 0]
+    if sim.config.store_pool >= 0:
+        # The storage is another pool's, behind this one's host memory.
+        networked = [2]
     if networked:
         nodes = len(sim.links) // 2 - len(rows) - len(memories)
         rows += [(networked[0], "network", node) for node in range(nodes)]

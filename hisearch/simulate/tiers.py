@@ -202,7 +202,10 @@ def _movement_plan(
     link = link_law(accelerator.host_link, memory.kv_bytes_per_token_per_rank)
     shared = next((plan for plan in plans if plan.scope == "cluster" and plan.networked), None)
     network = None
-    if shared is not None and host is not None and host.network is not None:
+    if pool.role == "decode" and host is not None and host.network is not None:
+        # To the storage of the prefill workers, whichever that is.
+        network = link_law(host.network, memory.kv_bytes_per_token_per_rank * _storing_ranks(pool, 1, model))
+    elif shared is not None and host is not None and host.network is not None:
         network = link_law(host.network, shared.bytes_per_token)
     settings = pool.movement.model_dump(exclude={"mover"})
     return MovementPlan(
@@ -213,4 +216,5 @@ def _movement_plan(
         network_read=network,
         network_write=network,
         layers=model.layers,
+        sends_answers=pool.role == "decode",
     )

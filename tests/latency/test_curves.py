@@ -48,6 +48,15 @@ def test_a_law_linear_along_each_of_four_axes_is_met_everywhere() -> None:
         assert grid(*at) == pytest.approx(at[0] * at[1] + 2.0 * at[2] * at[3] + at[0] * at[3])
 
 
+def test_a_grid_on_axes_is_the_grid_at_every_combination() -> None:
+    axes = (np.array([1.0, 2.0, 5.0]), np.array([3.0]), np.array([0.0, 4.0]))
+    layers = np.random.default_rng(0).random((2, 3, 1, 2))
+    at = (np.array([0.5, 2.0, 3.0, 9.0]), np.array([1.0, 8.0]), np.array([1.0, 4.0, 6.0]))
+    found = Grid(axes, layers).on(at)
+    for layer, values in zip(layers, found, strict=True):
+        np.testing.assert_allclose(values, Grid(axes, layer)(*np.ix_(*at)))
+
+
 def test_a_single_knot_is_a_constant() -> None:
     assert Curve(np.array([3.0]), np.array([7.0]))([0.0, 3.0, 99.0]).tolist() == [7.0, 7.0, 7.0]
     assert Grid((np.array([3.0]), np.array([1.0])), np.array([[7.0]]))(50.0, 0.0) == 7.0

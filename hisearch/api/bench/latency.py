@@ -89,7 +89,7 @@ def _tables() -> dict[str, StepCosts]:
         name: build_estimator(name, catalogue.get("LatencyProfile", name).spec).compile(worker).seconds
         for name in ("roofline", "vllm-h100-sxm")
     }
-    shape = tuple(len(octaves(axis, count)) for axis, count in enumerate((10, 12, 9, 12)))
+    shape = tuple(len(octaves(axis, count)) for axis, count in enumerate((19, 23, 9, 23)))
     beside = np.full(shape, 1e-3)
     whole = compiled["roofline"]._replace(beside_s=beside, skew_s=np.full(257, 1e-9), late=np.full(257, 0.5))
     return {"roofline": compiled["roofline"], "scaled": compiled["vllm-h100-sxm"], "tables": whole}

@@ -8,7 +8,8 @@ of T tokens without attention, and step(...) the whole law:
     decode_s[n, c]     = step of n decodes that read c tokens - B(n)              exact for steps of decodes
     beside_s[P,K,n,m]  = step of both - B(P + n) - (step of one chunk - B(P))     exact for one chunk and its decodes
 
-on the knots, and linear between them as the kernels read them. ``beside_s`` is left out where the law is a sum.
+on the knots (``beside_s``: at octaves), and linear between them as the kernels read them. ``beside_s`` is left out
+where the law is a sum.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, knots_up_to, octaves
+from hisearch.latency.costs import BESIDE_BITS, StepCosts, knots_up_to, octaves, whole_octaves
+from hisearch.latency.curves import Grid
 from hisearch.latency.devices.work import Load
 from hisearch.latency.operators import F8, attention_pairs
 
@@ -68,10 +70,13 @@ def tabulate(
 
 def _beside(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8:
     reach = (max_tokens, longest, max(max_sequences, 2), longest)
-    axes = [_reaching(axis, limit) for axis, limit in enumerate(reach)]
-    p, k, n, m = (axis.reshape([-1 if i == at else 1 for i in range(4)]) for at, axis in enumerate(axes))
+    knots = [_reaching(axis, limit) for axis, limit in enumerate(reach)]
+    # Linear within octaves, at an eighth of the places: these laws have no rounds.
+    axes = tuple(whole_octaves(axis) for axis in knots)
+    p, k, n, m = np.ix_(*axes)
     both = step(_load(*np.broadcast_arrays(p, k, n, n * (m + 1.0))))
-    return np.ascontiguousarray(both - _base(step, p + n) - _chunk(step, *np.broadcast_arrays(p, k)))
+    added = both - _base(step, p + n) - _chunk(step, *np.broadcast_arrays(p, k))
+    return np.ascontiguousarray(Grid(axes, added).on(knots))
 
 
 def _from_zero(table: F8) -> F8:
@@ -80,10 +85,11 @@ def _from_zero(table: F8) -> F8:
 
 
 def _reaching(axis: int, limit: int) -> F8:
-    """Knots of an axis of ``beside_s`` up to the first that is >= ``limit`` (at least two)."""
-    count = 2
+    """Knots of an axis of ``beside_s`` up to the first octave that is >= ``limit`` (at least two)."""
+    steps = 1 << BESIDE_BITS[axis]
+    count = steps + 1
     while octaves(axis, count)[-1] < limit:
-        count += 1
+        count += steps
     return np.array(octaves(axis, count), dtype=np.float64)
 
 
