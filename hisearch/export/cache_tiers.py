@@ -80,8 +80,9 @@ def offloading_backend(pool: PoolSpec) -> str | None:
 
 
 def offloading_gib(pool: PoolSpec) -> str | None:
-    """VLLM's ``--kv-offloading-size``."""
-    return f"{pool.tiers[0].gib:g}" if offloading_backend(pool) is not None else None
+    """VLLM's ``--kv-offloading-size``, of each data-parallel engine (``VllmConfig``, whose world is one engine's)."""
+    gib = pool.tiers[0].gib / pool.attention_data_parallel if pool.tiers else 0.0
+    return f"{gib:g}" if offloading_backend(pool) is not None else None
 
 
 def has_server(pool: PoolSpec) -> bool:

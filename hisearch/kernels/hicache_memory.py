@@ -14,10 +14,7 @@ def copy(sim, w, back, tokens):
 
     Over its own link, and through host memory, whose bandwidth attention groups share.
     """
-    memory = sim.tiers.first_memory
-    if memory >= 0:
-        memory += 2 * (w // sim.config.lanes) + back
-    return links.send_through(sim, 2 * w + back, memory, sim.workers[w].now_s, tokens)
+    return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), sim.workers[w].now_s, tokens)
 
 
 @kernel

@@ -20,6 +20,7 @@ from __future__ import annotations
 from hisearch.kernels import doors, heaps
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
+from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
 
@@ -78,21 +79,24 @@ def choose(sim, first, tokens):
 def _least_loaded(sim, first):
     """The smallest 4 * waiting + running, the first of them on a tie: vLLM's own balancer.
 
+    Requests that wait for a load count among those that wait (``Scheduler.get_request_counts``).
     TensorRT-LLM's executor likewise hands new requests to the rank with the fewest active ones. On decode workers those
     whose KV is on the way count as running. Batches of a pipeline that only decodes are kept alike by it too (assumed).
     """
     chosen = first
     for w in range(first + 1, first + sim.config.lanes):
-        ours = sim.workers[w]
-        best = sim.workers[chosen]
-        if _load(ours) < _load(best):
+        if _load(sim, w) < _load(sim, chosen):
             chosen = w
     return chosen
 
 
 @kernel
-def _load(worker):
-    return 4 * worker.waiting + worker.running + worker.apart
+def _load(sim, w):
+    worker = sim.workers[w]
+    waiting = worker.waiting
+    if sim.offloading.mover == tl.OFFLOAD:
+        waiting += sim.connectors[w].skipped
+    return 4 * waiting + worker.running + worker.apart
 
 
 @kernel
@@ -248,7 +252,24 @@ def _preempted_alone(sim, w):
     by_vllm = sim.config.engine == la.VLLM or sim.config.role == fl.DECODE
     if not by_vllm or worker.formed or worker.outstanding > 0 or sim.counters[la.FAULT]:
         return False
+    if sim.offloading.mover == tl.OFFLOAD:
+        return False
     return worker.lost_head >= 0
+
+
+@kernel
+def _has_work(sim, w):
+    """Whether the scheduler of lane ``w`` makes a pass.
+
+    SGLang's do in any case, and take note of what ended. vLLM's do with requests that are being loaded as well, and
+    where requests have finished since the engine looked at its transfers last.
+    """
+    worker = sim.workers[w]
+    if sim.config.engine == la.SGLANG or worker.waiting > 0 or worker.running > 0 or worker.apart > 0:
+        return True
+    if sim.offloading.mover != tl.OFFLOAD:
+        return False
+    return sim.connectors[w].skipped > 0 or sim.connectors[w].finished_head >= 0
 
 
 @kernel
@@ -286,9 +307,8 @@ def _form_wave(sim, first, now):
     for w in range(first, first + sim.config.lanes):
         sim.workers[w].formed = 0
         sim.workers[w].look_s = la.FOREVER_S
-        # SGLang's schedulers make a pass in any case, which takes note of what ended.
-        worker = sim.workers[w]
-        if sim.config.engine == la.SGLANG or worker.waiting > 0 or worker.running > 0 or worker.apart > 0:
+        sim.workers[w].ready_s = 0.0
+        if _has_work(sim, w):
             doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
             while _preempted_alone(sim, w):
                 doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
@@ -298,6 +318,8 @@ def _form_wave(sim, first, now):
         return 0
     group = sim.workers[first]
     start = max(ready, group.wave_newest_s)
+    for w in range(first, first + sim.config.lanes):
+        start = max(start, sim.workers[w].ready_s)
     end = start + _wave_seconds(sim, first)
     for w in range(first, first + sim.config.lanes):
         end = max(end, sim.workers[w].load_back_s)

@@ -209,6 +209,7 @@ WORKER = np.dtype(
         ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
         ("decode_before_s", "f8"),
         ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
+        ("ready_s", "f8"),  # WAVE, vLLM with offloading: before which its batch may not start
         ("look_s", "f8"),  # WAVE, with tiers: when it looks again, having formed nothing; or FOREVER_S, or NOTHING_S
         # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
         ("reserved_tokens", "f8"),

@@ -15,6 +15,13 @@ def send(sim, k, now, tokens):
 
 
 @kernel
+def memory_of(sim, w, back):
+    """The link into the host memory that attention groups of ``w``'s worker share, or out of it; -1: they do not."""
+    first = sim.tiers.first_memory
+    return first + 2 * (w // sim.config.lanes) + back if first >= 0 else -1
+
+
+@kernel
 def send_through(sim, k, beyond, now, tokens):
     """Likewise, where what link ``k`` carries passes through link ``beyond`` as well, which others share, or -1."""
     end = send(sim, k, now, tokens)

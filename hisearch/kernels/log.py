@@ -85,9 +85,11 @@ def _tier_tokens(sim, w):
     elif sim.config.host_pages > 0:
         host = sim.trees[sim.config.workers + w].evictable_pages * sim.config.page_tokens
     elif sim.offloading.mover == tl.OFFLOAD:
-        v = w // sim.offloading.workers_per_store
-        blocks = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
-        host = blocks * sim.offloading.block_tokens
+        sharing = sim.offloading.workers_per_store
+        first = w - w % sim.config.lanes
+        for v in range(first // sharing, (first + sim.config.lanes - 1) // sharing + 1):
+            blocks = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
+            host += blocks * sim.offloading.block_tokens
     elif sim.offloading.mover == tl.LMCACHE:
         host = sim.ledgers[sim.worker_stores[w, 0]].used * sim.offloading.block_tokens
         storage = _chunks_in(sim, w, 1)

@@ -70,9 +70,7 @@ def set_out(sim, w, now, preempted):
             device.await_next(sim, w, now, False)
         return
     if sim.config.lane_kind == la.WAVE:
-        longest = lists.longest_context(sim, w)
-        batch = sim.batch[w]
-        lanes.hold_back(sim, w, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest)
+        hold_back(sim, w)
         return
     limit = coast_limit(sim, w, preempted)
     if limit > 1:
@@ -80,6 +78,15 @@ def set_out(sim, w, now, preempted):
         device.plan_coast(sim, w, now, limit)
     else:
         launch(sim, w, now, now)
+
+
+@kernel
+def hold_back(sim, w):
+    """The batch just formed waits for those of the other lanes."""
+    worker = sim.workers[w]
+    longest = lists.longest_context(sim, w)
+    batch = sim.batch[w]
+    lanes.hold_back(sim, w, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest)
 
 
 @kernel

@@ -211,7 +211,9 @@ def _rest(sim, w, now, preempted):
     time = la.FOREVER_S
     if worker.waiting + sim.connectors[w].skipped + worker.running > 0:
         time = now if again else offload.next_end_s(sim, w)
-    if time < la.FOREVER_S:
+    if sim.config.lane_kind == la.WAVE:
+        worker.look_s = time
+    elif time < la.FOREVER_S:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, time)
     else:
@@ -306,6 +308,7 @@ def form(sim, w, now):
     if not preempted:
         _admit(sim, w, now, budget)
     ready_s = offload.begin_transfers(sim, w, now)
+    worker.ready_s = ready_s
     _store(sim, w)
     offload.flush(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
@@ -317,6 +320,9 @@ def form(sim, w, now):
         return
     vllm.note_peak(sim, w)
     offload.look(sim, w, ready_s, 2 * w + ((worker.launched + 1) & 1))
+    if sim.config.lane_kind == la.WAVE:
+        vllm.hold_back(sim, w)
+        return
     limit = _coast_limit(sim, w, preempted)
     if limit > 1:
         worker.coast_s = now
@@ -360,6 +366,8 @@ def receive(sim, w, r, now):
     worker = sim.workers[w]
     vllm.enqueue(sim, w, r)
     offload.receive(sim, r)
+    if sim.config.lane_kind == la.WAVE:
+        return
     if worker.phase == la.IDLE or (worker.phase == la.FORMING and worker.event_s > now):
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -386,6 +394,8 @@ def door(sim, errand, w, r, now):
         complete(sim, w, now)
     elif errand == doors.RECEIVE:
         receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        vllm.launch(sim, w, now, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif errand == doors.HALT:

@@ -39,7 +39,7 @@ SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {**MOVERS, "sglang":
 MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
 
 #: Movers that are simulated where a worker has several attention groups.
-GROUP_MOVERS: tuple[MoverName, ...] = ("hicache",)
+GROUP_MOVERS: tuple[MoverName, ...] = ("hicache", "offload")
 
 #: Most tiers that a mover fills.
 MOST_TIERS: dict[MoverName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}

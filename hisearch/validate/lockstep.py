@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hisearch.validate.restatement.recording import BatchEntry, Request
-from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker
+from hisearch.validate.restatement.vllm import StuckError, VllmConfig, VllmWorker
 
 #: ``(chunks (new, cached), decodes context_before, sequences that sample)`` of one engine's step.
 Batch = tuple[list[tuple[int, int]], list[int], int]
@@ -38,7 +38,17 @@ class Served:
 
 def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: GroupCost) -> Served:
     """Serve ``requests`` on ``engines`` engines that step together."""
-    workers = [VllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(engines)]
+    return serve_by(
+        [VllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(engines)], requests, cost
+    )
+
+
+def serve_by(workers: Sequence[VllmWorker], requests: Sequence[Request], cost: GroupCost) -> Served:
+    """Likewise on these engines, which may have host memory: fresh ones, alike, whose own steps take no time.
+
+    Raises:
+        StuckError: requests are left that nothing will ever move.
+    """
     pending = deque(sorted(requests, key=lambda request: (request.arrival_s, request.id)))
     outstanding: deque[tuple[float, list[VllmWorker]]] = deque()
     queued: dict[object, float] = {}
@@ -55,6 +65,8 @@ def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: G
             queued |= _route(pending, workers, now)
             for worker in done:
                 worker.process()
+        elif formed is None and any(worker.has_work for worker in workers):
+            now = _next_pass_s(workers, pending, now)
     firsts: dict[object, float] = {}
     ends: dict[object, float] = {}
     for worker in workers:
@@ -63,22 +75,33 @@ def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: G
     return Served(queued, firsts, ends)
 
 
-def _route(pending: deque[Request], workers: list[VllmWorker], now: float) -> dict[object, float]:
+def _route(pending: deque[Request], workers: Sequence[VllmWorker], now: float) -> dict[object, float]:
     """Requests that arrive up to ``now``, the end of a step, go to engines as they stand before its results."""
     taken_in = {}
     while pending and pending[0].arrival_s <= now:
         request = pending.popleft()
         taken_in[request.id] = now
-        min(workers, key=lambda worker: 4 * len(worker.waiting) + len(worker.running)).receive(request)
+        min(workers, key=lambda worker: 4 * worker.queued + len(worker.running)).receive(request)
     return taken_in
 
 
-def _step(workers: list[VllmWorker], now: float, cost: GroupCost) -> tuple[float, list[VllmWorker]] | None:
+def _next_pass_s(workers: Sequence[VllmWorker], pending: deque[Request], now: float) -> float:
+    """When engines of which none formed a batch try again: as one of them asked to, or at the next arrival."""
+    times = [worker.look_again_s for worker in workers if worker.has_work and worker.look_again_s is not None]
+    times += [request.arrival_s for request in list(pending)[:1]]
+    if not times:
+        raise StuckError("requests wait for what never comes")
+    return max(now, min(times))
+
+
+def _step(workers: Sequence[VllmWorker], now: float, cost: GroupCost) -> tuple[float, list[VllmWorker]] | None:
     """Let every engine form a batch at ``now``; the end of their common step, and who has a batch in it."""
-    steps = [worker.form(now) if worker.has_work else None for worker in workers]
+    asked = [worker.has_work for worker in workers]
+    steps = [worker.form(now) if has_work else None for worker, has_work in zip(workers, asked, strict=True)]
+    ready_s = [worker.launch_s for worker, has_work in zip(workers, asked, strict=True) if has_work]
     if all(step is None for step in steps):
         return None
-    start_s = max([now, *(worker.device_free_s for worker in workers)])
+    start_s = max([now, *(worker.device_free_s for worker in workers), *ready_s])
     end_s = start_s + cost([EMPTY if step is None else batch_of(step.batch) for step in steps])
     for worker, step in zip(workers, steps, strict=True):
         worker.device_free_s = end_s

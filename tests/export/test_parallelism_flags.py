@@ -78,3 +78,10 @@ def test_sglang_is_told_the_host_pool_of_each_rank_of_each_attention_group() -> 
     degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}
     flags = dict(pair for pair in engine_flags(launch("sglang", tiers=tiers, **degrees)) if len(pair) == 2)
     assert flags["--hicache-size"] == "137"  # 1,099.5 GB over 8 ranks
+
+
+def test_vllm_is_told_the_host_memory_of_each_data_parallel_engine() -> None:
+    degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}
+    tiers = [{"medium": "ddr5", "gib": 1000}]
+    flags = dict(pair for pair in engine_flags(launch("vllm", tiers=tiers, **degrees)) if len(pair) == 2)
+    assert flags["--kv-offloading-size"] == "250"

@@ -11,7 +11,7 @@ from hisearch.latency.costs import WaveCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import WorkerPlan
 from hisearch.simulate.tier_plan import TierPlan, TransferLaw
-from tests.kernels.systems import LAW
+from tests.kernels.systems import LAW, System, offload_systems
 from tests.kernels.test_waves import GRAPHS, SHARED_S
 from tests.kernels.tier_systems import FREE, TieredSystem, stores, tiered
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
@@ -71,3 +71,27 @@ def grouped(
     fields["engine"] = system.engine.model_copy(update={"receive_interval": 1})
     memory = draw(st.sampled_from([FREE, TransferLaw(0.0, 2e-6), TransferLaw(1e-5, 1e-3)]))
     return GroupedSystem(**fields, groups=draw(st.integers(2, 4)), memory=memory)
+
+
+@dataclass(frozen=True)
+class OffloadGroups(System):
+    """One worker of several engines, each with host memory of its own."""
+
+    groups: int = 2
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """The worker."""
+        worker = super().plan
+        costs = replace(worker.costs, wave=WaveCosts(LAW.token_s, SHARED_S, GRAPHS))
+        return replace(worker, costs=costs, split=Parallelism(1, attention_data=self.groups))
+
+
+@st.composite
+def offloading_groups(draw: st.DrawFn, *, follow_up: float = 0.0) -> OffloadGroups:
+    """Deployments of vLLM with its offloading connector, in several engines that step together."""
+    system = draw(offload_systems())
+    fields = {name: getattr(system, name) for name in System.__dataclass_fields__ if name != "trace"}
+    fields |= {"sharing": 1, "workers": 1, "rugged": False}
+    fields["shape"] = replace(system.shape, follow_up=follow_up, slack=1.0)
+    return OffloadGroups(**fields, groups=draw(st.integers(2, 3)))

@@ -319,9 +319,9 @@ def _linked(sim: la.Sim, head: int, tail: int) -> list[int]:
 def _known(sim: la.Sim, w: int, r: int) -> int:
     """Prompt and output so far of a decoding request."""
     left = int(sim.requests[r].finish_clock) - int(sim.workers[w].clock)
-    # With overlap the last token may be in flight, and in a wave, whose decodes count as made when it sets out.
-    in_flight = sim.config.engine == la.SGLANG and (sim.config.overlap or sim.config.lane_kind == la.WAVE)
-    assert (0 if in_flight else 1) <= left < sim.trace.output_tokens[r]
+    # With overlap the last token may be in flight; decodes of a wave count as made when it sets out.
+    late = int(sim.config.overlap) + (sim.config.lane_kind == la.WAVE) if sim.config.engine == la.SGLANG else 0
+    assert 1 - late <= left < sim.trace.output_tokens[r]
     return int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
 
 

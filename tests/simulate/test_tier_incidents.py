@@ -27,7 +27,7 @@ from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 from tests.kernels import invariants as shared
 from tests.kernels import store_invariants, tier_invariants
-from tests.kernels.group_systems import grouped
+from tests.kernels.group_systems import grouped, offloading_groups
 from tests.kernels.systems import System, compiled, examples, lmcache_systems, offload_systems, plan
 from tests.kernels.test_chunk_laws import check_ledgers, slots_of
 from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
@@ -213,7 +213,7 @@ def test_no_request_is_lost_when_a_worker_with_a_host_cache_dies(seed: int, down
 
 @examples(80)
 @given(
-    st.one_of(offload_systems(), lmcache_systems()),
+    st.one_of(offload_systems(), lmcache_systems(), offloading_groups(follow_up=0.3)),
     st.integers(2, 4),
     st.floats(0.0, 3.0),
     st.floats(0.05, 2.0),
@@ -241,7 +241,7 @@ def test_no_request_is_lost_when_workers_of_vllm_with_tiers_die(
     assert (table.scheduled_s[table.worker >= workers] >= down_s + back_s).all()
     arrays, sim = run(fleet, system)
     for w in range(int(sim.config.workers)):
-        if not arrays.members[w].died:
+        if not arrays.members[w // sim.config.lanes].died:
             assert sim.workers[w].waiting == sim.workers[w].running == 0
             if not sim.offloading.mover or sim.offloading.mover == tl.LMCACHE:
                 assert sim.trees[w].free_pages == sim.trees[w].capacity_pages

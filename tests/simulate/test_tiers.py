@@ -320,14 +320,15 @@ def test_attention_groups_have_equal_parts_of_a_workers_host_memory_and_share_it
 @pytest.mark.parametrize(
     ("engine", "degrees", "key", "message"),
     [
-        ("vllm", {"attention_data_parallel": 8, "tensor_parallel": 1}, "attention_data_parallel", "vLLM's native"),
+        ("vllm", {"attention_data_parallel": 8, "tensor_parallel": 1}, "attention_data_parallel", "that LMCache fills"),
         ("sglang", {"pipeline_parallel": 2, "tensor_parallel": 4}, "pipeline_parallel", "with cache tiers"),
     ],
 )
 def test_lanes_with_tiers_that_are_not_simulated_are_refused_by_key(
     engine: str, degrees: dict[str, int], key: str, message: str
 ) -> None:
-    of = pool(accelerator="h200", engine=engine, **degrees)
+    movement = LMCACHE if engine == "vllm" else {}
+    of = pool(accelerator="h200", engine=engine, **degrees, **movement)
     with pytest.raises(InvalidParallelism, match=message) as caught:
         moe_worker(of)
     assert caught.value.key == key

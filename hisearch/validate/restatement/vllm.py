@@ -69,6 +69,7 @@ class VllmWorker:
         outstanding: formed batches whose results are not processed, oldest first (synchronous: at most one).
         first_scheduled_s, reused_tokens: by request id, at the first admission.
         preemptions: by request id, only those that had one.
+        launch_s: before which what the newest pass formed may not start; 0: at once.
         look_again_s: where the newest pass formed no batch and none is outstanding, when to try again, if ever.
     """
 
@@ -86,6 +87,7 @@ class VllmWorker:
         self.preemptions: dict[Any, int] = {}
         self.device_free_s = 0.0
         self.look_again_s: float | None = None
+        self.launch_s = 0.0
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
@@ -109,6 +111,11 @@ class VllmWorker:
     def evicted_tokens(self) -> int:
         """Cached tokens dropped so far."""
         return self.pool.evicted_blocks * self.config.block_size
+
+    @property
+    def queued(self) -> int:
+        """Requests that do not run."""
+        return len(self.waiting)
 
     @property
     def has_work(self) -> bool:

@@ -150,7 +150,11 @@ class OffloadWorker(VllmWorker):
         self._awaited: list[LiveRequest] = []
         self._notes: list[_Notes] = []
         self._admitted: list[LiveRequest] = []
-        self._launch_s = 0.0
+
+    @property
+    def queued(self) -> int:
+        """Requests that do not run, those that are being loaded among them."""
+        return len(self.waiting) + len(self.skipped)
 
     @property
     def has_work(self) -> bool:
@@ -166,16 +170,16 @@ class OffloadWorker(VllmWorker):
         self.look_again_s = None
         self._admitted = []
         self._schedule(now)
-        self._launch_s = self._begin_transfers(now)
+        self.launch_s = self._begin_transfers(now)
         self._prepare_stores()
         for live in self._preempted:
             self.store.end_store(self._offload(live).storing)
             self._offload(live).storing = []
         if self._shares:
-            self._notes.append(self._look(self._launch_s))
+            self._notes.append(self._look(self.launch_s))
             return self._launch(now)
         if not self.outstanding:
-            self._rest(self._launch_s)
+            self._rest(self.launch_s)
         return None
 
     def process(self) -> list[Request]:
@@ -185,7 +189,7 @@ class OffloadWorker(VllmWorker):
         return finished
 
     def _span(self, now: float, seconds: float) -> tuple[float, float]:
-        return super()._span(self._launch_s, seconds)
+        return super()._span(self.launch_s, seconds)
 
     def _rest(self, now: float) -> None:
         """No batch runs: note transfers at once, and see when to pass again."""
