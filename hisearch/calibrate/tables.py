@@ -327,15 +327,18 @@ def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.Da
 
 
 def read_quantise(data: Path, system: str, engine: str) -> tuple[pd.DataFrame, str]:
-    """The newest table of an engine's passes that apply a known scale, and its name.
+    """What an engine's two passes take that find a scale and apply it (newest tables), and the tables' names.
 
     Raises:
-        ValueError: there is none.
+        ValueError: one of them is not there.
     """
-    found = next(iter(_newest_first(data / system / "quantize" / engine, QUANTISE_TABLES[1])), None)
-    if found is None:
+    folder = data / system / "quantize" / engine
+    found = [path for name in QUANTISE_TABLES for path in _newest_first(folder, name)[:1]]
+    if len(found) < len(QUANTISE_TABLES):
         raise ValueError(f"{data}: no table of passes that quantise, of system {system} and engine {engine}")
-    return _read(found), f"{system}/{found.parent.relative_to(data / system)}/{found.stem}"
+    find, apply = (_quantise_s(path) for path in found)
+    names = " + ".join(f"{system}/{path.parent.relative_to(data / system)}/{path.stem}" for path in found)
+    return (find + apply).dropna().rename("latency_s").reset_index(), names
 
 
 def _in_graph(frame: pd.DataFrame) -> pd.DataFrame:

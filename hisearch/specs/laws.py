@@ -78,10 +78,12 @@ class GemmTerms(LawTerms):
 
 
 class QuantiseTerms(LawTerms):
-    """A pass that brings the activations of one product to fp8, at a scale that is known."""
+    """The passes that bring the activations of one product to fp8: one finds their scale, one applies it."""
 
-    launch_s: NonNegative = Field(description="Kernel launch and its gap.")
-    bandwidth: Share = Field(description="Share of the memory bandwidth at which 16 bits are read and 8 written.")
+    launch_s: NonNegative = Field(description="Kernel launches and their gaps.")
+    bandwidth: Share = Field(
+        description="Share of the memory bandwidth at which 16 bits are read once and 8 written, in all."
+    )
 
 
 class PrefillTerms(LawTerms):

@@ -294,10 +294,13 @@ def test_passes_that_quantise_are_found_again(tmp_path: Path) -> None:
     folder = tmp_path / "board" / "quantize" / "vllm" / "1.0"
     folder.mkdir(parents=True)
     milliseconds = 1e3 * (2e-6 + m * k * 3.0 / (0.6 * sheet.bytes_per_s))
-    pd.DataFrame({"m": m, "k": k, "latency": milliseconds}).to_parquet(folder / "scale_matrix_perf.parquet")
+    with pytest.raises(ValueError, match="no table of passes"):
+        read_quantise(tmp_path, "board", "vllm")
+    for name, share in (("computescale_perf", 0.75), ("scale_matrix_perf", 0.25)):
+        pd.DataFrame({"m": m, "k": k, "latency": share * milliseconds}).to_parquet(folder / f"{name}.parquet")
     frame, source = read_quantise(tmp_path, "board", "vllm")
     terms = quantise(frame, source, sheet)
-    assert source == "board/quantize/vllm/1.0/scale_matrix_perf"
+    assert source == "board/quantize/vllm/1.0/computescale_perf + board/quantize/vllm/1.0/scale_matrix_perf"
     assert (terms.launch_s, terms.bandwidth) == pytest.approx((2e-6, 0.6), rel=0.02)
     with pytest.raises(ValueError, match="no table of passes"):
         read_quantise(tmp_path, "board", "sglang")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from hisearch.cli.main import app
 from hisearch.latency.costs import knots_up_to
 from hisearch.latency.host import step_host_s, with_host_times
+from hisearch.latency.laws.model import weights_law
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
@@ -336,6 +337,21 @@ class TestPricing:
         made = conditions_of(row).speculation.tokens_per_step
         assert plain.tpot_s / made < drafting.tpot_s < plain.tpot_s
         assert drafting.ttft_s > plain.ttft_s
+
+    def test_a_checkpoint_in_blocks_has_their_laws(self, tmp_path: Path) -> None:
+        """A column says so, of experts or of other products; the catalogue's model is the 16-bit checkpoint."""
+        pricer = Pricer()
+        plain, blocks, experts = (
+            only_row(tmp_path, model="Qwen/Qwen3-30B-A3B-FP8", precision="fp8", gemm_dtype=gemm, moe_dtype=moe)
+            for gemm, moe in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8", "fp8_block"))
+        )
+        workers = [pricer.worker(row) for row in (plain, blocks, experts)]
+        assert [weights_law(worker.model, worker.weight_dtype) for worker in workers] == [
+            "fp8",
+            "fp8_block",
+            "fp8_block",
+        ]
+        assert pricer.price(plain).tpot_s != pricer.price(blocks).tpot_s == pricer.price(experts).tpot_s
 
     def test_groups_wait_no_longer_than_until_each_has_a_prompt(self, tmp_path: Path) -> None:
         """TensorRT-LLM holds prompts for 60 steps at most; with 4 groups and many in flight all have one sooner."""

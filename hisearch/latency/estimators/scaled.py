@@ -69,8 +69,9 @@ FUSED_TOKENS = 2048
 #: SGLang's is 1,024).
 BESIDE_TOKENS = 256
 
-#: Products whose activations come from a norm or an activation function; attention writes the format that is asked for.
-QUANTISED_APART = frozenset({"qkv_proj", "gate_up_proj", "down_proj"})
+#: Products whose activations come in 16 bits where their scale is only found in a step: attention cannot write narrower
+#: ones at a scale that it does not know.
+QUANTISED_APART = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths no table need hold: each is some microseconds.
 SMALL = frozenset({"router", "linear_scalar_proj"})

@@ -238,7 +238,8 @@ class Pricer:
         name = self._profile_of(row)[0]
         engine = conditions.engine.model_dump_json()
         version = kernels_version(row)
-        key = (name, version, row.model, row.system, dtype, row.parallelism, conditions.kv_dtype, engine, row.tokens)
+        checkpoint = (row.model, _in_blocks(row), dtype)
+        key = (name, version, checkpoint, row.system, row.parallelism, conditions.kv_dtype, engine, row.tokens)
         if key not in self._plans:
             self._plans[key] = self._compile(row, conditions)
         return self._plans[key]
@@ -270,7 +271,7 @@ class Pricer:
         if name is None:
             raise NotPriced(f"model {row.model} is not in the catalogue")
         spec: ModelSpec = self._spec("Model", name)
-        return spec
+        return spec.model_copy(update={"weight_dtype": "fp8"}) if _in_blocks(row) else spec
 
     def _accelerator(self, row: SiliconRow) -> AcceleratorSpec:
         if row.system not in SYSTEMS:
@@ -381,6 +382,14 @@ def _plain(name: str) -> str:
     while plain.endswith(CHECKPOINT_SUFFIXES):
         plain = plain[: plain.rindex("-")]
     return plain
+
+
+def _in_blocks(row: SiliconRow) -> bool:
+    """Whether the checkpoint was published in fp8, with a scale per block of 128 x 128: what one of its columns says.
+
+    A catalogue's model names the 16-bit checkpoint where there are both.
+    """
+    return "fp8_block" in (row.gemm_dtype, row.moe_dtype)
 
 
 def _weight_dtype(row: SiliconRow, model: ModelSpec) -> DType:

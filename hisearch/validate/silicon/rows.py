@@ -35,7 +35,7 @@ class SiliconRow:
     """One measured run.
 
     tensor, attention_data, expert, pipeline: the split that ran (see ``split_of``), not the columns themselves.
-    gemm_dtype, precision: as written, empty where unknown. cells: the row as it stands in the file.
+    gemm_dtype, moe_dtype, precision: as written, empty where unknown. cells: the row as it stands in the file.
     """
 
     line: int
@@ -46,6 +46,7 @@ class SiliconRow:
     mode: str
     precision: str
     gemm_dtype: str
+    moe_dtype: str
     campaign: str
     input_tokens: int
     output_tokens: int
@@ -136,6 +137,7 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
         mode=cells["mode"],
         precision=cells.get("precision", ""),
         gemm_dtype=cells.get("gemm_dtype", ""),
+        moe_dtype=cells.get("moe_dtype", ""),
         campaign=cells.get("campaign", ""),
         input_tokens=int(number("input_tokens")),
         output_tokens=int(number("output_tokens")),
