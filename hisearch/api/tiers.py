@@ -47,7 +47,8 @@ def rows_of(plan: WorkerPlan, result: Result, cost: CostBreakdown, ranks: int) -
     if not plan.tiers:
         return []
     prompt = result.prompt_tokens
-    hits = result.tier_hit_tokens
+    # Prompts find nothing at decode workers.
+    hits = (0,) * (1 + len(plan.tiers)) if plan.sends_answers else result.tier_hit_tokens
     hbm_bytes = plan.memory.kv_bytes_per_token_per_rank * ranks
     rows = []
     for index in range(1 + len(plan.tiers)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from hisearch.specs.decode_tiers import sends_answers
 from hisearch.specs.deployment import EngineSpec, PoolSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.tiers import EVICTIONS, MOVERS, MovementSpec, TierSpec, mover_title
@@ -28,18 +29,23 @@ class Variable(NamedTuple):
 
 
 def has_tiers(pool: PoolSpec) -> bool:
-    """True where there is KV below device memory; without a prefix cache nothing is kept there."""
-    return pool.engine.prefix_caching and bool(pool.tiers)
+    """True where there is KV below device memory: of all but decode workers no more than their prefix cache keeps."""
+    return bool(pool.tiers) and (pool.engine.prefix_caching or sends_answers(pool))
 
 
 def is_moved_by(pool: PoolSpec, mover: str) -> bool:
-    """True where there are tiers, and ``mover`` fills them."""
+    """True where there are tiers, and ``mover`` fills them; decode workers have HiCache without its tree."""
     return has_tiers(pool) and pool.mover == mover
 
 
+def has_hicache_tree(pool: PoolSpec) -> bool:
+    """True where HiCache's tiers are a prefix cache: ``--enable-hierarchical-cache``, which decode workers have not."""
+    return is_moved_by(pool, "hicache") and pool.role != "decode"
+
+
 def hicache_gb_per_rank(pool: PoolSpec) -> int:
-    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each tensor-parallel rank, rounded down."""
-    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.tensor_parallel))
+    """SGLang's ``--hicache-size``: whole gigabytes (10^9 bytes) for each rank of each attention group, rounded down."""
+    return max(1, int(pool.tiers[0].gib * _BYTES_PER_GIB / _BYTES_PER_GB / pool.parallelism.stage_ranks))
 
 
 def storage_tier(pool: PoolSpec) -> TierSpec | None:
@@ -50,6 +56,8 @@ def storage_tier(pool: PoolSpec) -> TierSpec | None:
 def storage_backend(pool: PoolSpec) -> str | None:
     """SGLang's ``--hicache-storage-backend``: files on a disk of the node, Mooncake's store for the cluster."""
     tier = storage_tier(pool)
+    if sends_answers(pool):
+        return "mooncake"
     return None if tier is None else "mooncake" if tier.scope == "cluster" else "file"
 
 
@@ -104,9 +112,9 @@ def variables(pool: PoolSpec, model: ModelSpec) -> list[Variable]:
     if is_moved_by(pool, "lmcache"):
         return _lmcache_variables(pool, model)
     tier, backend = storage_tier(pool), storage_backend(pool)
-    if tier is None:
+    if backend is None:
         return []
-    if backend == "file":
+    if tier is not None and backend == "file":
         return [Variable("KV_DIR", f"folder on {tier.medium} for KV")]
     return [
         Variable("MOONCAKE_MASTER", "address of the Mooncake master, host:port"),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hisearch.export import agents
 from hisearch.export.cache_tiers import (
+    has_hicache_tree,
     hicache_gb_per_rank,
     is_moved_by,
     offloading_backend,
@@ -227,9 +228,9 @@ SGLANG: Table = (
     ("--max-loras-per-batch", lambda c: agents.max_loras_per_batch(c.pool)),
     ("--lora-eviction-policy", lambda c: agents.lora_eviction_policy(c.pool)),
     ("--enable-lora-overlap-loading", lambda c: agents.overlap_loading(c.pool)),
-    ("--enable-hierarchical-cache", lambda c: True if is_moved_by(c.pool, "hicache") else None),
+    ("--enable-hierarchical-cache", lambda c: True if has_hicache_tree(c.pool) else None),
     ("--hicache-size", lambda c: str(hicache_gb_per_rank(c.pool)) if is_moved_by(c.pool, "hicache") else None),
-    ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if is_moved_by(c.pool, "hicache") else None),
+    ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if has_hicache_tree(c.pool) else None),
     ("--hicache-storage-backend", lambda c: storage_backend(c.pool)),
     ("--hicache-storage-prefetch-policy", lambda c: c.pool.movement.prefetch if storage_tier(c.pool) else None),
     ("--hicache-storage-backend-extra-config", lambda c: storage_settings(c.pool)),

@@ -17,6 +17,7 @@ from hisearch.export.placement import SERVICE_PORTS, place
 from hisearch.export.trtllm_options import llm_api_options
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.cluster import TransferSpec
+from hisearch.specs.decode_tiers import sends_answers
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
@@ -113,7 +114,8 @@ def role_flags(server: Server, deployment: DeploymentSpec) -> list[tuple[str, ..
         ("--disaggregation-transfer-backend", "mooncake"),
     ]
     if pool.role == "decode":
-        return [*flags, ("--num-reserved-decode-tokens", str(deployment.transfer.reserved_decode_tokens))]
+        flags.append(("--num-reserved-decode-tokens", str(deployment.transfer.reserved_decode_tokens)))
+        return [*flags, *([("--disaggregation-decode-enable-offload-kvcache",)] if sends_answers(pool) else [])]
     flags.append(("--disaggregation-bootstrap-port", str(server.side_port)))
     others = {other.tensor_parallel for other in deployment.pools if other.role == "decode"} - {pool.tensor_parallel}
     return [*flags, *(("--disaggregation-decode-tp", str(ranks)) for ranks in sorted(others))]

@@ -18,7 +18,6 @@ from hisearch.kernels import eviction, hicache, lists, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
-from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels.jit import kernel
@@ -155,7 +154,7 @@ def stop(sim, w):
 def in_the_way(sim, w, r):
     """Whether the fetch under way has more than a batch to read yet, and call ``r`` will fetch for itself."""
     fetch = sim.fetches[sim.agents.loaders[w].fetch]
-    batch = servers.BATCH_PAGES * sim.config.page_tokens
+    batch = hl.BATCH_PAGES * sim.config.page_tokens
     if not sim.agents.policy.preempts or fetch.found - fetch.read <= batch:
         return False
     limit = tree.floor_page(sim, sim.trace.input_tokens[r] - 1)

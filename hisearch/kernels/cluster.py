@@ -305,7 +305,7 @@ def _worker_event(sim, w, now):
 
 @kernel
 def _turn(fleet, p, now):
-    """Pool ``p`` does what it does next."""
+    """Pool ``p`` does what it does next. Returns a pool whose ``counters[FAULT]`` voids the run, or -1."""
     sim = pools.at(fleet, p)
     if fleet.next_kind[p] == _SERVED:
         doors.knock(sim.config.door, sim, doors.SERVE, sim.server_heap[0], 0, now)
@@ -313,6 +313,13 @@ def _turn(fleet, p, now):
         _worker_event(sim, sim.event_heap[0], now)
     _check_room(sim)
     _look(fleet, p)
+    store_pool = sim.config.store_pool
+    if store_pool >= 0:
+        front = pools.at(fleet, store_pool)
+        _check_room(front)
+        if front.counters[la.FAULT]:
+            return store_pool
+    return p if sim.counters[la.FAULT] else -1
 
 
 @kernel
@@ -448,6 +455,6 @@ def run(fleet):
         else:
             if fleet.next_kind[p] != _SERVED:
                 last = now
-            _turn(fleet, p, now)
-            if pools.at(fleet, p).counters[la.FAULT]:
-                return last, 0, p
+            faulty = _turn(fleet, p, now)
+            if faulty >= 0:
+                return last, 0, faulty

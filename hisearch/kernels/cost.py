@@ -8,11 +8,11 @@ from __future__ import annotations
 from hisearch.kernels import layout as la
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.jit import kernel
-from hisearch.latency.costs import BESIDE_FIRST, BESIDE_STEPS, KNOT_BITS
+from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS
 
 _OCTAVE = 1 << KNOT_BITS
 _FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
-_STEPS_PROMPT, _STEPS_BEFORE, _STEPS_SEQUENCE, _STEPS_MEAN = BESIDE_STEPS
+_PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = BESIDE_BITS
 
 
 @kernel
@@ -101,76 +101,95 @@ def decode_step_seconds(costs, sequences, context, excess):
 
 
 @kernel
-def octave(x, first, steps, knots):
+def octave(x, first, bits, knots):
     """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its share of it.
 
-    ``first`` and ``steps``, the knots of an octave, are powers of two (see ``latency.costs.octaves``), so that nothing
-    is rounded before the share.
+    ``first`` is a power of two and an octave has ``2**bits`` knots, no more than ``first`` (see
+    ``latency.costs.octaves``), so that nothing is rounded before the share.
     """
     if x <= first or knots == 1:
         return 0, 0.0
-    octaves = bit_length(int(x / first)) - 1
-    low = first << octaves
-    index = min(octaves * steps + int((x - low) / low * steps), knots - 2)
-    low = _octave_knot(index, first, steps)
-    return index, (x - low) / (_octave_knot(index + 1, first, steps) - low)
+    steps = 1 << bits
+    whole = int(x / first * steps)
+    octaves = bit_length(whole) - 1 - bits
+    index = min((octaves << bits) + (whole >> octaves) - steps, knots - 2)
+    width = (first << (index >> bits)) >> bits
+    return index, (x - width * (steps + (index & (steps - 1)))) / width
 
 
 @kernel
-def _octave_knot(index, first, steps):
-    return (first * (steps + index % steps) << (index // steps)) // steps
-
-
-@kernel
-def _beside(costs, prompt_tokens, before, sequences, mean):
-    """``costs.beside_s`` at a place between its knots."""
-    table = costs.beside_s
-    shape = costs.host
-    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _STEPS_PROMPT, shape.beside_prompts)
+def _place_before(before, knots):
+    """Cell of ``before`` among its ``knots`` knots, the first of which is 0, and its share of it."""
     if before < _FIRST_BEFORE:
-        k = 0
-        fk = before / _FIRST_BEFORE
-    else:
-        k, fk = octave(before, _FIRST_BEFORE, _STEPS_BEFORE, shape.beside_befores - 1)
-        k += 1
-    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _STEPS_SEQUENCE, shape.beside_sequences)
-    m, fm = octave(mean, _FIRST_MEAN, _STEPS_MEAN, shape.beside_means)
-    # An axis of one knot has no next one.
-    dp = 1 if shape.beside_prompts > 1 else 0
-    dn = 1 if shape.beside_sequences > 1 else 0
-    dm = 1 if shape.beside_means > 1 else 0
-    low = 0.0
-    value = 0.0
-    for i in range(2):
-        at_p = (p + i * dp) * shape.beside_befores
-        low_k = 0.0
-        value_k = 0.0
-        for j in range(2):
-            at_k = (at_p + k + j) * shape.beside_sequences
-            a = (at_k + n) * shape.beside_means + m
-            b = (at_k + n + dn) * shape.beside_means + m
-            low_n = table[a] + (table[a + dm] - table[a]) * fm
-            high_n = table[b] + (table[b + dm] - table[b]) * fm
-            value_k = low_n + (high_n - low_n) * fn
-            if j == 0:
-                low_k = value_k
-        value = low_k + (value_k - low_k) * fk
-        if i == 0:
-            low = value
-    return low + (value - low) * fp
+        return 0, before / _FIRST_BEFORE
+    index, share = octave(before, _FIRST_BEFORE, _BEFORE_BITS, knots - 1)
+    return index + 1, share
+
+
+@kernel
+def _between(low, high, share):
+    return low + (high - low) * share
+
+
+@kernel
+def _along(table, at, ahead, share):
+    """Between ``table[at]`` and the knot ``ahead`` of it."""
+    return _between(table[at], table[at + ahead], share)
 
 
 @kernel
 def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest):
     """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
+    table = costs.beside_s
+    shape = costs.host
     before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
     mean = context / sequences - 1.0
-    total = _beside(costs, prompt_tokens, before, sequences, mean)
-    if costs.host.skewed:
+    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _PROMPT_BITS, shape.beside_prompts)
+    k, fk = _place_before(before, shape.beside_befores)
+    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _SEQUENCE_BITS, shape.beside_sequences)
+    m, fm = octave(mean, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+    # How far the next knot of each axis lies; an axis of one knot has none.
+    dm = 1 if shape.beside_means > 1 else 0
+    dn = shape.beside_means if shape.beside_sequences > 1 else 0
+    dk = shape.beside_sequences * shape.beside_means
+    dp = shape.beside_befores * dk if shape.beside_prompts > 1 else 0
+    one = (p * shape.beside_befores + k) * dk
+    total = _beside(table, one + n * shape.beside_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
+    if shape.skewed:
         share = costs.late[min(sequences, costs.late.shape[0] - 1)]
-        last = _beside(costs, prompt_tokens, before, 1, longest - 1.0)
-        total += share * (last - _beside(costs, prompt_tokens, before, 1, mean))
+        q, fq = octave(longest - 1.0, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+        last = _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq))
+        total += share * (last - _one_beside(table, one + m, (dp, dk, dm), (fp, fk, fm)))
     return total
+
+
+@kernel
+def _beside(table, at, ahead, share):
+    """Between the sixteen knots around a place: along the last axis first, then the one before it, and so on."""
+    dp, dk, dn, dm = ahead
+    fp, fk, fn, fm = share
+    near = _beside_prompt(table, at, dk, dn, dm, fk, fn, fm)
+    far = _beside_prompt(table, at + dp, dk, dn, dm, fk, fn, fm)
+    return _between(near, far, fp)
+
+
+@kernel
+def _beside_prompt(table, at, dk, dn, dm, fk, fn, fm):
+    near = _between(_along(table, at, dm, fm), _along(table, at + dn, dm, fm), fn)
+    at += dk
+    far = _between(_along(table, at, dm, fm), _along(table, at + dn, dm, fm), fn)
+    return _between(near, far, fk)
+
+
+@kernel
+def _one_beside(table, at, ahead, share):
+    """As ``_beside`` of one sequence, which is a knot."""
+    dp, dk, dm = ahead
+    fp, fk, fm = share
+    near = _between(_along(table, at, dm, fm), _along(table, at + dk, dm, fm), fk)
+    at += dp
+    far = _between(_along(table, at, dm, fm), _along(table, at + dk, dm, fm), fk)
+    return _between(near, far, fp)
 
 
 @kernel

@@ -16,8 +16,9 @@ retraction costs it less than here.
 
 from __future__ import annotations
 
-from hisearch.kernels import device, doors, handover, heaps, lanes, lists, queue, vllm
+from hisearch.kernels import answers, device, doors, handover, heaps, lanes, lists, queue, vllm
 from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
@@ -253,6 +254,13 @@ def drop(sim, w, r, now):
     _wake(sim, w, now, True)
 
 
+@kernel
+def serve(sim, k, now):
+    """Server ``k`` has done a part of its job; whoever waits for room may have what it has freed."""
+    if answers.serve(sim, k, now) and sim.workers[k // hl.SERVERS].waiting > 0:
+        _wake(sim, k // hl.SERVERS, now, True)
+
+
 def door(sim, errand, w, r, now):
     """The errands of ``doors``."""
     if errand == doors.FORM:
@@ -269,8 +277,14 @@ def door(sim, errand, w, r, now):
         vllm.launch(sim, w, now, now)
     elif errand == doors.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.SERVE:
+        serve(sim, w, now)
+    elif errand == doors.HALT:
+        answers.halt(sim, w)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.store_pool >= 0:
+            answers.reset(sim, w)
         sim.workers[w].apart_head = -1
         sim.workers[w].apart_tail = -1
     return 0

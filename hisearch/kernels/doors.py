@@ -32,10 +32,11 @@ from hisearch.kernels.jit import OPTIONS, is_compiled
 #: done a part of its job. LAUNCH: the batch that w formed for a wave is under way (see ``lanes``). ARRIVE: the KV of r
 #: has come to worker w from where its prompt was computed. LET_GO: it has been sent off from worker w, which computed
 #: it, or nobody wants it any more. DROP: it will not come to worker w, which waits for it. HALT: w, of
-#: SGLang with storage or vLLM with tiers, has died; its requests still say what they were at. LOSE_HOST: so has its
-#: node.
+#: SGLang with storage, vLLM with tiers or a decode worker with host memory, has died; its requests still say what they
+#: were at. LOSE_HOST: so has its node. PUT: a decode worker has written the next part of what it made of r to the
+#: storage of tier w (see ``answers``).
 RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, LAUNCH, ARRIVE, LET_GO, DROP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-HALT, LOSE_HOST = 10, 11
+HALT, LOSE_HOST, PUT = 10, 11, 12
 
 _MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",

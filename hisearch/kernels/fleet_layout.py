@@ -126,6 +126,19 @@ HAND = np.dtype(
     align=True,
 )
 
+#: What a decode worker has made of a request, on its way to storage (see ``answers``).
+ANSWER = np.dtype(
+    [
+        ("copied_s", "f8"),  # when host memory has it
+        ("begin", "i8"),  # its pages: from token to token, both multiples of a page
+        ("end", "i8"),
+        ("written", "i8"),  # up to where storage has it
+        ("held_pages", "i8"),  # of HBM, until it has been copied
+        ("next", "i4"),  # behind it in a server's line
+    ],
+    align=True,
+)
+
 #: The network of a worker's accelerators, or of an attention group's, out or in. It serves one transfer after another.
 NIC = np.dtype(
     [
@@ -245,6 +258,7 @@ class Fleet(Handle):
     transfer, hands (N,), due (N,), nics (2 W,): how requests are handed over; hands and due of length 1 where none is.
         due: those for which something is due, by time. nics: each member's, or each attention group's of it, out and
         in.
+    answers (N,): what decode workers send to storage; of length 1 where none does.
     incidents: in order of time. scalers: of pools that have one.
     rng (routes,): a stream for each.
     """
@@ -285,6 +299,7 @@ class Fleet(Handle):
         "hands": Array(HAND, 1),
         "due": Array("i4", 1),
         "nics": Array(NIC, 1),
+        "answers": Array(ANSWER, 1),
         "incidents": Array(INCIDENT, 1),
         "scalers": Array(SCALER, 1),
         "rng": Array("u8", 2),

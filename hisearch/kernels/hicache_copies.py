@@ -5,7 +5,7 @@ from __future__ import annotations
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
 from hisearch.kernels import layout as la
-from hisearch.kernels import links, radix
+from hisearch.kernels import radix
 from hisearch.kernels.jit import kernel
 
 
@@ -43,7 +43,7 @@ def begin_loading(sim, w):
     host = sim.hosts[w]
     if host.loading_tokens == 0:
         return
-    end = links.send(sim, 2 * w + 1, sim.workers[w].now_s, host.loading_tokens)
+    end = memory.copy(sim, w, 1, host.loading_tokens)
     sim.trees[nodes.host_pool(sim, w)].read_tokens += host.loading_tokens
     sim.workers[w].load_back_s = end
     host.loading_tokens = 0

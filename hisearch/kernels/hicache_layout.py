@@ -11,13 +11,15 @@ import numpy as np
 IN_HBM, ON_HOST = 1, 2
 # When a request stops waiting for what it fetches from storage.
 BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
-# Whose a store is: a worker's, and gone with it; a node's; all workers'.
+# Whose a store is: a worker's, of all its lanes, and gone with it; a node's; all workers'.
 OF_WORKER, OF_NODE, OF_ALL = 0, 1, 2
 # When an entry of a store that has expired is dropped.
 LAZY, PERIODIC, PRESSURE = 0, 1, 2
 # The servers that a worker has beside its scheduler: SERVERS w + one of these.
 WRITER, ASKER, READER, MOVER = 0, 1, 2, 3
 SERVERS = 4
+#: Pages that are read or written together.
+BATCH_PAGES = 128
 
 #: More on a node of a cache with a host tier, and on a run of a store.
 HOSTED = np.dtype(
@@ -37,7 +39,7 @@ HOSTED = np.dtype(
     align=True,
 )
 
-#: SGLang with a host tier: a worker's copies.
+#: SGLang with a host tier: a lane's copies.
 HOST = np.dtype(
     [
         ("loading_tokens", "i8"),  # to be loaded back by the batch being formed
@@ -54,7 +56,7 @@ HOST = np.dtype(
         ("revoked", "i4"),  # fetches found not to be worth it, not noted yet
         ("revoked_tail", "i4"),
         ("written", "i4"),  # nodes that storage has, not noted yet
-        ("place", "i4"),  # the worker in whose place it stands on its node: itself, or the dead one that it is back for
+        ("place", "i4"),  # the lane in whose place it stands on its node: itself, or the dead one's that it is back for
     ],
     align=True,
 )
@@ -120,7 +122,8 @@ TIERS = np.dtype(
         ("load_back_tokens", "i8"),  # fewer are not loaded back
         ("storage", "i8"),  # tiers of stores behind host memory: 0, 1 or 2
         ("exclusive", "i8"),  # 1 where what one of two stores holds the other does not
-        ("workers_per_node", "i8"),
+        ("workers_per_node", "i8"),  # lanes, all of them
+        ("first_memory", "i8"),  # link into the first worker's host memory, which its lanes share, or -1; out is next
         ("fetch_policy", "i8"),
         ("fetch_threshold", "i8"),
         ("fetch_limit_tokens", "i8"),  # of all fetches of a worker together
@@ -137,7 +140,7 @@ STORE_TIER = np.dtype(
     [
         ("first", "i8"),  # its first store; the others follow
         ("stores", "i8"),
-        ("workers_per_store", "i8"),
+        ("workers_per_store", "i8"),  # lanes, all of them
         ("scope", "i8"),  # whose a store is
         ("first_shadow", "i8"),  # arc: the first store's first shadow
         ("first_link", "i8"),  # to write to the first store; reading is next, then the next store's

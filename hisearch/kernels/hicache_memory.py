@@ -9,6 +9,18 @@ from hisearch.kernels.jit import kernel
 
 
 @kernel
+def copy(sim, w, back, tokens):
+    """Copy ``tokens`` tokens' KV to worker ``w``'s host memory now, or from there (``back`` 1); returns when it ends.
+
+    Over its own link, and through host memory, whose bandwidth attention groups share.
+    """
+    memory = sim.tiers.first_memory
+    if memory >= 0:
+        memory += 2 * (w // sim.config.lanes) + back
+    return links.send_through(sim, 2 * w + back, memory, sim.workers[w].now_s, tokens)
+
+
+@kernel
 def _forget(sim, w, d):
     """Take the childless node ``d``, on the host alone, out of the tree."""
     node = sim.nodes[d]
@@ -76,7 +88,7 @@ def copy_to_host(sim, w, d):
         return False
     tokens = pages * sim.config.page_tokens
     sim.hosted[d].where |= hl.ON_HOST
-    sim.hosted[d].at_s = links.send(sim, 2 * w, sim.workers[w].now_s, tokens)
+    sim.hosted[d].at_s = copy(sim, w, 0, tokens)
     sim.trees[nodes.host_pool(sim, w)].stored_tokens += tokens
     return True
 
@@ -146,7 +158,8 @@ def make_room(sim, w, pages):
     cache.evictable_pages -= gone
     cache.evicted_tokens += gone * sim.config.page_tokens
     if copied >= 0:
-        sim.workers[w].now_s = max(sim.workers[w].now_s, sim.links[2 * w].free_s)
+        # The copy sent last ends last.
+        sim.workers[w].now_s = max(sim.workers[w].now_s, sim.hosted[copied].at_s)
     while copied >= 0:
         sim.hosted[copied].where = hl.ON_HOST
         nodes.offer_host(sim, w, copied)

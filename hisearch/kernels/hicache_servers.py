@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.kernels import answers, moves, server_heap, store, store_room
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
-from hisearch.kernels import moves, server_heap, store_room
 from hisearch.kernels.jit import kernel
-
-#: Pages that are read or written together.
-BATCH_PAGES = 128
 
 
 @kernel
@@ -25,7 +22,7 @@ def _part_end(sim, k, now):
     w = k // hl.SERVERS
     kind = k % hl.SERVERS
     job = sim.servers[k].head
-    batch = BATCH_PAGES * sim.config.page_tokens
+    batch = hl.BATCH_PAGES * sim.config.page_tokens
     if kind == hl.ASKER:
         return now + sim.tiers.query_s
     if kind == hl.READER:
@@ -121,7 +118,7 @@ def _note_read(sim, w, f, now):
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    batch = min(fetch.found - fetch.read, BATCH_PAGES * page)
+    batch = min(fetch.found - fetch.read, hl.BATCH_PAGES * page)
     stores.end_reading(sim, w, f, batch, now)
     if not fetch.stopped:
         fetch.read += batch
@@ -140,7 +137,7 @@ def _note_write(sim, w, d, now):
     """A batch can be found as soon as it is written. Returns whether another part follows."""
     hosted = sim.hosted[d]
     begin = hosted.written
-    end = min(begin + BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
+    end = min(begin + hl.BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
     priority = sim.standings[d].priority if sim.tiers.priorities else 0
     stores.end_writing(sim, w, sim.nodes[d].static, begin, end, now, priority)
     hosted.written = end
@@ -151,7 +148,7 @@ def _note_write(sim, w, d, now):
 def _note_move(sim, w, m, now):
     """A batch has moved from one store to another. Returns whether another part follows."""
     move = sim.moves[m]
-    tokens = min(move.end - move.begin, BATCH_PAGES * sim.config.page_tokens)
+    tokens = min(move.end - move.begin, hl.BATCH_PAGES * sim.config.page_tokens)
     stores.end_moving(sim, w, m, tokens, now)
     move.begin += tokens
     return move.begin < move.end
@@ -199,6 +196,17 @@ def end_part(sim, k, now):
     mover = hl.SERVERS * w + hl.MOVER
     if sim.servers[mover].head >= 0 and sim.servers[mover].slot < 0:
         start(sim, mover, now)
+
+
+@kernel
+def take_in(sim, t, r, now):
+    """A decode worker has written the next part of what it made of ``r`` to the store of tier ``t``, all workers'."""
+    for tier in range(sim.tiers.storage):
+        _sweep(sim, tier, now)
+    answer = sim.fleet.answers[r]
+    priority = sim.trace.priority[r] if sim.tiers.priorities else 0
+    end = answers.part_end(sim, answer)
+    store.put(sim, sim.store_tiers[t].first, sim.trace.output_node[r], answer.written, end, now, priority)
 
 
 @kernel

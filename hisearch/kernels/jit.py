@@ -31,6 +31,7 @@ def _kernel_digest() -> str:
         digest.update(path.read_bytes())
     for package in ("numba", "numpy", "llvmlite"):
         digest.update(version(package).encode())
+    digest.update(os.environ.get("HISEARCH_CHECK_INDICES", "").encode())
     # Numba keeps kernels of equal sources at different places apart.
     digest.update(f"{platform.machine()}{sys.version_info[:3]}{Path(__file__).parent}".encode())
     return digest.hexdigest()[:16]
@@ -52,6 +53,8 @@ CACHE_FOLDER = _point_numba_at_cache()
 from numba import config as _config  # noqa: E402  (after the cache folder is set)
 from numba import njit as _njit  # noqa: E402
 from numba import types as _types  # noqa: E402
+
+import hisearch.kernels.indexing  # noqa: E402, F401  (before anything is compiled)
 
 #: No GIL, IEEE arithmetic (no fast-math: stepping and skipping must agree bit for bit).
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

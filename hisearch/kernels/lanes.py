@@ -2,7 +2,10 @@
 
 A worker with several attention groups (WAVE) has a lane for each of them, with KV of its own. All lanes form their
 batches at one time, and their steps begin and end together: a *wave*. It takes the slowest lane's own part, then what
-all do together, for the tokens of all. A lane without work takes part with an empty batch.
+all do together, for the tokens of all. A lane without work takes part with an empty batch. With cache tiers each lane
+has host memory and movers of its own: a wave sets out when the last scheduler is done (one may wait for copies), and
+ends no sooner than what any lane loads back. A worker without a wave out rests until one of its lanes has a reason to
+look again.
 
 A worker with several pipeline stages (PIPE) has as many lanes, each with one batch in flight, and one KV memory for all
 of them (``WORKER.home``: the tree that has it). A batch passes the stages one after the other, each of which takes an
@@ -47,7 +50,7 @@ def reset(sim):
         worker = sim.workers[w]
         worker.home = leader(sim, w) if sim.config.lane_kind == la.PIPE else w
         if sim.config.lane_kind == la.WAVE:
-            worker.phase = la.STEPPING
+            worker.phase = la.RESTING
     if lanes > 1:
         sim.stage_free_s[:] = 0.0
 
@@ -234,7 +237,8 @@ def _end_wave(sim, first, now):
     group.waves -= 1
     group.wave_oldest_s = group.wave_newest_s
     group.phase = la.FORMING
-    heaps.event_set(sim, first, now)
+    # A scheduler may have waited for something for longer than the wave took.
+    heaps.event_set(sim, first, max(now, group.now_s))
 
 
 @kernel
@@ -248,11 +252,40 @@ def _preempted_alone(sim, w):
 
 
 @kernel
+def _meet(sim, first, now):
+    """All lanes go on when the last of their schedulers, which began a pass at ``now``, is done; returns when."""
+    ready = now
+    for w in range(first, first + sim.config.lanes):
+        ready = max(ready, sim.workers[w].now_s)
+    if ready > now:
+        for w in range(first, first + sim.config.lanes):
+            sim.workers[w].now_s = ready
+    return ready
+
+
+@kernel
+def _rest(sim, first):
+    """No wave is out: the next one is tried when a lane has asked to look again, or something is sent to one."""
+    time = la.FOREVER_S
+    for w in range(first, first + sim.config.lanes):
+        time = min(time, sim.workers[w].look_s)
+        if sim.workers[w].look_s == la.NOTHING_S:
+            sim.counters[la.FAULT] = la.STUCK
+    group = sim.workers[first]
+    group.phase = la.RESTING
+    if time < la.FOREVER_S:
+        heaps.event_set(sim, first, max(time, group.now_s))
+    else:
+        heaps.event_clear(sim, first)
+
+
+@kernel
 def _form_wave(sim, first, now):
     """Let every lane form a batch at ``now``, and set out on the wave. Returns how many have one."""
     formed = 0
     for w in range(first, first + sim.config.lanes):
         sim.workers[w].formed = 0
+        sim.workers[w].look_s = la.FOREVER_S
         # SGLang's schedulers make a pass in any case, which takes note of what ended.
         worker = sim.workers[w]
         if sim.config.engine == la.SGLANG or worker.waiting > 0 or worker.running > 0 or worker.apart > 0:
@@ -260,17 +293,20 @@ def _form_wave(sim, first, now):
             while _preempted_alone(sim, w):
                 doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
             formed += sim.workers[w].formed
+    ready = _meet(sim, first, now)
     if formed == 0:
         return 0
     group = sim.workers[first]
-    start = max(now, group.wave_newest_s)
+    start = max(ready, group.wave_newest_s)
     end = start + _wave_seconds(sim, first)
+    for w in range(first, first + sim.config.lanes):
+        end = max(end, sim.workers[w].load_back_s)
     for w in range(first, first + sim.config.lanes):
         worker = sim.workers[w]
         worker.wave_start_s = start
         worker.wave_end_s = end
         if worker.formed:
-            doors.knock(sim.config.door, sim, doors.LAUNCH, w, 0, now)
+            doors.knock(sim.config.door, sim, doors.LAUNCH, w, 0, ready)
     group.waves += 1
     group.wave_newest_s = end
     if group.waves == 1:
@@ -285,12 +321,12 @@ def wave_event(sim, first, now):
     if group.phase == la.STEPPING:
         _end_wave(sim, first, now)
         return
+    group.phase = la.FORMING
     formed = _form_wave(sim, first, now)
     if group.waves == 0:
-        group.phase = la.STEPPING
-        heaps.event_clear(sim, first)
+        _rest(sim, first)
     elif formed > 0 and group.waves == 1 and sim.config.overlap:
-        heaps.event_set(sim, first, now)
+        heaps.event_set(sim, first, max(now, group.now_s))
     else:
         group.phase = la.STEPPING
         heaps.event_set(sim, first, group.wave_oldest_s)
@@ -298,8 +334,8 @@ def wave_event(sim, first, now):
 
 @kernel
 def wake_group(sim, w, now):
-    """A request has reached lane ``w``; a worker without work forms a wave at once."""
+    """Lane ``w`` has a reason to look again, such as a request; a worker that rests tries to form a wave at once."""
     first = leader(sim, w)
-    if sim.workers[first].event_slot < 0:
+    if sim.workers[first].phase == la.RESTING:
         sim.workers[first].phase = la.FORMING
         heaps.event_set(sim, first, now)

@@ -10,6 +10,7 @@ Notation
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,7 +48,8 @@ IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 # Worker phases: what its next event is.
 # IDLE none; STEPPING the end of the oldest outstanding step; COASTING the end of a run of decode steps (see
 # ``device``); FORMING a pass that forms the next batch.
-IDLE, STEPPING, COASTING, FORMING = 0, 1, 2, 3
+# Leader of a WAVE: RESTING no wave is out; a look at what lanes wait for, where one is due.
+IDLE, STEPPING, COASTING, FORMING, RESTING = 0, 1, 2, 3, 4
 
 # States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: computed in part; SITTING: a decode that
 # this step leaves out; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
@@ -56,6 +58,8 @@ WAITING, ADMITTED, PROMPT, DECODING, SITTING, DRAINING, DRAINED = 0, 1, 2, 3, 4,
 # A clock or a count that is not reached, and a time.
 NEVER = 2**62
 FOREVER_S = 1e300
+# Of a lane that waits (``WORKER.look_s``): nothing will ever come.
+NOTHING_S = math.inf
 
 # What a request does in the prompt batch of a step; DECODED: it was decoding when it was preempted (vLLM).
 PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE, DECODED = 0, 1, 2, 3
@@ -205,6 +209,7 @@ WORKER = np.dtype(
         ("decode_end_s", "f8"),  # SGLang: end of the newest step in which requests decoded, of the one before it
         ("decode_before_s", "f8"),
         ("load_back_s", "f8"),  # when the copies that the step being formed waits for have ended
+        ("look_s", "f8"),  # WAVE, with tiers: when it looks again, having formed nothing; or FOREVER_S, or NOTHING_S
         # SGLang, budget of the prefill pass: tokens set aside, taken, and left of both limits.
         ("reserved_tokens", "f8"),
         ("taken_tokens", "i8"),
@@ -357,6 +362,8 @@ CONFIG = np.dtype(
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
         ("hicache", "i8"),  # SGLang: 1 with a host tier
+        ("store_pool", "i8"),  # decode workers: pool whose storage gets what they make, or -1
+        ("store_tier", "i8"),  # which tier of it
         ("prefix_caching", "i8"),
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
@@ -451,7 +458,9 @@ class Sim(Handle):
         run there.
     ways (W, depth of the trace tree): nodes on the way of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1, then of each store for writing and reading (not of host
-        memory of one worker's own), then of each node's network, out and in.
+        memory of one worker's own), then of each node's network, out and in, then of host memory itself, in and out,
+        of each worker whose attention groups share it; of decode workers that send to storage, which is another
+        pool's, those to the host and back and the networks'.
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): who will use a trace-tree
         node's pages (see ``foresight``), of length 0 where nobody asks.
     offloading: vLLM's tiers, and what its connectors keep, of length 1 where there are none: offloaded (N,),

@@ -15,6 +15,21 @@ def send(sim, k, now, tokens):
 
 
 @kernel
+def send_through(sim, k, beyond, now, tokens):
+    """Likewise, where what link ``k`` carries passes through link ``beyond`` as well, which others share, or -1."""
+    end = send(sim, k, now, tokens)
+    if beyond < 0:
+        return end
+    behind = send(sim, beyond, now, tokens)
+    if behind > end:
+        horizon_s = sim.fleet.config.horizon_s
+        if behind > horizon_s and end <= horizon_s:
+            sim.links[k].beyond_tokens += tokens
+        return behind
+    return end
+
+
+@kernel
 def carry(sim, k, now, seconds, tokens):
     """Likewise of what takes so many ``seconds``, and counts as so many ``tokens``."""
     link = sim.links[k]

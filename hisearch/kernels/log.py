@@ -72,12 +72,14 @@ def _chunks_in(sim, w, tier):
 
 @kernel
 def _tier_tokens(sim, w):
-    """What worker ``w``'s stores of the first, the second and the third tier hold, in tokens."""
+    """What the stores of ``w``'s worker hold, of the first, the second and the third tier, in tokens."""
     host = 0
     storage = 0
     farther = 0
-    if sim.config.hicache:
-        host = _held(sim, sim.trees.shape[0] - sim.config.workers + w)
+    if sim.config.hicache or sim.config.store_pool >= 0:
+        first = w - w % sim.config.lanes
+        for lane in range(first, first + sim.config.lanes):
+            host += _held(sim, sim.trees.shape[0] - sim.config.workers + lane)
         storage = _held_in(sim, w, 0)
         farther = _held_in(sim, w, 1)
     elif sim.config.host_pages > 0:

@@ -8,7 +8,7 @@ that the dead worker held, gives the room back at once.
 
 from __future__ import annotations
 
-from hisearch.kernels import doors, flow, handover, lanes, pools
+from hisearch.kernels import doors, flow, handover, lanes, pools, sglang_running
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
@@ -74,10 +74,21 @@ def drop(fleet, m, r, now):
 
 
 @kernel
+def _filter_out(fleet, m, r):
+    """SGLang: ``r``, which has finished at member ``m``, may still be in a running list, whose links it has."""
+    sim = pools.at(fleet, fleet.members[m].pool)
+    w = sim.requests[r].worker
+    if sim.workers[w].lingering > 0:
+        sglang_running.drop_lingering(sim, w)
+        sim.workers[w].full = 0
+
+
+@kernel
 def let_go(fleet, m, r, now):
     """Prefill member ``m`` gives back what it may still hold of request ``r``, which nobody will take over."""
     if not fleet.members[m].died:
         tell(fleet, m, doors.LET_GO, r, now)
+        _filter_out(fleet, m, r)
     forget(fleet, m, r)
 
 

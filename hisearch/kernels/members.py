@@ -76,8 +76,10 @@ def _die(fleet, m, now):
     for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
         heaps.event_clear(sim, lane)
         sim.workers[lane].phase = la.IDLE
-    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover != tl.NO_MOVER:
-        doors.knock(sim.config.door, sim, doors.HALT, member.index, 0, now)
+    stores = (sim.config.hicache and sim.tiers.storage) or sim.config.store_pool >= 0
+    if stores or sim.offloading.mover != tl.NO_MOVER:
+        for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+            doors.knock(sim.config.door, sim, doors.HALT, lane, 0, now)
     losses.lose(fleet, m, now)
     member.inflight_requests = 0
     member.inflight_tokens = 0
@@ -90,7 +92,7 @@ def _lose_stores(fleet, m, now):
     member = fleet.members[m]
     sim = pools.at(fleet, member.pool)
     if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover == tl.LMCACHE:
-        doors.knock(sim.config.door, sim, doors.LOSE_HOST, member.index, 0, now)
+        doors.knock(sim.config.door, sim, doors.LOSE_HOST, member.index * sim.config.lanes, 0, now)
 
 
 @kernel

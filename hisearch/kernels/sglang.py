@@ -153,18 +153,28 @@ def _loads(sim, w):
 
 
 @kernel
-def _look_again(sim, w):
-    """An idle worker with requests waiting tries again when a copy is done or a deadline has passed.
+def _next_look_s(sim, w):
+    """When an idle worker with requests waiting tries again: a copy is done or a deadline has passed.
 
-    It does so too, without being told here, when a request arrives or a server has done a part.
+    It does so too, without being told here (FOREVER_S), when a request arrives or a server has done a part. NOTHING_S
+    where none is at work.
     """
     time = hicache_copies.next_copy_s(sim, w)
     if sim.tiers.storage:
         time = min(time, storage.next_deadline_s(sim, w))
+    if time < la.FOREVER_S or (sim.tiers.storage and servers.busy(sim, w)) or _loads(sim, w):
+        return time
+    # What the batch to come is to load back may lock all the memory that it needs.
+    return la.NOTHING_S
+
+
+@kernel
+def _look_again(sim, w):
+    """Set the event of an idle worker with requests waiting."""
+    time = _next_look_s(sim, w)
     if time < la.FOREVER_S:
         heaps.event_set(sim, w, time)
-    elif (not sim.tiers.storage or not servers.busy(sim, w)) and not _loads(sim, w):
-        # What the batch to come is to load back may lock all the memory that it needs.
+    elif time == la.NOTHING_S:
         sim.counters[la.FAULT] = la.STUCK
 
 
@@ -177,9 +187,12 @@ def serve(sim, k, now):
     servers.end_part(sim, k, now)
     w = k // hl.SERVERS
     worker = sim.workers[w]
-    if worker.phase == la.IDLE and worker.waiting > 0 and now > sim.workers[w].now_s and k % hl.SERVERS != hl.MOVER:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+    if worker.waiting > 0 and now > worker.now_s and k % hl.SERVERS != hl.MOVER:
+        if sim.config.lane_kind == la.WAVE:
+            lanes.wake_group(sim, w, now)
+        elif worker.phase == la.IDLE:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
     if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
         doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
 
@@ -205,7 +218,10 @@ def form(sim, w, now):
         if sim.config.objects:
             doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
         device.await_next(sim, w, now, False)
-        if worker.phase == la.IDLE and worker.held_head >= 0:
+        if sim.config.lane_kind == la.WAVE:
+            if worker.waiting > 0 and sim.config.hicache:
+                worker.look_s = _next_look_s(sim, w)
+        elif worker.phase == la.IDLE and worker.held_head >= 0:
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
@@ -367,6 +383,8 @@ def door(sim, errand, w, r, now):
         servers.halt(sim, w)
     elif errand == doors.LOSE_HOST:
         stores.lose_host(sim, w)
+    elif errand == doors.PUT:
+        servers.take_in(sim, w, r, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
         if sim.config.hicache:

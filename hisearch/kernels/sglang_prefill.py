@@ -24,7 +24,8 @@ def _take_prompt_pages(sim, w, entries, size, now):
     spare = size if page > 1 else 0
     # The engine asks for tokens and a spare page per request; rounded up, that is how far it evicts in whole pages.
     prefixes.make_room(sim, w, lists.pages(sim, tokens) + spare)
-    prefixes.make_room_for_step(sim, w, pages, now)
+    if sim.config.objects:
+        prefixes.make_room_for_step(sim, w, pages, now)
     if sim.trees[sim.workers[w].home].free_pages < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
     sim.trees[sim.workers[w].home].free_pages -= pages
@@ -107,6 +108,7 @@ def form_prefill(sim, w, now, in_flight):
     if worker.decoding == 0:
         return la.PREFILL_STEP
     prefixes.make_room(sim, w, worker.decoding)
-    prefixes.make_room_for_step(sim, w, lists.pages_due(sim, w, 0), now)
+    if sim.config.objects:
+        prefixes.make_room_for_step(sim, w, lists.pages_due(sim, w, 0), now)
     running.take_decode_pages(sim, w)
     return la.MIXED_STEP

@@ -6,7 +6,7 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
+from hisearch.kernels import agents, answers, decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
@@ -309,7 +309,7 @@ def complete(sim, w, now):
             if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
                 memory.publish(sim, w, r, request.computed)
                 request.away = 1
-            else:
+            elif sim.config.store_pool < 0 or not answers.set_out(sim, w, r, now):
                 memory.release(sim, w, r, request.computed, request.computed)
             lists.stop_running(sim, w, r)
             worker.draining -= 1

@@ -82,16 +82,16 @@ def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 #: First knots above 0 of ``beside_s``, by axis; K has a knot at 0 too, before them.
 BESIDE_FIRST = (16, 16, 1, 16)
-#: Knots of each octave, 1 or 2.
-BESIDE_STEPS = (4, 1, 1, 2)
+#: Knots of each octave, by axis, as bits: 4, 1, 1 and 2.
+BESIDE_BITS = (2, 0, 0, 1)
 
 
 def octaves(axis: int, count: int) -> list[int]:
     """The ``count`` knots of an axis of ``beside_s``.
 
-    16, 24, 32, 48, … (P, mean); 0, 16, 24, 32, … (K); 1, 2, 4, … (n).
+    16, 20, 24, 28, 32, 40, … (P); 0, 16, 32, 64, … (K); 1, 2, 4, … (n); 16, 24, 32, 48, … (mean).
     """
-    first, steps = BESIDE_FIRST[axis], BESIDE_STEPS[axis]
+    first, steps = BESIDE_FIRST[axis], 1 << BESIDE_BITS[axis]
     knots = [(first * (steps + k % steps) << (k // steps)) // steps for k in range(count)]
     return [0, *knots[:-1]] if axis == 1 else knots
 

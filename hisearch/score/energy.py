@@ -157,7 +157,8 @@ def _moved_j(result: Result) -> _Moved:
     network = others = 0.0
     for link in result.links:
         pool = pools[link.pool]
-        if not 0 < link.tier <= len(pool.tier_energy):
+        # What passes through memory that attention groups share has passed over their own links.
+        if not 0 < link.tier <= len(pool.tier_energy) or link.path == "memory":
             continue
         size = link.tokens * pool.tier_energy[link.tier - 1].bytes
         if link.path == "network":

@@ -55,7 +55,7 @@ def stores(plan: WorkerPlan, workers: int) -> list[ChunkStore]:
     found: list[ChunkStore] = []
     link = 2 * workers
     for index, tier in enumerate(plan.tiers):
-        sharing = plan.workers_sharing(tier, workers)
+        sharing = plan.lanes_sharing(tier, workers)
         own = has_links(index, tier)
         for first in range(0, workers, sharing):
             found.append(ChunkStore(index, tier, first, min(sharing, workers - first), link if own else -1))
@@ -76,7 +76,7 @@ def link_laws(plan: WorkerPlan, workers: int) -> list[TransferLaw]:
     if any(is_networked(plan, tier) for tier in plan.tiers):
         assert movement.network_read is not None
         assert movement.network_write is not None
-        laws += [movement.network_write, movement.network_read] * -(-workers // plan.workers_per_node)
+        laws += [movement.network_write, movement.network_read] * -(-workers // plan.lanes_per_node)
     return laws
 
 
@@ -110,7 +110,7 @@ def arrays(plan: WorkerPlan, requests: int, workers: int, blocks: int, places: S
     # A write takes room in its store, and host memory; of each chunk there is one at a time.
     writes = min(int(capacities[hosts:].max(initial=0)), int(capacities[:hosts].sum()), blocks) + 1
     connectors = np.zeros(workers, tl.CONNECTOR).view(np.recarray)
-    connectors["network"] = first_network(plan, workers) + 2 * (stands // plan.workers_per_node)
+    connectors["network"] = first_network(plan, workers) + 2 * (stands // plan.lanes_per_node)
     counted = any(store.plan.eviction == "lfu" for store in made)
     return {
         **fields,

@@ -311,6 +311,8 @@ def allocate(
         settings.pool = p
         settings.first_member = first[p]
         settings.log = log_room > 0
+        if pool.plan.sends_answers:
+            settings.store_pool, settings.store_tier = plan.storage_of_answers(pool)
         sims.append(
             pool_arrays.allocate(
                 pool.plan,

@@ -188,6 +188,23 @@ class FleetPlan:
         """Number of the model that ``pool`` serves among ``models``."""
         return self.models.index(pool.model)
 
+    def storage_of_answers(self, pool: PoolPlan) -> tuple[int, int]:
+        """Where the decode workers of ``pool`` write what they have made: index of a pool, and of its storage tier.
+
+        Raises:
+            ValueError: its model has not one prefill pool alone, or that has no storage that all its workers share.
+        """
+        found = [p for p, other in enumerate(self.pools) if other.role == "prefill" and other.model == pool.model]
+        tiers = self.pools[found[0]].plan.tiers if len(found) == 1 else ()
+        if len(tiers) < 2 or tiers[-1].scope != "cluster":
+            raise ValueError(f"pool {pool.name}: its model has not one prefill pool with storage of scope cluster")
+        return found[0], len(tiers) - 2
+
+    @property
+    def sends_answers(self) -> bool:
+        """Whether decode workers write what they have made to the storage of prefill workers."""
+        return any(pool.plan.sends_answers for pool in self.pools)
+
     @property
     def may_lack_workers(self) -> bool:
         """Whether requests may find no worker, or lose theirs."""

@@ -119,6 +119,7 @@ def allocate(
         hands=records(count if plan.hands_over or plan.may_lack_workers else 1, fl.HAND),
         due=np.empty(count if plan.hands_over or plan.may_lack_workers else 1, np.int32),
         nics=_nics(plan),
+        answers=records(count if plan.sends_answers else 1, fl.ANSWER),
         incidents=_incidents(plan),
         scalers=_scalers(plan),
         rng=_streams(seed, len(plan.models)),

@@ -70,7 +70,7 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, room: int, places
 
 def store_count(plan: WorkerPlan, workers: int) -> int:
     """Stores of the first tier."""
-    return math.ceil(workers / plan.workers_sharing(plan.tiers[0], workers))
+    return math.ceil(workers / plan.lanes_sharing(plan.tiers[0], workers))
 
 
 def _threshold(plan: WorkerPlan) -> int:
@@ -86,7 +86,7 @@ def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     settings["mover"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.mover]
     settings["block_tokens"] = plan.tiers[0].page_tokens
     settings["stores"] = stores
-    settings["workers_per_store"] = plan.workers_sharing(plan.tiers[0], workers)
+    settings["workers_per_store"] = plan.lanes_sharing(plan.tiers[0], workers)
     settings["arc"] = plan.tiers[0].eviction == "arc"
     settings["threshold"] = _threshold(plan)
     settings["save_decode"] = plan.movement.save_decode

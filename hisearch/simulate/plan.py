@@ -26,7 +26,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import engine_problem
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.tier_checks import TierProblem
-from hisearch.specs.tiers import MOVER_TITLES, SIMULATED_MOVERS, may_expire, mover_title
+from hisearch.specs.tiers import GROUP_MOVERS, MOVER_TITLES, SIMULATED_MOVERS, may_expire, mover_title
 
 __all__ = [
     "NO_WINDOW",
@@ -105,6 +105,12 @@ class WorkerPlan:
         return self.engine.max_running_requests
 
     @property
+    def sends_answers(self) -> bool:
+        """Whether a decode worker writes what it has made to the storage of the prefill workers."""
+        kept = self.movement is not None and self.movement.sends_answers
+        return kept and self.host_capacity_tokens >= self.engine.page_size
+
+    @property
     def idle_w(self) -> float:
         """Idle watts of the worker's accelerators; costs state those of one attention group."""
         return self.costs.idle_w * self.split.attention_data
@@ -114,9 +120,20 @@ class WorkerPlan:
         """Whole pages of the nearest tier, 0 without one."""
         return self.tiers[0].capacity_tokens if self.tiers else 0
 
-    def workers_sharing(self, tier: TierPlan, workers: int) -> int:
-        """Of ``workers`` in all, those that a store of ``tier`` serves at most."""
-        return {"worker": 1, "node": self.workers_per_node, "cluster": workers}[tier.scope]
+    @property
+    def lanes_per_node(self) -> int:
+        """Lanes of all workers that share what is of node scope."""
+        return self.workers_per_node * self.lanes
+
+    def lanes_sharing(self, tier: TierPlan, lanes: int) -> int:
+        """Of ``lanes`` in all, those that a store of ``tier`` serves at most.
+
+        What is a worker's own is each attention group's, but for the storage behind HiCache's host pools: SGLang's
+        groups write and find the same pages there (their keys name the rank within the group, ``cache_controller.py``).
+        """
+        stored = self.movement is not None and self.movement.mover == "hicache" and tier is not self.tiers[0]
+        own = self.lanes if stored else 1
+        return {"worker": own, "node": self.lanes_per_node, "cluster": lanes}[tier.scope]
 
 
 def plan_worker(
@@ -249,8 +266,9 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
         refused = f"pool {pool.name}: {key} {degree} is not simulated "
         if pool.engine.name == "trtllm":
             raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
-        if pool.tiers:
-            raise InvalidParallelism(f"{refused}with cache tiers", key)
+        if pool.tiers and (key == "pipeline_parallel" or pool.mover not in GROUP_MOVERS):
+            mover = "" if key == "pipeline_parallel" else f" that {mover_title(pool.engine.name, pool.mover)} fills"
+            raise InvalidParallelism(f"{refused}with cache tiers{mover}", key)
         if key == "attention_data_parallel" and split.pipeline > 1:
             raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
 

@@ -62,7 +62,7 @@ def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
 
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
-    """A pool's settings, shape (1,); its place in the fleet is the first."""
+    """A pool's settings, shape (1,); its place in the fleet is the first, and no other pool's storage gets anything."""
     from hisearch.kernels import doors
 
     engine = plan.engine
@@ -84,7 +84,9 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
         host_pages=_host_pages(plan),
-        hicache=plan.movement is not None and plan.movement.mover == "hicache",
+        hicache=_is_hicache(plan),
+        store_pool=-1,
+        store_tier=0,
         prefix_caching=caches,
         max_running=plan.lane_running_requests,
         # One token of the budget for each decode, whatever the engine.
@@ -108,6 +110,12 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         shared_outputs=0,
         log=0,
     )
+
+
+def _is_hicache(plan: WorkerPlan) -> bool:
+    """Whether its tiers are HiCache's prefix cache, which decode workers do not have."""
+    movement = plan.movement
+    return movement is not None and movement.mover == "hicache" and not movement.sends_answers
 
 
 def _host_pages(plan: WorkerPlan) -> int:
@@ -179,8 +187,13 @@ def request_records(count: int) -> Any:
     return requests
 
 
+def _lane_places(places: Sequence[int], lanes: int) -> Sequence[int]:
+    """Of each lane, that in whose place it stands on its node."""
+    return [lanes * place + lane for place in places for lane in range(lanes)]
+
+
 def _hosts(workers: int, places: Sequence[int]) -> Any:
-    """Host memory of each worker."""
+    """Host memory of each lane."""
     hosts = records(workers, hl.HOST)
     hosts["place"] = places[:workers] if len(places) else np.arange(workers)
     return hosts
@@ -232,6 +245,7 @@ def allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
+    places = _lane_places(places, plan.lanes)
     stores = tier_arrays.store_trees(plan, workers)
     pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
     copies = workers if plan.agents is not None and plan.agents.host_pages else 0
@@ -271,7 +285,7 @@ def allocate(
         queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_room),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
-        hosts=_hosts(workers if config.hicache else 1, places),
+        hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),
         servers=records(servers, hl.SERVER),
         server_heap=np.empty(servers, np.int32),
         log_fetches=records(log_room, hl.FETCH_LOG),

@@ -10,8 +10,8 @@ import numpy as np
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.simulate import agent_arrays, fleet_arrays, tier_arrays, tier_use
-from hisearch.simulate.fleet import FleetPlan
-from hisearch.simulate.plan import WorkerPlan
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.plan import TierPlan, WorkerPlan
 from hisearch.simulate.pool_logs import merged_logs
 from hisearch.simulate.result import (
     HandOverUse,
@@ -104,12 +104,20 @@ def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
             pool.plan.idle_w,
             pool.plan.power,
             pool.model.name,
-            tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in pool.plan.tiers),
+            tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in _tiers(plan, pool)),
             int(sim.workers["far_hit_tokens"].sum()),
             bool(tier_arrays.storage_of(pool.plan)),
         )
         for pool, sim, first in zip(plan.pools, sims, fleet_arrays.first_members(plan), strict=True)
     )
+
+
+def _tiers(plan: FleetPlan, pool: PoolPlan) -> tuple[TierPlan, ...]:
+    """The pool's tiers; behind those of decode workers the storage of another pool that they write to."""
+    if not pool.plan.sends_answers:
+        return pool.plan.tiers
+    front, tier = plan.storage_of_answers(pool)
+    return (*pool.plan.tiers, plan.pools[front].plan.tiers[1 + tier])
 
 
 #: Columns of a request's records that hold for it as a whole.

@@ -165,11 +165,13 @@ class StoreUse:
         first_worker, workers: who shares it.
         capacity_tokens: its size.
         peak_tokens: most of it in use at once. Of HBM: what requests held, besides which all the rest may be cached. Of
-            host memory: with what was on its way in. Of stores behind it: what could be found.
+            host memory: with what was on its way in. Of stores behind it: what could be found. Of attention groups, as
+            all here: the sum of what each group has.
         stored_tokens: written into it by the end of the run; LMCache writes what is there already once more, and counts
             it. read_tokens: read out of it, towards HBM. What LMCache or HiCache read from behind host memory passes
             through that, and counts in both tiers, once in each. Both are 0 for HBM, which the steps read and write.
-        evicted_tokens, expired_tokens: dropped for want of room, and after their time to live.
+        evicted_tokens, expired_tokens: dropped for want of room, and after their time to live. Of a decode worker's
+            host pool, from which all goes on to storage (``read_tokens``): not taken in for want of room.
         demoted_tokens: read out of it too, for the tier behind it, which got them (an exclusive hierarchy).
         hit_tokens: of LMCache's, those that requests found in it when they were first admitted.
         pool: whose tier it is.
@@ -196,8 +198,9 @@ class LinkUse:
     Attributes:
         tier: that it leads to, as in ``StoreUse``. path: "medium" for what a store's own bandwidth allows, with the
             worker's link to host memory where that is the worker's own; "host" for a worker's link to host memory that
-            others share; "network" for a node's network, which leads to all tiers of the cluster.
-        index: of the worker, store or node. write: towards the tier.
+            others share; "network" for a node's network, which leads to all tiers of the cluster; "memory" for host
+            memory that attention groups of a worker share, through which what their own links carry goes as well.
+        index: of the worker (of "medium" and "host", of its attention group), store or node. write: towards the tier.
         busy_s: seconds in use, by the end of the run. tokens, transfers: sent, with what was waiting or on its way
             then. pool: whose it is.
     """

@@ -29,11 +29,6 @@ EVICTIONS = {
 _FETCH_SHARE = 0.8
 
 
-def workers_sharing(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
-    """Workers to a store of ``tier``."""
-    return plan.workers_sharing(tier, workers)
-
-
 def storage_of(plan: WorkerPlan) -> tuple[TierPlan, ...]:
     """HiCache's storage tiers, nearest first."""
     hicache = plan.movement is not None and plan.movement.mover == "hicache"
@@ -51,13 +46,14 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_room: int) -
     ``node_room``: runs that stores may hold, each of which may move.
     """
     storage = storage_of(plan)
+    links = link_array(plan, workers)
     return {
-        "tiers": tier_record(plan),
+        "tiers": _tiers(plan, links, workers),
         "store_tiers": _store_tier_records(plan, workers),
         "moves": np.zeros(node_room if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
         # Two for each request, and for each worker's fetch ahead of a call.
         "fetches": np.zeros(2 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
-        "links": link_array(plan, workers),
+        "links": links,
         **_user_arrays(plan, trace),
     }
 
@@ -79,7 +75,15 @@ def _store_count(plan: WorkerPlan, workers: int) -> int:
 
 
 def _stores(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
-    return math.ceil(workers / workers_sharing(tier, plan, workers))
+    return math.ceil(workers / plan.lanes_sharing(tier, workers))
+
+
+def _tiers(plan: WorkerPlan, links: Any, workers: int) -> Any:
+    """``tier_record``, and where host memory's own links are: behind all others."""
+    record = tier_record(plan)
+    if shares_memory(plan):
+        record["first_memory"] = len(links) - 2 * (workers // plan.lanes)
+    return record
 
 
 def tier_record(plan: WorkerPlan) -> Any:
@@ -90,7 +94,8 @@ def tier_record(plan: WorkerPlan) -> Any:
         return record
     record["write_hits"] = _WRITE_HITS[movement.write_policy]
     record["load_back_tokens"] = movement.load_back_tokens
-    record["workers_per_node"] = plan.workers_per_node
+    record["workers_per_node"] = plan.lanes_per_node
+    record["first_memory"] = -1
     storage = storage_of(plan)
     if not storage:
         return record
@@ -118,7 +123,7 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         stores = _stores(tier, plan, workers)
         record["first"] = tree
         record["stores"] = stores
-        record["workers_per_store"] = workers_sharing(tier, plan, workers)
+        record["workers_per_store"] = plan.lanes_sharing(tier, workers)
         record["scope"] = chunk_arrays.SCOPES[tier.scope]
         record["first_shadow"] = shadow
         record["first_link"] = 2 * tree
@@ -163,6 +168,11 @@ def _both(a: TransferLaw, b: TransferLaw) -> TransferLaw:
     return TransferLaw(a.base_s + b.base_s, max(a.s_per_token, b.s_per_token))
 
 
+def shares_memory(plan: WorkerPlan) -> bool:
+    """Whether attention groups share the bandwidth of their worker's host memory, which has links of its own then."""
+    return plan.movement is not None and plan.lanes > 1 and plan.tiers[0].scope == "worker"
+
+
 def link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
     movement = plan.movement
@@ -178,10 +188,12 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
     storage = storage_of(plan)
     for tier in storage:
         laws += [tier.write, tier.read] * _stores(tier, plan, workers)
-    if any(_networked(tier, movement) for tier in storage):
+    if any(_networked(tier, movement) for tier in storage) or (plan.sends_answers and movement.network_write):
         assert movement.network_read is not None
         assert movement.network_write is not None
-        laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.workers_per_node)
+        laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.lanes_per_node)
+    if shares_memory(plan):
+        laws += [host.write, host.read] * (workers // plan.lanes)
     links = np.zeros(len(laws), hl.LINK).view(np.recarray)
     links["base_s"] = [law.base_s for law in laws]
     links["s_per_token"] = [law.s_per_token for law in laws]

@@ -7,12 +7,13 @@ and waits for its link, and counts as moved only as far as it has come.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.simulate import chunk_arrays, under_way
+from hisearch.simulate import chunk_arrays, tier_arrays, under_way
 from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import LinkUse, StoreUse
@@ -34,7 +35,33 @@ def end_of_run_s(sim: la.Sim, last_event_s: float, stopped: bool) -> float:
 
 
 def store_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
-    """All stores, HBM first, at ``end_s`` (see ``end_of_run_s``)."""
+    """All stores, HBM first, at ``end_s`` (see ``end_of_run_s``); what groups of a worker have each is one store."""
+    found = _by_lane(plan, sim, end_s)
+    if plan.lanes == 1:
+        return found
+    merged: dict[tuple[int, int, int], StoreUse] = {}
+    for use in found:
+        first = use.first_worker // plan.lanes
+        mine = replace(use, first_worker=first, workers=-(-(use.first_worker + use.workers) // plan.lanes) - first)
+        key = (mine.tier, mine.first_worker, mine.workers)
+        merged[key] = _together(merged[key], mine) if key in merged else mine
+    return tuple(merged.values())
+
+
+def _together(a: StoreUse, b: StoreUse) -> StoreUse:
+    """The sum of two groups' stores."""
+    return replace(a, **{name: getattr(a, name) + getattr(b, name) for name in _SUMMED})
+
+
+#: What adds up over the stores of a worker's attention groups, in tokens.
+_SUMMED = (
+    "capacity_tokens", "peak_tokens", "stored_tokens", "read_tokens", "evicted_tokens", "expired_tokens",
+    "demoted_tokens", "hit_tokens",
+)  # fmt: skip
+
+
+def _by_lane(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[StoreUse, ...]:
+    """All stores, with lanes in place of workers."""
     workers, page = int(sim.config.workers), int(sim.config.page_tokens)
     rows = [_store(sim, 0, w, w, 1, int(sim.workers[w].peak_pages), page) for w in range(workers)]
     if mover_of(plan) == "lmcache":
@@ -82,7 +109,7 @@ def _store(
 
 
 def _host_pool(sim: la.Sim, w: int, page: int, end_s: float) -> StoreUse:
-    """Worker ``w``'s host memory under HiCache or TensorRT-LLM."""
+    """Worker ``w``'s host memory under HiCache or TensorRT-LLM, or that of a decode worker of SGLang."""
     v = len(sim.trees) - int(sim.config.workers) + w
     coming, going = under_way.copies(sim, w, end_s)
     if sim.config.hicache:
@@ -178,19 +205,30 @@ def _ways(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
     rows = [(1, "medium", w) for w in range(workers)]
     for index, tier in enumerate(sim.store_tiers, 2):
         rows += [(index, "medium", k) for k in range(int(tier.stores))]
+    memories = _memory_ways(plan, workers)
     networked = [index for index, tier in enumerate(sim.store_tiers, 2) if tier.first_network >= 0]
+    if sim.config.store_pool >= 0:
+        # The storage is another pool's, behind this one's host memory.
+        networked = [2]
     if networked:
-        rows += [(networked[0], "network", node) for node in range(len(sim.links) // 2 - len(rows))]
-    return rows
+        nodes = len(sim.links) // 2 - len(rows) - len(memories)
+        rows += [(networked[0], "network", node) for node in range(nodes)]
+    return rows + memories
+
+
+def _memory_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
+    """Of the links of host memory itself, where attention groups share it."""
+    return [(1, "memory", k) for k in range(workers // plan.lanes)] if tier_arrays.shares_memory(plan) else []
 
 
 def _chunk_ways(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
-    nodes = math.ceil(workers / plan.workers_per_node)
+    nodes = math.ceil(workers / plan.lanes_per_node)
     path = "host" if chunk_arrays.has_links(0, plan.tiers[0]) else "medium"
     rows = [(1, path, w) for w in range(workers)]
     for store in chunk_arrays.stores(plan, workers):
         if store.link >= 0:
-            sharing = plan.workers_sharing(store.plan, workers)
+            sharing = plan.lanes_sharing(store.plan, workers)
             rows.append((store.tier + 1, "medium", store.first_worker // sharing))
     networked = [index for index, tier in enumerate(plan.tiers, 1) if chunk_arrays.is_networked(plan, tier)]
-    return rows + [(networked[0], "network", node) for node in range(nodes) if networked]
+    rows += [(networked[0], "network", node) for node in range(nodes) if networked]
+    return rows + _memory_ways(plan, workers)

@@ -83,11 +83,14 @@ def plan_tiers(
 
 def _too_small(pool: PoolSpec, host: TierPlan, memory: MemoryPlan) -> str:
     """Why HiCache does not take its host pool, and from which size on it does."""
-    ranks = pool.tensor_parallel
-    enough_gb = math.ceil((memory.kv_capacity_tokens + host.page_tokens) * host.bytes_per_token / ranks / _GB)
+    ranks = pool.parallelism.ranks
+    enough_bytes = (memory.kv_capacity_tokens + host.page_tokens) * host.bytes_per_token
+    enough_gb = math.ceil(enough_bytes / pool.tensor_parallel / _GB)
+    each = " for each attention group" if pool.attention_data_parallel > 1 else ""
+    enough_gib = math.ceil(enough_gb * _GB * ranks / _GIB)
     return (
-        f"{pool.tiers[0].gib:g} GiB hold {host.capacity_tokens} tokens; SGLang's host pool must exceed its device pool "
-        f"of {memory.kv_capacity_tokens}, whatever the write policy: {math.ceil(enough_gb * _GB * ranks / _GIB)} GiB do"
+        f"{pool.tiers[0].gib:g} GiB hold {host.capacity_tokens} tokens{each}; SGLang's host pool must exceed its "
+        f"device pool of {memory.kv_capacity_tokens}, whatever the write policy: {enough_gib} GiB do"
     )
 
 
@@ -139,6 +142,7 @@ def _tier_plan(
     per_rank = memory.kv_bytes_per_token_per_rank
     per_token = per_rank * _storing_ranks(pool, index, model)
     page = _page_tokens(pool)
+    scope = scope_of(tier, medium)
     devices = devices_of(tier, medium)
     read, write = (
         medium_law(medium, rate, devices=devices, bytes_per_token=per_token, operation_bytes=per_rank * page)
@@ -146,8 +150,8 @@ def _tier_plan(
     )
     return TierPlan(
         medium=tier.medium,
-        scope=scope_of(tier, medium),
-        capacity_tokens=_capacity_tokens(pool, index, tier, per_token, page),
+        scope=scope,
+        capacity_tokens=_capacity_tokens(pool, index, tier, scope, per_token, page),
         page_tokens=page,
         eviction=tier.eviction,
         ttl_s=math.inf if tier.ttl_s is None else tier.ttl_s,
@@ -166,13 +170,16 @@ def _tier_plan(
     )
 
 
-def _capacity_tokens(pool: PoolSpec, index: int, tier: TierSpec, per_token: float, page: int) -> int:
+def _capacity_tokens(pool: PoolSpec, index: int, tier: TierSpec, scope: str, per_token: float, page: int) -> int:
     """KV tokens of one store, whole pages.
 
-    SGLang takes the size of its host pool in whole gigabytes (10^9 bytes) for each rank: what is left over is paid for
-    and not used.
+    What is a worker's own is in equal parts its attention groups', but for the storage behind HiCache's host pools (see
+    ``WorkerPlan.lanes_sharing``). SGLang takes the size of its host pool in whole gigabytes (10^9 bytes) for each rank:
+    what is left over is paid for and not used.
     """
     size_bytes = tier.gib * _GIB
+    if scope == "worker" and (index == 0 or pool.mover != "hicache"):
+        size_bytes /= pool.attention_data_parallel
     if index == 0 and pool.mover == "hicache":
         size_bytes = size_bytes / pool.tensor_parallel // _GB * _GB * pool.tensor_parallel
     pages = int(size_bytes / (per_token * page))
@@ -195,7 +202,10 @@ def _movement_plan(
     link = link_law(accelerator.host_link, memory.kv_bytes_per_token_per_rank)
     shared = next((plan for plan in plans if plan.scope == "cluster" and plan.networked), None)
     network = None
-    if shared is not None and host is not None and host.network is not None:
+    if pool.role == "decode" and host is not None and host.network is not None:
+        # To the storage of the prefill workers, whichever that is.
+        network = link_law(host.network, memory.kv_bytes_per_token_per_rank * _storing_ranks(pool, 1, model))
+    elif shared is not None and host is not None and host.network is not None:
         network = link_law(host.network, shared.bytes_per_token)
     settings = pool.movement.model_dump(exclude={"mover"})
     return MovementPlan(
@@ -206,4 +216,5 @@ def _movement_plan(
         network_read=network,
         network_write=network,
         layers=model.layers,
+        sends_answers=pool.role == "decode",
     )

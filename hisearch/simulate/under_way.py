@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
+from hisearch.kernels.answers import COPIER
 
 
 def _copies(sim: la.Sim, first: int) -> Iterator[int]:
@@ -16,13 +19,24 @@ def _copies(sim: la.Sim, first: int) -> Iterator[int]:
         d = int(sim.hosted[d].next_copy)
 
 
+def _answers(sim: la.Sim, k: int) -> Iterator[Any]:
+    """What a decode worker sends to storage that is in server ``k``'s line, in order."""
+    r = int(sim.servers[k].head)
+    while r >= 0:
+        yield sim.fleet.answers[r]
+        r = int(sim.fleet.answers[r].next)
+
+
 def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
-    """Tokens on their way to worker ``w``'s host memory, and back, at ``end_s``: under HiCache or TensorRT-LLM.
+    """Tokens on their way to worker ``w``'s host memory, and back, at ``end_s``: of SGLang or TensorRT-LLM.
 
     Steps wait for all that goes back, and TensorRT-LLM's for what goes to the host too, so that only the horizon cuts
     these. Of a node that was split on its way the lower part is known to be.
     """
     to_host, back = (int(link.beyond_tokens) for link in sim.links[2 * w : 2 * w + 2])
+    if sim.config.store_pool >= 0:
+        late = [answer for answer in _answers(sim, hl.SERVERS * w + COPIER) if answer.copied_s > end_s]
+        return sum(int(answer.end - answer.begin) for answer in late), back
     if sim.config.hicache and end_s != sim.fleet.config.horizon_s:
         late = [d for d in _copies(sim, int(sim.hosts[w].to_host_head)) if sim.hosted[d].at_s > end_s]
         to_host = sum(int(sim.nodes[d].end - sim.nodes[d].begin) for d in late)

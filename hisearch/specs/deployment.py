@@ -18,6 +18,7 @@ from hisearch.specs.base import (
     Strict,
 )
 from hisearch.specs.cluster import AutoscaleSpec, IncidentSpec, ReplicasSpec, RetrySpec, RoleName, TransferSpec
+from hisearch.specs.decode_tiers import check_decode_tiers
 from hisearch.specs.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.experts import ExpertsSpec
@@ -196,7 +197,11 @@ class PoolSpec(Strict):
     kv_dtype: DType = Field("bf16", description="Format of the KV cache.")
     replicas: Count = Field(1, description="Workers in the pool.")
     tiers: list[TierSpec] = Field(
-        default_factory=list, max_length=3, description="KV cache below device memory, nearest first; none by default."
+        default_factory=list,
+        max_length=3,
+        description="KV cache below device memory, nearest first; none by default. Of decode workers, SGLang's alone: "
+        "the host pool from which they write what they have made to the prefill pool's storage of scope cluster "
+        "(--disaggregation-decode-enable-offload-kvcache).",
     )
     movement: MovementSpec = Field(MovementSpec(), description="How KV moves between them; of no effect without tiers.")
     agents: AgentMemorySpec | None = Field(
@@ -240,8 +245,7 @@ class PoolSpec(Strict):
         ):
             message = "simulated where a worker is one batch at a time: no decode role, attention groups or pipeline"
             raise KeyedError(("engine", "receive_interval"), message)
-        if self.role == "decode" and self.tiers:
-            raise KeyedError(("tiers",), "decode workers keep no KV below HBM; give the tiers to the prefill pool")
+        check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
             raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
         times = [step.at_s for step in self.schedule]

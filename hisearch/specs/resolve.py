@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from hisearch.specs.answer_storage import storage_problems
 from hisearch.specs.base import Strict
 from hisearch.specs.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.deployment import DEFINITIONS, DeploymentSpec, EngineSpec, PoolSpec
@@ -70,7 +71,7 @@ def load_deployment(
             resolver.devices(hardware, document, f"{at}.devices", pool.devices)
     if (fabric := document.spec.transfer.fabric) is not None:
         hardware.fabrics[fabric] = resolver.refer(document, "Fabric", "spec.transfer.fabric", fabric)
-    _check_tiers(document, hardware)
+    _check_tiers(document, hardware, model, pool_models)
     resolved = ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings, pool_models)
     _check_one_name_each(resolved)
     return resolved
@@ -128,14 +129,21 @@ def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[La
         )
 
 
-def _check_tiers(document: Document[DeploymentSpec], hardware: Hardware) -> None:
-    """Refuses tiers that the mover cannot use, or that no node has."""
+def _check_tiers(
+    document: Document[DeploymentSpec],
+    hardware: Hardware,
+    model: Document[ModelSpec],
+    pool_models: Mapping[str, Document[ModelSpec]],
+) -> None:
+    """Refuses tiers that the mover cannot use, or that no node has; ``pool_models``: by what pools call them."""
     media = {name: found.spec for name, found in hardware.media.items()}
     problems: list[Problem] = []
     for index, pool in enumerate(document.spec.pools):
         name = pool.host or hardware.accelerators[pool.accelerator].spec.host
         host = hardware.hosts[name].spec if name is not None else None
         found = tier_problems(pool, media, name, host)
+        served = model if pool.model is None else pool_models[pool.model]
+        found += storage_problems(document.spec, pool, served.spec, media, name, host)
         problems += [document.problem(f"spec.pools.{index}.{problem.key}", problem.message) for problem in found]
     if problems:
         raise SpecError(*problems)

@@ -38,6 +38,9 @@ SIMULATED_MOVERS: dict[EngineName, tuple[MoverName, ...]] = {**MOVERS, "sglang":
 #: Movers as people write them.
 MOVER_TITLES: dict[MoverName, str] = {"hicache": "HiCache", "offload": "native offloading", "lmcache": "LMCache"}
 
+#: Movers that are simulated where a worker has several attention groups.
+GROUP_MOVERS: tuple[MoverName, ...] = ("hicache",)
+
 #: Most tiers that a mover fills.
 MOST_TIERS: dict[MoverName, int] = {"hicache": 3, "offload": 1, "lmcache": 3}
 
@@ -47,7 +50,8 @@ class TierSpec(Strict):
 
     medium: str = Field(description="Name or path of the Medium that it is made of.")
     gib: Positive = Field(
-        description="Size in GiB of one store: of each worker, of each node, or the cluster's, as the scope says. "
+        description="Size in GiB of one store: of each worker, of each node, or the cluster's, as the scope says. What "
+        "attention groups of a worker have each is an equal part of it. "
         "SGLang's host tier must hold more than its device pool, and is used in whole GB (10^9 bytes) of each rank."
     )
     scope: ScopeName | None = Field(

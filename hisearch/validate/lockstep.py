@@ -23,7 +23,8 @@ Batch = tuple[list[tuple[int, int]], list[int], int]
 #: Seconds of a step, by the engines' batches; an engine that sits the step out has an empty one.
 GroupCost = Callable[[Sequence[Batch]], float]
 
-_EMPTY: Batch = ([], [], 0)
+#: Of an engine that sits a step out.
+EMPTY: Batch = ([], [], 0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _step(workers: list[VllmWorker], now: float, cost: GroupCost) -> tuple[float
     if all(step is None for step in steps):
         return None
     start_s = max([now, *(worker.device_free_s for worker in workers)])
-    end_s = start_s + cost([_EMPTY if step is None else _batch(step.batch) for step in steps])
+    end_s = start_s + cost([EMPTY if step is None else batch_of(step.batch) for step in steps])
     for worker, step in zip(workers, steps, strict=True):
         worker.device_free_s = end_s
         if step is not None:
@@ -86,6 +87,7 @@ def _step(workers: list[VllmWorker], now: float, cost: GroupCost) -> tuple[float
     return end_s, [worker for worker, step in zip(workers, steps, strict=True) if step is not None]
 
 
-def _batch(entries: Sequence[BatchEntry]) -> Batch:
+def batch_of(entries: Sequence[BatchEntry]) -> Batch:
+    """A batch as its cost is asked for."""
     chunks = [(entry.new, entry.computed) for entry in entries if not entry.decode]
     return chunks, [entry.computed for entry in entries if entry.decode], sum(entry.samples for entry in entries)

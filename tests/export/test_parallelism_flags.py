@@ -71,3 +71,10 @@ def test_trtllm_is_told_of_attention_groups_in_its_file() -> None:
     assert told("trtllm", **degrees) == {"--tp_size": "8", "--ep_size": "8"}
     assert llm_api_options(launch("trtllm", **degrees))["enable_attention_dp"] is True
     assert "enable_attention_dp" not in llm_api_options(launch("trtllm", tensor_parallel=8))
+
+
+def test_sglang_is_told_the_host_pool_of_each_rank_of_each_attention_group() -> None:
+    tiers = [{"medium": "ddr5", "gib": 1024}]
+    degrees = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}
+    flags = dict(pair for pair in engine_flags(launch("sglang", tiers=tiers, **degrees)) if len(pair) == 2)
+    assert flags["--hicache-size"] == "137"  # 1,099.5 GB over 8 ranks

@@ -300,3 +300,29 @@ def test_short_prompts_stay_with_decode_servers_of_tensorrt_llm(write: Any) -> N
     words = started(folder, "trtllm", "router")
     config = yaml.safe_load(Path(words[3]).read_text())
     assert config["conditional_disagg_config"] == {"max_local_prefill_length": 64}
+
+
+def test_decode_workers_that_write_to_the_prefill_pools_storage(write: Any) -> None:
+    """The flag of the engine, a host pool of its size and the storage backend; no tree of HiCache's there."""
+    host = {"medium": "ddr5", "gib": 256, "scope": "worker"}
+    store = {"medium": "rdma-pool", "gib": 4096, "scope": "cluster"}
+    deployment = apart("sglang", prefill={"tensor_parallel": 2, "tiers": [host, store]}, decode={"tiers": [host]})
+    folder = write(deployment)
+    environment = "MOONCAKE_MASTER=10.0.0.9:50051"
+    found = {}
+    for number in (0, 10):
+        shell = f"export {environment}; exec() {{ printf '%s\\0' \"$@\"; exit 0; }}; "
+        shell += f"set -- server {number}; . {folder / 'sglang/run.sh'}"
+        hosts = {f"HOST_{host}": f"10.0.0.{host}" for host in range(4)}
+        done = subprocess.run(
+            ["bash", "-c", shell], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"} | hosts
+        )
+        flags = parse("sglang", done.stdout.split("\0")[:-1][_BEHIND["sglang"] :])
+        found[flags["--disaggregation-mode"][0]] = flags
+    for role, flags in found.items():
+        assert ("--enable-hierarchical-cache" in flags) == (role == "prefill")
+        assert ("--disaggregation-decode-enable-offload-kvcache" in flags) == (role == "decode")
+        assert flags["--hicache-size"] == ["137"]
+        assert flags["--hicache-storage-backend"] == ["mooncake"]
+    assert "--hicache-storage-prefetch-policy" not in found["decode"]
+    assert "--hicache-write-policy" not in found["decode"]

@@ -14,7 +14,7 @@ from hisearch.kernels import agents_layout as al
 from hisearch.kernels import cluster
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.kernels.hicache_servers import BATCH_PAGES
+from hisearch.kernels.hicache_layout import BATCH_PAGES
 from hisearch.simulate import Result, agent_arrays, engine, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.fleet import FleetPlan, PoolPlan

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import assume
 
 from hisearch.kernels import cluster, eviction
@@ -256,9 +257,7 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
         held.append(r)
         r = int(sim.requests[r].next) if r != worker.held_tail else -1
     assert sorted(live) == sorted([*{*waiting, *decoding, *batch}, *held])
-    member = sim.fleet.members[w]
-    assert member.inflight_requests == len(live)
-    assert member.inflight_tokens == sum(int(sim.trace.input_tokens[r]) for r in live)
+    _check_member(sim, w // int(sim.config.lanes))
     assert worker.requests == len(mine)
     assert worker.context_tokens == sum(_known(sim, w, r) for r in decoding)
     page = int(sim.config.page_tokens)
@@ -270,6 +269,15 @@ def _check_lists(sim: la.Sim, w: int) -> list[int]:
     keys = [(sim.requests[r].finish_clock, sim.requests[r].order) for r in heap]
     assert all(keys[(slot - 1) // 2] < keys[slot] for slot in range(1, len(keys)))
     return decoding + batch
+
+
+def _check_member(sim: la.Sim, m: int) -> None:
+    """A worker has in flight what its lanes have."""
+    member, lanes = sim.fleet.members[m], int(sim.config.lanes)
+    mine = (sim.requests["worker"] // lanes == m) & (sim.requests["worker"] >= 0)
+    live = np.flatnonzero(mine & (sim.requests["outcome"] == la.IN_FLIGHT))
+    assert member.inflight_requests == len(live)
+    assert member.inflight_tokens == int(sim.trace.input_tokens[live].sum())
 
 
 def _check_vllm_lists(sim: la.Sim, w: int, waiting: list[int], running: list[int]) -> tuple[list[int], list[int]]:
@@ -311,8 +319,8 @@ def _linked(sim: la.Sim, head: int, tail: int) -> list[int]:
 def _known(sim: la.Sim, w: int, r: int) -> int:
     """Prompt and output so far of a decoding request."""
     left = int(sim.requests[r].finish_clock) - int(sim.workers[w].clock)
-    # With overlap the last token may be in flight.
-    in_flight = sim.config.engine == la.SGLANG and sim.config.overlap
+    # With overlap the last token may be in flight, and in a wave, whose decodes count as made when it sets out.
+    in_flight = sim.config.engine == la.SGLANG and (sim.config.overlap or sim.config.lane_kind == la.WAVE)
     assert (0 if in_flight else 1) <= left < sim.trace.output_tokens[r]
     return int(sim.trace.input_tokens[r] + sim.trace.output_tokens[r]) - left
 

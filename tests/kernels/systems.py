@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -69,6 +70,7 @@ def compiled_costs(seconds: StepCosts = LAW, joules: StepCosts = LAW_JOULES) -> 
     return CompiledCosts(seconds, joules, 0.0, "law", "assumed", 0.0)
 
 
+@cache
 def rugged_costs(seed: int) -> StepCosts:
     """Tables without any law in them, small enough that look-ups leave them at times."""
     rng = np.random.default_rng(seed)

@@ -68,9 +68,10 @@ def check_at_rest(sim: la.Sim) -> None:
     assert set(sim.requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
     for w in range(int(sim.config.workers)):
         worker = sim.workers[w]
-        assert worker.phase == la.IDLE
+        assert worker.phase == (la.RESTING if sim.config.lane_kind == la.WAVE else la.IDLE)
         assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
-        assert sim.fleet.members[w].inflight_requests == sim.fleet.members[w].inflight_tokens == 0
+        member = sim.fleet.members[w // sim.config.lanes]
+        assert member.inflight_requests == member.inflight_tokens == 0
         assert not sim.residue[w].any()
         assert sim.hosts[w].fetching_tokens == 0
         assert worker.host_hit_tokens == sim.trees[host_pool(sim, w)].read_tokens + sim.hosts[w].loading_tokens
@@ -344,10 +345,20 @@ def _check_links(sim: la.Sim) -> None:
     for link in sim.links:
         assert abs(link.busy_s - (link.transfers * link.base_s + link.tokens * link.s_per_token)) <= 1e-9
         assert link.busy_s <= link.free_s + 1e-9
-    for w in range(int(sim.config.workers)):
+    workers, lanes, shared_from = int(sim.config.workers), int(sim.config.lanes), memory_links(sim)
+    for w in range(workers):
         pool = sim.trees[host_pool(sim, w)]
         assert sim.links[2 * w].tokens == pool.stored_tokens
         assert sim.links[2 * w + 1].tokens == pool.read_tokens
+    for k in range(shared_from, len(sim.links)):
+        first, back = divmod(k - shared_from, 2)
+        mine = sim.links[2 * lanes * first + back : 2 * lanes * (first + 1) : 2]
+        assert sim.links[k].tokens == mine["tokens"].sum()
+
+
+def memory_links(sim: la.Sim) -> int:
+    """Where links of host memory begin that attention groups share: behind all others."""
+    return int(sim.tiers.first_memory) if sim.tiers.first_memory >= 0 else len(sim.links)
 
 
 def _check_bytes(sim: la.Sim) -> None:
@@ -361,7 +372,7 @@ def _check_bytes(sim: la.Sim) -> None:
         assert sim.trees[v].stored_tokens <= write.tokens
     networked = [tier for tier in sim.store_tiers if tier.first_network >= 0]
     if networked:
-        networks = sim.links[2 * workers + 2 * len(stores) :]
+        networks = sim.links[2 * workers + 2 * len(stores) : memory_links(sim)]
         behind = [v for tier in networked for v in range(int(tier.first), int(tier.first + tier.stores))]
         for way in (0, 1):
             at_stores = sum(int(sim.links[2 * v + way].tokens) for v in behind)
@@ -386,10 +397,12 @@ def _check_chain(sim: la.Sim) -> None:
 def _check_events(sim: la.Sim) -> None:
     """As without tiers, but that an idle worker may wait for a copy or a deadline."""
     heap = sim.event_heap[: sim.counters[la.EVENT_HEAP]].tolist()
-    for w in range(len(sim.workers)):
-        if sim.workers[w].phase != la.IDLE:
+    lanes = int(sim.config.lanes)
+    for w in range(0, len(sim.workers), lanes):
+        if sim.workers[w].phase not in (la.IDLE, la.RESTING):
             assert w in heap
         elif w in heap:
-            assert sim.workers[w].waiting > 0
+            assert sim.workers[w : w + lanes]["waiting"].sum() > 0
+    assert all(w % lanes == 0 for w in heap)
     assert all(sim.workers[w].event_slot == slot for slot, w in enumerate(heap))
     assert all(sim.workers[heap[(k - 1) // 2]].event_s <= sim.workers[heap[k]].event_s for k in range(1, len(heap)))

@@ -130,7 +130,7 @@ def test_stopped_prefetch_reads_its_first_batch_in_vain() -> None:
     # 200 pages are found at 0.5; stopped before, one batch of 128 is read until 0.728 and does not count
     clock = Clock()
     tier = StorageTier(STORAGE, 1, clock)
-    tier.stored.update(range(200))
+    tier.store.keys.update(range(200))
     prefetch = Prefetch("a", _node(0), 0, list(range(200)), 0.0)
     tier.begin_prefetch(prefetch)
     assert tier.stop_prefetch(prefetch) == 0
@@ -145,7 +145,7 @@ def test_timeout_depends_on_what_was_found() -> None:
     config = StorageConfig(0.5, CopyLaw(0.0, 0.1), STORAGE.write, "timeout", 8, 1.0, 10.24)
     clock = Clock()
     tier = StorageTier(config, 1, clock)
-    tier.stored.update(range(100))
+    tier.store.keys.update(range(100))
     prefetch = Prefetch("a", _node(0), 0, list(range(200)), 0.0)
     tier.begin_prefetch(prefetch)
     # 1 s + 10.24 s for each 1024 of the 100 found

@@ -27,6 +27,7 @@ from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 from tests.kernels import invariants as shared
 from tests.kernels import store_invariants, tier_invariants
+from tests.kernels.group_systems import grouped
 from tests.kernels.systems import System, compiled, examples, lmcache_systems, offload_systems, plan
 from tests.kernels.test_chunk_laws import check_ledgers, slots_of
 from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
@@ -34,7 +35,9 @@ from tests.reference.random_traces import TraceShape, random_trace
 
 SHAPE = TraceShape(requests=40, rate_rps=12.0)
 SYSTEMS = st.one_of(
-    tiered(st.none() | limited_stores(), most_workers=3, shape=SHAPE), chains(most_workers=3, shape=SHAPE)
+    tiered(st.none() | limited_stores(), most_workers=3, shape=SHAPE),
+    chains(most_workers=3, shape=SHAPE),
+    grouped(st.none() | limited_stores(), most_workers=3, open_loop=False, shape=SHAPE),
 )
 
 
@@ -80,11 +83,12 @@ def test_nothing_is_lost_or_held_twice_when_workers_with_tiers_die(
     for v in _stores_in_use(sim):
         _enter_losses(sim, v, whole_host)
         store_invariants.check_store(sim, v, records.runs[v])
-    alive = [w for w in range(int(sim.config.workers)) if not arrays.members[w].died]
+    lanes = int(sim.config.lanes)
+    alive = [w for w in range(int(sim.config.workers)) if not arrays.members[w // lanes].died]
     for w in alive:
         worker = sim.workers[w]
         assert worker.waiting == worker.decoding == worker.running - worker.lingering == 0
-        assert arrays.members[w].inflight_requests == 0
+        assert arrays.members[w // lanes].inflight_requests == 0
         assert sim.hosts[w].fetching_tokens == 0
         shared._check_shape(sim, w, records.nodes[w])
     for w in set(range(int(sim.config.workers))) - set(alive):

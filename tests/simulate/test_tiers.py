@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hisearch.latency.memory import plan_memory
+from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate import tier_arrays
 from hisearch.simulate.plan import TierRefused, TransferLaw, WorkerPlan, plan_worker
 from hisearch.simulate.tiers import Tiers, link_law, medium_law, plan_tiers
@@ -282,3 +283,51 @@ def test_the_way_to_the_nearest_tier_is_what_the_kernels_read() -> None:
     for link in tier_arrays.link_array(plan, 1):
         assert link.base_s == pytest.approx(10e-6 + 0.15e-6)
         assert link.s_per_token == plan.movement.host_read.s_per_token > nearest.read.s_per_token
+
+
+def grouped(tensor: int, groups: int, **fields: Any) -> PoolSpec:
+    """A worker of eight accelerators in attention groups."""
+    return pool(
+        accelerator="h200", tensor_parallel=tensor, attention_data_parallel=groups, expert_parallel=tensor * groups,
+        **fields,
+    )  # fmt: skip
+
+
+def moe_worker(of: PoolSpec) -> WorkerPlan:
+    return plan_worker(
+        of,
+        model=CATALOGUE.get("Model", "qwen3-235b-a22b").spec,
+        accelerator=CATALOGUE.get("Accelerator", "h200").spec,
+        host=HOST,
+        media=MEDIA,
+        profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
+    )
+
+
+def test_attention_groups_have_equal_parts_of_a_workers_host_memory_and_share_its_store() -> None:
+    """SGLang sizes a host pool for each rank; groups write and find the same pages in a store."""
+    two = [{"medium": "ddr5", "gib": 1600}, {"medium": "nvme-gen4", "gib": 1000, "scope": "worker"}]
+    plan = moe_worker(grouped(2, 4, tiers=two))
+    host, store = plan.tiers
+    gigabytes = int(1600 * 2**30 / 8 / 1e9)
+    assert host.capacity_tokens == int(gigabytes * 1e9 / (host.bytes_per_token / 2 * host.page_tokens)) * (
+        host.page_tokens
+    )
+    assert store.capacity_tokens == int(1000 * 2**30 / (store.bytes_per_token * store.page_tokens)) * store.page_tokens
+    assert (plan.lanes_sharing(store, 8), plan.lanes_per_node) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("engine", "degrees", "key", "message"),
+    [
+        ("vllm", {"attention_data_parallel": 8, "tensor_parallel": 1}, "attention_data_parallel", "vLLM's native"),
+        ("sglang", {"pipeline_parallel": 2, "tensor_parallel": 4}, "pipeline_parallel", "with cache tiers"),
+    ],
+)
+def test_lanes_with_tiers_that_are_not_simulated_are_refused_by_key(
+    engine: str, degrees: dict[str, int], key: str, message: str
+) -> None:
+    of = pool(accelerator="h200", engine=engine, **degrees)
+    with pytest.raises(InvalidParallelism, match=message) as caught:
+        moe_worker(of)
+    assert caught.value.key == key

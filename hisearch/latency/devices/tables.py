@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hisearch.latency.costs import BESIDE_STEPS, StepCosts, knots_up_to, octaves, whole_octaves
+from hisearch.latency.costs import BESIDE_BITS, StepCosts, knots_up_to, octaves, whole_octaves
 from hisearch.latency.curves import Grid
 from hisearch.latency.devices.work import Load
 from hisearch.latency.operators import F8, attention_pairs
@@ -86,7 +86,7 @@ def _from_zero(table: F8) -> F8:
 
 def _reaching(axis: int, limit: int) -> F8:
     """Knots of an axis of ``beside_s`` up to the first octave that is >= ``limit`` (at least two)."""
-    steps = BESIDE_STEPS[axis]
+    steps = 1 << BESIDE_BITS[axis]
     count = steps + 1
     while octaves(axis, count)[-1] < limit:
         count += steps

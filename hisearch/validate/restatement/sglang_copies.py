@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hisearch.validate.restatement.sglang_host_config import CopyLaw
 from hisearch.validate.restatement.sglang_tree import RadixNode
+from hisearch.validate.restatement.transfers import Link
 
 
 @dataclass
@@ -35,18 +36,24 @@ class CopyStream:
 
     Attributes:
         pending: issued copies that have not been taken note of, in order.
+        last_end_s: when the copy issued last is done.
+        beyond: what all that it copies passes through as well, and others' copies do; None: nothing.
     """
 
     def __init__(self, law: CopyLaw, clock: Clock) -> None:
         self.law = law
         self.clock = clock
         self.free_s = 0.0
+        self.last_end_s = 0.0
+        self.beyond: Link | None = None
         self.pending: list[Copy] = []
 
     def issue(self, tokens: int, nodes: tuple[RadixNode, ...]) -> Copy:
         """Queue a copy now."""
         self.free_s = max(self.clock.now_s, self.free_s) + self.law.seconds(tokens)
-        copy = Copy(tokens, self.free_s, nodes)
+        behind = 0.0 if self.beyond is None else self.beyond.send(self.clock.now_s, tokens)
+        self.last_end_s = max(self.free_s, behind)
+        copy = Copy(tokens, self.last_end_s, nodes)
         self.pending.append(copy)
         return copy
 

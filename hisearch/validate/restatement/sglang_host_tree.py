@@ -252,7 +252,7 @@ class HostTree(RadixTree):
         )
 
     def _await_copies(self, copied: list[RadixNode]) -> None:
-        self.clock.now_s = max(self.clock.now_s, self.to_host.free_s)
+        self.clock.now_s = max(self.clock.now_s, self.to_host.last_end_s)
         self.to_host.take_finished()
         for node in copied:
             node.on_device = False

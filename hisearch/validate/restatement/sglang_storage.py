@@ -6,13 +6,15 @@ Each server does one operation after another. What they come to waits in queues 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hisearch.validate.restatement.sglang_copies import Clock
 from hisearch.validate.restatement.sglang_host_config import StorageConfig
 from hisearch.validate.restatement.sglang_tree import RadixNode
+from hisearch.validate.restatement.transfers import Link
 
 Job = TypeVar("Job")
 
@@ -57,12 +59,12 @@ class _Write:
 class _Server(Generic[Job]):
     """Does jobs in order, each in one or several parts.
 
-    ``seconds(job)`` is the time of the job's next part; ``finish(job)`` is called at its end and says whether another
-    part follows.
+    ``begin(job, now)`` says when the job's next part ends; ``finish(job, now)`` is called at its end and says whether
+    another part follows.
     """
 
-    def __init__(self, seconds: Callable[[Job], float], finish: Callable[[Job, float], bool]) -> None:
-        self._seconds = seconds
+    def __init__(self, begin: Callable[[Job, float], float], finish: Callable[[Job, float], bool]) -> None:
+        self._begin = begin
         self._finish = finish
         self._queue: list[Job] = []
         self.end_s: float | None = None
@@ -71,7 +73,7 @@ class _Server(Generic[Job]):
         """Queue a job; it begins now if nothing is before it."""
         self._queue.append(job)
         if self.end_s is None:
-            self.end_s = now + self._seconds(job)
+            self.end_s = self._begin(job, now)
 
     def step(self) -> None:
         """End the part under way and begin the next one."""
@@ -79,13 +81,23 @@ class _Server(Generic[Job]):
         now = self.end_s
         if not self._finish(self._queue[0], now):
             self._queue.pop(0)
-        self.end_s = now + self._seconds(self._queue[0]) if self._queue else None
+        self.end_s = self._begin(self._queue[0], now) if self._queue else None
+
+
+class Store:
+    """What is stored, by whomever, and the links over which all who share the store write and read."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self.keys: set[Hashable] = set()
+        self.write = Link(config.write)
+        self.read = Link(config.read)
 
 
 class StorageTier:
-    """The store and its servers.
+    """A worker's servers beside its scheduler, and the store that they write and read.
 
     Attributes:
+        store: its own, until it is given another one.
         prefetches: those that the scheduler has not taken the result of, by request id.
         held_tokens: host memory of prefetches that neither the tree has got nor ``released_tokens`` counts.
         released_tokens: host memory that prefetches turned out not to need.
@@ -100,16 +112,16 @@ class StorageTier:
         self.clock = clock
         #: The engine does not read less than a page.
         self.least_hit_tokens = max(config.prefetch_threshold, page_size)
-        self.stored: set[Hashable] = set()
+        self.store = Store(config)
         self.prefetches: dict[Any, Prefetch] = {}
         self.held_tokens = 0
         self.released_tokens = 0
         self.revoked: list[Any] = []
         self.written: list[RadixNode] = []
         self.log: list[tuple[float, Any, str, int]] = []
-        self._queries: _Server[Prefetch] = _Server(lambda prefetch: config.query_s, self._end_query)
-        self._reader: _Server[Prefetch] = _Server(self._read_seconds, self._end_read)
-        self._writer: _Server[_Write] = _Server(self._write_seconds, self._end_write)
+        self._queries: _Server[Prefetch] = _Server(lambda _, now: now + config.query_s, self._end_query)
+        self._reader: _Server[Prefetch] = _Server(self._begin_read, self._end_read)
+        self._writer: _Server[_Write] = _Server(self._begin_write, self._end_write)
 
     @property
     def prefetching_tokens(self) -> int:
@@ -148,15 +160,20 @@ class StorageTier:
 
     def advance(self) -> None:
         """Let the servers do all that they have done by now, in order of time."""
-        while True:
-            servers: list[_Server[Any]] = [self._writer, self._queries, self._reader]
-            busy = [server for server in servers if server.end_s is not None]
-            if not busy:
-                return
-            first = min(busy, key=lambda server: server.end_s or 0.0)
-            if first.end_s is None or first.end_s > self.clock.now_s:
-                return
-            first.step()
+        advance([self], self.clock.now_s)
+
+    def next_end_s(self) -> float:
+        """When a server is done with its part next; infinity where none is at work."""
+        return min((server.end_s for server in self._servers if server.end_s is not None), default=math.inf)
+
+    def step(self) -> None:
+        """End the part that is done first."""
+        busy = (server for server in self._servers if server.end_s is not None)
+        min(busy, key=lambda server: server.end_s or 0.0).step()
+
+    @property
+    def _servers(self) -> list[_Server[Any]]:
+        return [self._writer, self._queries, self._reader]
 
     def next_event_s(self) -> float | None:
         """When a server is done next, or a prefetch is waited for too long."""
@@ -174,7 +191,7 @@ class StorageTier:
 
     def _end_query(self, prefetch: Prefetch, now: float) -> bool:
         """Too few hits: the prefetch is revoked. Else memory beyond the hits is released and the reader goes on."""
-        hits = next((at for at, key in enumerate(prefetch.keys) if key not in self.stored), len(prefetch.keys))
+        hits = next((at for at, key in enumerate(prefetch.keys) if key not in self.store.keys), len(prefetch.keys))
         if hits * self.page_size < self.least_hit_tokens:
             self.revoked.append(prefetch.owner)
             self._release(len(prefetch.keys))
@@ -190,8 +207,9 @@ class StorageTier:
         self.held_tokens -= pages * self.page_size
         self.released_tokens += pages * self.page_size
 
-    def _read_seconds(self, prefetch: Prefetch) -> float:
-        return self.config.read.seconds(min(prefetch.hit_pages - prefetch.read_pages, BATCH_PAGES) * self.page_size)
+    def _begin_read(self, prefetch: Prefetch, now: float) -> float:
+        pages = min(prefetch.hit_pages - prefetch.read_pages, BATCH_PAGES)
+        return self.store.read.send(now, pages * self.page_size)
 
     def _end_read(self, prefetch: Prefetch, now: float) -> bool:
         """A batch has been read. If the prefetch was stopped before, it does not count and none follows."""
@@ -203,15 +221,25 @@ class StorageTier:
         self.log.append((now, prefetch.owner, "read", prefetch.read_pages * self.page_size))
         return False
 
-    def _write_seconds(self, write: _Write) -> float:
-        return self.config.write.seconds(min(len(write.keys) - write.done_pages, BATCH_PAGES) * self.page_size)
+    def _begin_write(self, write: _Write, now: float) -> float:
+        pages = min(len(write.keys) - write.done_pages, BATCH_PAGES)
+        return self.store.write.send(now, pages * self.page_size)
 
     def _end_write(self, write: _Write, now: float) -> bool:
         """A batch can be found as soon as it is written."""
         del now
-        self.stored.update(write.keys[write.done_pages : write.done_pages + BATCH_PAGES])
+        self.store.keys.update(write.keys[write.done_pages : write.done_pages + BATCH_PAGES])
         write.done_pages += BATCH_PAGES
         if write.done_pages < len(write.keys):
             return True
         self.written.append(write.node)
         return False
+
+
+def advance(tiers: Sequence[StorageTier], until_s: float) -> None:
+    """Let all servers of ``tiers`` do what they have done by then, in order of time; on a tie the earlier tier's."""
+    while tiers:
+        first = min(tiers, key=lambda tier: tier.next_end_s())
+        if first.next_end_s() > until_s:
+            return
+        first.step()

@@ -1,0 +1,73 @@
+"""Small random deployments of workers with attention groups and cache tiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from hisearch.latency.costs import WaveCosts
+from hisearch.latency.sharding import Parallelism
+from hisearch.simulate import WorkerPlan
+from hisearch.simulate.tier_plan import TierPlan, TransferLaw
+from tests.kernels.systems import LAW
+from tests.kernels.test_waves import GRAPHS, SHARED_S
+from tests.kernels.tier_systems import FREE, TieredSystem, stores, tiered
+from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
+
+
+@dataclass(frozen=True)
+class GroupedSystem(TieredSystem):
+    """Workers of several attention groups.
+
+    Attributes:
+        groups: how many; 1: waves of a single lane, in which nothing is shared.
+        memory: law of host memory itself, each way.
+        tiers: whether there are any.
+    """
+
+    groups: int = 2
+    memory: TransferLaw = FREE
+    tiers: bool = True
+
+    @property
+    def plan(self) -> WorkerPlan:
+        """One worker."""
+        worker = super().plan
+        if self.tiers:
+            host = replace(worker.tiers[0], read=self.memory, write=self.memory)
+            worker = replace(worker, tiers=(host, *worker.tiers[1:]))
+        else:
+            worker = replace(worker, tiers=(), movement=None)
+        costs = replace(worker.costs, wave=WaveCosts(LAW.token_s, SHARED_S * (self.groups > 1), GRAPHS))
+        split = Parallelism(1, attention_data=self.groups)
+        plan = replace(worker, costs=costs, split=split)
+        return plan if self.groups > 1 else _OneLane(**vars(plan))
+
+
+class _OneLane(WorkerPlan):
+    """A worker whose steps are waves of one lane."""
+
+    @property
+    def lane_kind(self) -> Literal["alone", "wave", "pipe"]:
+        """Steps end with those of all lanes."""
+        return "wave"
+
+
+@st.composite
+def grouped(
+    draw: st.DrawFn,
+    storage: st.SearchStrategy[TierPlan | None] | None = None,
+    *,
+    most_workers: int = 1,
+    open_loop: bool = True,
+    shape: TraceShape = DEFAULT_SHAPE,
+) -> GroupedSystem:
+    """Deployments of HiCache; ``storage``: behind host memory, by default nothing or a store of the worker's own."""
+    behind = st.none() | stores() if storage is None else storage
+    system = draw(tiered(behind, open_loop=open_loop, most_workers=most_workers, shape=shape))
+    fields = {name: getattr(system, name) for name in TieredSystem.__dataclass_fields__ if name != "trace"}
+    fields["engine"] = system.engine.model_copy(update={"receive_interval": 1})
+    memory = draw(st.sampled_from([FREE, TransferLaw(0.0, 2e-6), TransferLaw(1e-5, 1e-3)]))
+    return GroupedSystem(**fields, groups=draw(st.integers(2, 4)), memory=memory)

@@ -1,0 +1,188 @@
+"""Decode workers that write what they make to the storage of the prefill workers: against a restatement, and laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels import layout as la
+from hisearch.latency.step_cost import decode_step_seconds, step_seconds
+from hisearch.simulate.engine import simulate, simulate_fleet
+from hisearch.simulate.fleet import Incident
+from hisearch.simulate.result import Outcome
+from hisearch.simulate.tier_plan import TransferLaw
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.trace import make_trace
+from tests.kernels import store_invariants
+from tests.kernels.systems import compiled, examples
+from tests.reference.random_traces import TraceShape, random_trace
+from tests.simulate.answer_systems import AMPLE, Laws, finished, fleet, restated, run, workers
+
+SHAPE = TraceShape(requests=30, rate_rps=20.0, output_tokens=40, follow_up=0.6)
+SLOW = st.builds(TransferLaw, st.sampled_from([0.0, 1e-4, 0.02]), st.sampled_from([0.0, 1e-5, 2e-3, 0.05]))
+
+
+def pages_on_path(sim: la.Sim, r: int, begin: int, end: int) -> set[tuple[int, int]]:
+    """The pages of ``r`` from token to token, as ``store_invariants.pages_of`` names them."""
+    page = int(sim.config.page_tokens)
+    found = set()
+    for last in range(begin + page, end + 1, page):
+        s = int(sim.trace.output_node[r])
+        while sim.trace.start_tokens[s] >= last:
+            s = int(sim.trace.parent[s])
+        found.add((s, last))
+    return found
+
+
+@examples(25)
+@given(
+    seed=st.integers(0, 10**6),
+    page=st.sampled_from([1, 4, 16]),
+    count=st.integers(1, 3),
+    host=st.sampled_from([32, 64, AMPLE]),
+    laws=st.builds(Laws, SLOW, SLOW, SLOW),
+    horizon_s=st.floats(0.2, 8.0),
+)
+def test_copies_and_writes_are_those_of_the_restatement(
+    seed: int, page: int, count: int, host: int, laws: Laws, horizon_s: float
+) -> None:
+    """Every copy, every batch written, every refusal, and what storage holds, up to any time."""
+    shape = random_trace(seed, SHAPE)
+    # Somebody comes long after the horizon: a run that has served all leaves undone what has not been written.
+    last = np.flatnonzero(shape.previous < 0)[-1]
+    trace = compiled(shape._replace(arrival_s=np.where(np.arange(len(shape.arrival_s)) == last, 1e5, shape.arrival_s)))
+    prefill, decode = workers(page=page, host=host, laws=laws, policy="write_back")
+    arrays, front, back = run(fleet(prefill, decode, (1, count)), trace, seed, horizon_s)
+    expected = restated(decode, laws, trace, finished(back), horizon_s)
+    assert {r for r, answer in enumerate(arrays.answers) if answer.end > 0} == set(expected.copied_s)
+    for r, at in expected.copied_s.items():
+        assert arrays.answers[r].copied_s == pytest.approx(at, abs=1e-12)
+    written = {r: int(arrays.answers[r].begin) for r in expected.copied_s} | {
+        r: end for _, r, _, end in expected.written
+    }
+    assert {r: int(arrays.answers[r].written) for r in expected.copied_s} == written
+    held = set().union(*(pages_on_path(front, r, begin, end) for _, r, begin, end in expected.written))
+    assert store_invariants.pages_of(front, int(front.store_tiers[0].first)) == held
+    for w, worker in enumerate(expected.workers):
+        pool = back.trees[count + w]
+        assert (pool.free_pages, pool.peak_pages) == (worker.free_pages, worker.peak_pages)
+        mine = [r for r in expected.copied_s if back.requests[r].worker == w]
+        assert pool.stored_tokens == sum(int(arrays.answers[r].end - arrays.answers[r].begin) for r in mine)
+        assert pool.read_tokens == sum(written[r] - int(arrays.answers[r].begin) for r in mine)
+        refused = [r for r in expected.refused if back.requests[r].worker == w]
+        assert (pool.evicted_tokens > 0) == bool(refused)
+
+
+@examples(20)
+@given(seed=st.integers(0, 10**6), page=st.sampled_from([1, 4]), tight=st.booleans())
+def test_next_turns_find_as_much_as_at_a_worker_that_does_both(seed: int, page: int, tight: bool) -> None:
+    """With instant copies and room for all, whoever comes alone finds prompts and answers of all before (L7)."""
+    shape = TraceShape(requests=25, rate_rps=0.01, output_tokens=40, follow_up=0.8, same_time=0.0)
+    arrays = random_trace(seed, shape)
+    trace = compiled(arrays._replace(think_s=arrays.think_s + 100.0))
+    longest = int((arrays.input_tokens + arrays.max_output_tokens).max())
+    room = longest // page * page + 64 if tight else AMPLE
+    # With overlap a unified worker keeps the newest token's KV too, which one more step than needed has made.
+    prefill, decode = workers(page=page, prompts_hbm=room, overlap=False)
+    apart = simulate_fleet(fleet(prefill, decode), trace)
+    together = simulate(prefill, trace)
+    for result in (apart, together):
+        assert (result.requests.outcome == Outcome.FINISHED).all()
+    found = [
+        r.hit_tokens + r.host_hit_tokens + r.storage_hit_tokens for r in (apart.requests, together.requests)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(found[0], found[1])
+    without = simulate_fleet(fleet(prefill, replace(decode, tiers=(), movement=None)), trace).requests
+    assert found[0].sum() >= (without.hit_tokens + without.host_hit_tokens + without.storage_hit_tokens).sum()
+
+
+@examples(15)
+@given(seed=st.integers(0, 10**6), hbm=st.sampled_from([400, AMPLE]), laws=st.builds(Laws, SLOW, SLOW, SLOW))
+def test_without_host_memory_for_a_page_nothing_changes(seed: int, hbm: int, laws: Laws) -> None:
+    """Byte for byte: what is not copied is not held either."""
+    trace = compiled(random_trace(seed, SHAPE))
+    prefill, decode = workers(hbm=hbm, host=0, laws=laws)
+    plain = replace(decode, tiers=(), movement=None)
+    found = simulate_fleet(fleet(prefill, decode, (1, 2)), trace, seed=seed)
+    expected = simulate_fleet(fleet(prefill, plain, (1, 2)), trace, seed=seed)
+    for name in ("first_token_s", "finish_s", "hit_tokens", "storage_hit_tokens", "preemptions"):
+        np.testing.assert_array_equal(getattr(found.requests, name), getattr(expected.requests, name))
+
+
+@example(seed=51468, hbm=AMPLE, host=40, laws=Laws(), down_s=0.19760052558082508)
+@examples(25)
+@given(
+    seed=st.integers(0, 10**6),
+    hbm=st.sampled_from([300, AMPLE]),
+    host=st.sampled_from([40, AMPLE]),
+    laws=st.builds(Laws, SLOW, SLOW, SLOW),
+    down_s=st.floats(0.0, 3.0),
+)
+def test_nothing_is_lost_or_held_twice_when_decode_workers_die(
+    seed: int, hbm: int, host: int, laws: Laws, down_s: float
+) -> None:
+    """L1, L3: all HBM and host memory of the living is free, or held by what is on its way; the dead send nothing."""
+    trace = compiled(random_trace(seed, SHAPE))
+    prefill, decode = workers(hbm=hbm, host=host, laws=laws)
+    deployment = replace(
+        fleet(prefill, decode, (1, 2), spare=1),
+        incidents=(Incident(down_s, 1, 0, "down"), Incident(down_s + 0.5, 1, 2, "up")),
+    )
+    arrays, front, back = run(deployment, trace, seed)
+    assert set(back.requests["outcome"].tolist()) | set(front.requests["outcome"].tolist()) <= {
+        la.FINISHED,
+        la.UNREACHED,
+        la.TOO_LARGE,
+    }
+    records = store_invariants.runs_of(front, int(front.store_tiers[0].first))
+    store_invariants.check_store(front, int(front.store_tiers[0].first), records)
+    for w in range(int(back.config.workers)):
+        copying, writing = (_line(arrays, back, hl.SERVERS * w + kind) for kind in (0, 1))
+        pool, home = back.trees[int(back.config.workers) + w], back.trees[w]
+        if arrays.members[1 + w].died:
+            assert not copying + writing
+            assert pool.free_pages == pool.capacity_pages
+            continue
+        held = sum(int(arrays.answers[r].end - arrays.answers[r].begin) for r in copying + writing)
+        assert pool.free_pages + held == pool.capacity_pages
+        assert home.free_pages + sum(int(arrays.answers[r].held_pages) for r in copying) == home.capacity_pages
+        assert pool.stored_tokens == pool.read_tokens + sum(
+            int(arrays.answers[r].end - arrays.answers[r].written) for r in copying + writing
+        )
+
+
+def _line(arrays: object, sim: la.Sim, k: int) -> list[int]:
+    found = []
+    r = int(sim.servers[k].head)
+    while r >= 0:
+        found.append(r)
+        r = int(arrays.answers[r].next)  # type: ignore[attr-defined]
+    return found
+
+
+def _turns(*rows: tuple[float, int, int]) -> CompiledTrace:
+    """Prompts of nothing in common: (arrival, prompt tokens, output tokens)."""
+    arrival_s, input_tokens, output_tokens = zip(*rows, strict=True)
+    trace = make_trace(arrival_s=arrival_s, input_tokens=input_tokens, output_tokens=output_tokens)
+    return compile_trace(trace, "rows")
+
+
+def test_room_is_held_until_the_copy_is_done() -> None:
+    """HBM of the prompt is free when a request has finished, that of its answer when host memory has it."""
+    laws = Laws(host=TransferLaw(0.5, 0.25))
+    prefill, decode = workers(hbm=120, laws=laws)
+    trace = _turns((0.0, 60, 11), (0.1, 110, 3))
+    arrays, _, back = run(fleet(prefill, decode, reserved=1), trace)
+    costs = prefill.costs.seconds
+    done = step_seconds(costs, [(60, 0)], []) + sum(decode_step_seconds(costs, 1, 60 + k) for k in range(1, 11))
+    assert back.requests[0].finish_s == pytest.approx(done)
+    assert arrays.answers[0].copied_s == pytest.approx(done + 0.5 + 10 * 0.25)
+    # Its prompt is computed once there is room for it beside the token that is kept: 110 free tokens are not enough.
+    first = arrays.answers[0].copied_s + step_seconds(costs, [(110, 0)], [])
+    assert back.requests[1].first_token_s == pytest.approx(first)
