@@ -107,6 +107,11 @@ class HostCache(KvCache):
         live.protected = live.prefix
         live.extend = live.known - live.prefix
 
+    @property
+    def waits_to_load(self) -> bool:
+        """Whether pages are locked for a load-back that only a batch will start."""
+        return bool(self._to_load)
+
     def begin_loading(self) -> Copy | None:
         """One copy of all that the batch's requests load back."""
         if not self._to_load:
