@@ -11,14 +11,12 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
 from hisearch.validate.lockstep import Batch, Served, serve_by
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import StuckError
 from hisearch.validate.restatement.vllm_offload import OffloadWorker
 from tests.kernels.group_systems import OffloadGroups, offloading_groups
 from tests.kernels.systems import LAW, examples, vllm_config
 from tests.kernels.test_waves import GRAPHS, shared_seconds
-from tests.reference.cluster import tree_path
+from tests.reference.cluster import requests_of
 
 
 def restated(system: OffloadGroups) -> tuple[Served, list[OffloadWorker]] | None:
@@ -38,19 +36,7 @@ def restated(system: OffloadGroups) -> tuple[Served, list[OffloadWorker]] | None
     assert system.offload is not None
     config, offload, arrays = vllm_config(system.engine, system.capacity_tokens), system.offload, system.trace.arrays
     workers = [OffloadWorker(config, offload, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(system.groups)]
-    requests = [
-        Request(
-            r,
-            float(arrays.arrival_s[r]),
-            int(arrays.input_tokens[r]),
-            int(arrays.output_tokens[r]),
-            int(arrays.output_tokens[r]),
-            PathContent(r, tree_path(arrays, int(arrays.output_node[r]))),
-            int(arrays.priority[r]),
-        )
-        for r in range(len(arrays.arrival_s))
-    ]
-    accepted = [request for request in requests if workers[0].rejection(request) is None]
+    accepted = [request for request in requests_of(arrays) if workers[0].rejection(request) is None]
     try:
         return serve_by(workers, accepted, cost), workers
     except StuckError:

@@ -19,11 +19,9 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.lockstep import Batch, Served, serve
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.vllm import StuckError
 from tests.kernels.systems import LAW, compiled, compiled_costs, examples, pages, plan, vllm_config
-from tests.reference.cluster import tree_path
+from tests.reference.cluster import requests_of
 from tests.reference.random_traces import TraceShape, random_trace
 
 SHAPE = TraceShape(requests=30, rate_rps=40.0, prompt_tokens=150, output_tokens=40, follow_up=0.0, slack=1.0)
@@ -48,17 +46,7 @@ def shared_seconds(total: int, groups: int) -> float:
 def reference(engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], seed: int) -> Served:
     """The slow restatement, with the cost of a wave written out."""
     arrays = random_trace(seed, SHAPE)
-    requests = [
-        Request(
-            k,
-            float(arrays.arrival_s[k]),
-            int(arrays.input_tokens[k]),
-            int(arrays.output_tokens[k]),
-            int(arrays.output_tokens[k]),
-            PathContent(k, tree_path(arrays, int(arrays.output_node[k]))),
-        )
-        for k in range(len(arrays.arrival_s))
-    ]
+    requests = requests_of(arrays)
 
     def cost(batches: Sequence[Batch]) -> float:
         tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]

@@ -13,12 +13,11 @@ from hisearch.simulate import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import SCHEDULES, EngineSpec, EvictionName
 from hisearch.specs.tiers import TierEvictionName
-from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
 from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.kernels.systems import System, routers, sglang_config
-from tests.reference.cluster import tree_path
+from tests.reference.cluster import requests_of
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 
 #: Policies that a store evicts by.
@@ -93,19 +92,7 @@ class TieredSystem(System):
 
     def reference_requests(self) -> list[Request]:
         """The trace's requests, as the reference reads them."""
-        arrays = self.trace.arrays
-        return [
-            Request(
-                r,
-                float(arrays.arrival_s[r]),
-                int(arrays.input_tokens[r]),
-                int(arrays.output_tokens[r]),
-                int(arrays.max_output_tokens[r]),
-                PathContent(r, tree_path(arrays, int(arrays.output_node[r]))),
-                int(arrays.priority[r]),
-            )
-            for r in range(len(arrays.arrival_s))
-        ]
+        return requests_of(self.trace.arrays)
 
 
 def laws() -> st.SearchStrategy[TransferLaw]:

@@ -249,6 +249,22 @@ class Cluster:
         )
 
 
+def requests_of(trace: TraceArrays) -> list[Request]:
+    """An open-loop trace's requests, as the engines' restatements read them."""
+    return [
+        Request(
+            r,
+            float(trace.arrival_s[r]),
+            int(trace.input_tokens[r]),
+            int(trace.output_tokens[r]),
+            int(trace.max_output_tokens[r]),
+            PathContent(r, tree_path(trace, int(trace.output_node[r]))),
+            int(trace.priority[r]),
+        )
+        for r in range(len(trace.arrival_s))
+    ]
+
+
 def tree_path(trace: TraceArrays, node: int) -> list[tuple[int, int, int]]:
     """Runs ``(node, start_token, end_token)`` from the root (left out: it has no tokens) to ``node``."""
     runs = []
