@@ -14,7 +14,7 @@ import numpy as np
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.topology import Network
 from hisearch.latency.laws.collectives import Collectives
-from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.latency.operators import ACTIVATION_BYTES, F8, NORM_SUMS_BYTES
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.model import ModelSpec
 
@@ -40,6 +40,8 @@ class CollectiveLaw:
         """Of one layer."""
         split = self.split
         total = self._all_reduce_s(self._payload(tokens), split.tensor)
+        if self.model.qk_norm_per_layer:
+            total = total + self._all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if self.once:
             return np.asarray(total)
         return np.asarray(total + self.shared_layer_s(tokens))

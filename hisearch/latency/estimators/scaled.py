@@ -62,9 +62,6 @@ IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
 IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
 
-#: Tokens of a step up to which SGLang's fused all-reduce is taken (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
-FUSED_TOKENS = 2048
-
 #: Tokens up to which engines run shared experts beside the routed ones, on a stream of their own (vLLM's threshold;
 #: SGLang's is 1,024).
 BESIDE_TOKENS = 256
@@ -129,7 +126,7 @@ class ScaledWorker:
         apart = self.collectives.step_s(split, self.model, tokens)
         fuses = np.zeros(np.shape(tokens), bool)
         if self.fused is not None:
-            fuses = np.asarray(tokens <= FUSED_TOKENS)
+            fuses = np.asarray(tokens <= self.fused.most_tokens(split, self.model))
             apart = np.where(fuses, self.fused.step_s(split, self.model, tokens), apart)
         for op in self.elementwise_ops():
             total += np.where(fuses & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
@@ -425,14 +422,19 @@ class ScaledEstimator:
         return known[law_of(known, kv_dtype) or next(iter(known))]
 
     def _fused(self, collectives: Collectives, priced: PricedWorker) -> Collectives | None:
-        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences."""
-        split, curves = priced.split, self.laws.collectives
-        if not priced.engine.fused_all_reduce or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences.
+
+        VLLM takes it by itself where its profile has it: on accelerators that FlashInfer's has kernels for.
+        """
+        split, curves, known = priced.split, self.laws.collectives, self.laws.fused_all_reduce
+        asked = priced.engine.fused_all_reduce
+        if asked is None:
+            asked = priced.engine.name == "vllm" and bool(known)
+        if not asked or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
             return None
-        if curves is None or not self.laws.fused_all_reduce:
+        if curves is None or not known:
             return collectives
-        fused = curves.model_copy(update={"all_reduce": self.laws.fused_all_reduce})
-        return replace(collectives, curves=fused)
+        return replace(collectives, curves=curves.model_copy(update={"all_reduce": known}))
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []

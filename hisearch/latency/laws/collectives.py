@@ -14,11 +14,14 @@ import numpy as np
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.latency.laws.sheet import F8
-from hisearch.latency.operators import ACTIVATION_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
 from hisearch.specs.model import ModelSpec
+
+#: Tokens of a step up to which SGLang's fused all-reduce is taken (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
+FUSED_TOKENS = 2048
 
 
 def curve_s(curve: CollectiveCurve, payload_bytes: F8) -> F8:
@@ -80,11 +83,19 @@ class Collectives:
         """One rank to another."""
         return np.asarray(self.alpha_s + payload_bytes / self.link_bytes_per_s)
 
+    def most_tokens(self, split: Parallelism, model: ModelSpec) -> float:
+        """Tokens of a step up to which these are taken, where their all-reduce normalises on the way."""
+        known = self.curves.all_reduce if self.curves is not None else []
+        most = curve_for(known, split.tensor).up_to_bytes if known else None
+        return FUSED_TOKENS if most is None else most / (ACTIVATION_BYTES * model.hidden_size)
+
     def step_s(self, split: Parallelism, model: ModelSpec, tokens: F8) -> F8:
         """All collectives of one pass of a group's ``tokens``, but the logits'."""
         payload = ACTIVATION_BYTES * model.hidden_size * tokens
         reduced = self.all_reduce_s(payload, split.tensor)
         total = (model.layers + 1) * reduced
+        if model.qk_norm_per_layer:
+            total = total + model.layers * self.all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if split.attention_data == 1:
             total = total + model.layers * reduced
         else:
