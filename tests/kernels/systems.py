@@ -87,7 +87,7 @@ def rugged_costs(seed: int) -> StepCosts:
     shares = rng.uniform(0, 1.0, (1 + seed % 4, 1 + 3 * (seed % 5), 1 + 2 * (seed % 7)))
     late = LateCosts(shares, rng.uniform(1.5, 9.0))
     mixed = costs._replace(beside_s=beside_s, late=late, prompt_s=np.cumsum(rng.uniform(0, 1e-5, 40)))
-    if seed % 2 == 0:
+    if seed % 6 == 4:
         mixed = mixed._replace(late=None)
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
