@@ -24,7 +24,7 @@ ROUNDS = 20
 def coast_often(sim, runs, steps, decoding, context):
     end = 0.0
     for _ in range(runs):
-        _, end = cost.coast(sim.seconds, end, 1e300, steps, decoding, context)
+        _, end = cost.coast(sim.seconds, end, 1e300, steps, decoding, context, 0)
     return end
 
 
@@ -32,7 +32,7 @@ def coast_often(sim, runs, steps, decoding, context):
 def batch_cost_often(sim, batch, runs, decoding, context):
     total = 0.0
     for _ in range(runs):
-        total += cost.batch_cost(sim.seconds, sim.requests, batch, batch.shape[0], decoding, context)
+        total += cost.batch_cost(sim.seconds, sim.requests, batch, batch.shape[0], decoding, context, 0, 0)
     return total
 
 

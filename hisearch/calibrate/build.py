@@ -78,7 +78,6 @@ def build_profile(
     as_of: datetime.date,
     said: Callable[[str], None] = lambda text: None,
     lent: Mapping[tuple[str, str], EngineName] = MappingProxyType({}),
-    former: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> LatencyProfileSpec:
     """Fit every family.
 
@@ -91,7 +90,6 @@ def build_profile(
         as_of: day on which they were read.
         said: told of each fit.
         lent: (family, format) -> engine whose tables hold the kernels that this one runs, where its own hold others.
-        former: version -> formats of experts for which the engine ran its own table's kernels before that version.
 
     Raises:
         ValueError: no table has dense products, prefill or decode attention.
@@ -113,7 +111,6 @@ def build_profile(
         memory_bandwidth_bytes_per_s=target.accelerator.memory_bandwidth_bytes_per_s,
         flops=target.accelerator.peak_flops["bf16"],
         collectives=_collectives(choices),
-        former_moe={version: _own_experts(dtypes, target, choices[0], said) for version, dtypes in former.items()},
         **fitted,
     )
     step_s, per_sequence_s = HOST_S[target.engine]
@@ -199,13 +196,12 @@ def _sparse(
     return found
 
 
-def _own_experts(
-    dtypes: Iterable[str], target: Target, own: Measured, said: Callable[[str], None]
+def experts(
+    formats: Iterable[str], target: Target, frame: pd.DataFrame, source: str, said: Callable[[str], None]
 ) -> dict[str, MoeTerms]:
-    """Laws of experts in these formats on the engine's own table."""
-    frame, source = own.tables.frames["moe"], own.tables.sources["moe"]
+    """Laws of experts in these ``formats`` on one table, ``frame`` with the columns of ``moe``."""
     found = {}
-    for dtype in dtypes:
+    for dtype in formats:
         rows = frame[frame["dtype"] == dtype]
         found[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
         said(f"moe {dtype} of former versions, {source}")

@@ -6,17 +6,22 @@ import datetime
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, newest_version
+import numpy as np
+
+from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, experts, newest_version
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.hosts import with_hosts
-from hisearch.calibrate.tables import read_aiconfigurator, read_all_reduce, read_quantise
+from hisearch.calibrate.tables import read_aiconfigurator, read_all_reduce, read_experts, read_quantise
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.laws import LawsSpec
 from hisearch.specs.profile import LatencyProfileSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What the tables are, for provenance and attribution.
 SOURCE = (
@@ -59,11 +64,30 @@ LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
 }
 
 
-#: (accelerator, engine) -> version -> formats of experts that ran the kernels of the engine's own table before it:
-#: TensorRT-LLM had DeepGEMM's for fp8 blocks on a B200 (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull
-#: request 594).
-FORMER: dict[tuple[str, EngineName], dict[str, tuple[str, ...]]] = {
-    ("b200", "trtllm"): {"1.2.0rc6": ("fp8_block",)},
+class FormerExperts(NamedTuple):
+    """Experts that ran other kernels.
+
+    formats: of the experts. table: version whose table of the engine's has them. kernel: part of their names there, all
+    where empty. experts: of the models that ran so, where the table has none with as few (``shorter_launch``).
+    """
+
+    formats: tuple[str, ...]
+    table: str
+    kernel: str = ""
+    experts: int | None = None
+
+
+#: (accelerator, engine) -> version -> experts of versions before it. On a B200 TensorRT-LLM had DeepGEMM's kernels for
+#: fp8 blocks (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull request 594), vLLM's runs those of
+#: Triton, since their script turned FlashInfer's and DeepGEMM's off (pull request 947 of the same). On an H100 the
+#: script for gpt-oss asks for Marlin's (``VLLM_MXFP4_USE_MARLIN``) since vLLM 0.13.0 (pull request 327).
+FORMER: dict[tuple[str, EngineName], dict[str, FormerExperts]] = {
+    ("b200", "trtllm"): {"1.2.0rc6": FormerExperts(("fp8_block",), "1.3.0rc20")},
+    ("b200", "vllm"): {"0.18.0": FormerExperts(("fp8_block",), "0.19.0")},
+    ("h100-sxm", "vllm"): {
+        "0.13.0": FormerExperts(("fp4",), "0.24.0"),
+        "0.19.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
+    },
 }
 
 
@@ -81,8 +105,22 @@ FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sgl
 
 
 #: (accelerator, engine) -> engine whose table has the all-reduce that normalises on the way. FlashInfer's, which SGLang
-#: runs where it is asked for (``--enable-flashinfer-allreduce-fusion``), is TensorRT-LLM's.
-FUSED_ALL_REDUCE: dict[tuple[str, EngineName], EngineName] = {("b200", "sglang"): "trtllm"}
+#: and vLLM run where it is asked for (``--enable-flashinfer-allreduce-fusion``, ``fuse_allreduce_rms``), is
+#: TensorRT-LLM's.
+FUSED_ALL_REDUCE: dict[tuple[str, EngineName], EngineName] = {
+    ("b200", "sglang"): "trtllm",
+    ("b200", "vllm"): "trtllm",
+    ("h100-sxm", "vllm"): "trtllm",
+    ("h200", "vllm"): "trtllm",
+}
+
+
+#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability).
+VLLM_FUSED_MIB: dict[str, dict[int, float]] = {
+    "b200": {2: 64, 4: 32, 8: 1},
+    "h100-sxm": {2: 64, 4: 2, 8: 0.5},
+    "h200": {2: 64, 4: 2, 8: 0.5},
+}
 
 
 def data_folder(given: Path | None) -> Path:
@@ -137,13 +175,51 @@ def fit_shipped(
         as_of=as_of,
         said=said,
         lent=LENT.get((accelerator_name, engine), {}),
-        former=FORMER.get((accelerator_name, engine), {}),
     )
     if board.of_another:
         profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
+    profile = _with_former_experts(profile, key, data, target, said)
     profile = _with_all_reduces(profile, key, data, board.system)
     return with_hosts(_with_quantise(profile, key, data, board))
+
+
+def _with_former_experts(
+    profile: LatencyProfileSpec,
+    key: tuple[str, EngineName],
+    data: Path,
+    target: Target,
+    said: Callable[[str], None],
+) -> LatencyProfileSpec:
+    """``profile`` with the experts of versions that ran other kernels."""
+    if key not in FORMER:
+        return profile
+    laws, system = profile.laws, BOARDS[key[0]].system
+    assert laws is not None
+    found = {}
+    for before, former in FORMER[key].items():
+        frame, source = read_experts(data, system, key[1], former.table)
+        frame = frame[frame["source"].str.contains(former.kernel)]
+        found[before] = experts(former.formats, target, frame, source, said)
+        if former.experts is not None:
+            shorter_s = shorter_launch(frame, former.formats, former.experts)
+            for dtype, terms in found[before].items():
+                found[before][dtype] = terms.model_copy(update={"launch_s": terms.launch_s - shorter_s})
+    return profile.model_copy(update={"laws": laws.model_copy(update={"former_moe": found})})
+
+
+def shorter_launch(frame: pd.DataFrame, formats: tuple[str, ...], count: int) -> float:
+    """Seconds that a step of one token is shorter with ``count`` experts than in the rows of these ``formats``.
+
+    Kernels that align tokens by expert take longer with more experts, whatever their width: Marlin's 28 us with 128 on
+    an L40S, 39 with 384 and 61 with 896 on an H100. Straight through the shortest of each number of experts, of all
+    formats.
+    """
+    one = frame[(frame["tokens"] == 1) & (frame["sets"] == 1)]
+    shortest = one.groupby("experts")["latency_s"].min()
+    slope, at_none = np.polyfit(shortest.index.to_numpy(np.float64), shortest.to_numpy(), 1)
+    known = one[one["dtype"].isin(formats)]["experts"].min()
+    return float(shortest[known] - (at_none + slope * count))
 
 
 def _with_quantise(
@@ -175,7 +251,12 @@ def _with_all_reduces(
     if key in FUSED_ALL_REDUCE:
         tables = read_aiconfigurator(data, system, FUSED_ALL_REDUCE[key])
         rows = tables.frames["collectives"]
-        update["fused_all_reduce"] = curves_of(rows[rows["collective"] == "all_reduce"])
+        fused = curves_of(rows[rows["collective"] == "all_reduce"])
+        most = VLLM_FUSED_MIB[key[0]] if key[1] == "vllm" else {}
+        update["fused_all_reduce"] = [
+            curve.model_copy(update={"up_to_bytes": most[curve.ranks] * 2.0**20}) if curve.ranks in most else curve
+            for curve in fused
+        ]
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
 
 

@@ -316,6 +316,16 @@ def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
     return _as_collectives(pd.concat(parts)), ", ".join(sources)
 
 
+def read_experts(data: Path, system: str, engine: str, version: str) -> tuple[pd.DataFrame, str]:
+    """Experts of one version of an engine, as ``read_aiconfigurator`` has the newest one's, and the table's name.
+
+    Raises:
+        FileNotFoundError: they were not measured.
+    """
+    path = data / system / "moe" / engine / version / "moe_perf.parquet"
+    return _moe(_read(path)), f"{system}/{path.parent.relative_to(data / system)}/{path.stem}"
+
+
 def read_all_reduce(data: Path, system: str, engine: str, version: str) -> pd.DataFrame:
     """The all-reduce of one version of an engine, as ``read_aiconfigurator`` has the newest one's.
 

@@ -156,6 +156,12 @@ def _vllm_copies(launch: Launch) -> Value:
     return json.dumps({"num_redundant_experts": redundant}) if redundant else None
 
 
+def _vllm_passes(launch: Launch) -> Value:
+    """VLLM's compiler passes where they are stated, which it takes as JSON."""
+    fused = launch.pool.engine.fused_all_reduce
+    return None if fused is None else json.dumps({"pass_config": {"fuse_allreduce_rms": fused}})
+
+
 def _of_all_groups(launch: Launch, limit: int) -> str:
     """A limit of one attention group as SGLang takes it, which divides it by ``--dp-size`` itself."""
     return str(limit * launch.pool.attention_data_parallel)
@@ -212,7 +218,7 @@ SGLANG: Table = (
     ),
     ("--enable-mixed-chunk", lambda c: True if c.pool.engine.mixed_chunk else None),
     ("--max-prefill-tokens", lambda c: str(c.pool.engine.max_prefill_tokens)),
-    ("--enable-flashinfer-allreduce-fusion", lambda c: True if c.pool.engine.fused_all_reduce else None),
+    ("--enable-flashinfer-allreduce-fusion", lambda c: c.pool.engine.fused_all_reduce or None),
     ("--scheduler-recv-interval", lambda c: _beyond_one(c.pool.engine.receive_interval)),
     ("--max-running-requests", lambda c: _of_all_groups(c, c.pool.engine.max_running_requests)),
     ("--schedule-policy", lambda c: "fcfs" if _by_priority(c) else c.pool.engine.schedule),
@@ -261,6 +267,7 @@ VLLM: Table = (
     ("--no-scheduler-reserve-full-isl", lambda c: None if c.pool.engine.reserve_full_prompt else True),
     ("--enable-prefix-caching", lambda c: True if c.pool.engine.prefix_caching else None),
     ("--no-enable-prefix-caching", lambda c: None if c.pool.engine.prefix_caching else True),
+    ("--compilation-config", _vllm_passes),
     ("--enable-lora", lambda c: agents.enable_lora(c.pool)),
     ("--max-loras", lambda c: agents.max_loras_per_batch(c.pool)),
     ("--max-lora-rank", lambda c: agents.vllm_lora_rank(c.pool)),
@@ -332,7 +339,7 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
 
 #: Settings that one engine alone has, and their values where they have no effect.
 _VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
-_SGLANG_ALONE = {"mixed_chunk": False, "receive_interval": 1, "fused_all_reduce": False}
+_SGLANG_ALONE = {"mixed_chunk": False, "receive_interval": 1}
 
 
 def _left_behind(engine: EngineSpec, alone: dict[str, Any], notes: list[str]) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from hisearch.kernels import layout as la
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.jit import kernel
-from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS
+from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS
 
 _OCTAVE = 1 << KNOT_BITS
 _FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
 _PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = BESIDE_BITS
+_FIRST_LATE, _FIRST_LONG, _FIRST_CONTEXT = LATE_FIRST
+_LATE_BITS, _LONG_BITS, _CONTEXT_BITS = LATE_BITS
 
 
 @kernel
@@ -138,7 +140,27 @@ def _along(table, at, ahead, share):
 
 
 @kernel
-def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest):
+def late_share(costs, sequences, long, context):
+    """``late`` of a batch of which the share ``long`` is long."""
+    shape = costs.host
+    n, fn = octave(float(sequences), _FIRST_LATE, _LATE_BITS, shape.late_sequences)
+    i, fi = octave(LONG_PARTS * long, _FIRST_LONG, _LONG_BITS, shape.late_longs)
+    j, fj = octave(float(context), _FIRST_CONTEXT, _CONTEXT_BITS, shape.late_contexts)
+    dj = 1 if shape.late_contexts > 1 else 0
+    di = shape.late_contexts if shape.late_longs > 1 else 0
+    dn = shape.late_longs * shape.late_contexts
+    at = n * dn + i * shape.late_contexts + j
+    if shape.late_sequences == 1:
+        dn = 0
+    fi, fj = min(fi, 1.0), min(fj, 1.0)
+    fewer = _between(_along(costs.late, at, dj, fj), _along(costs.late, at + di, dj, fj), fi)
+    at += dn
+    more = _between(_along(costs.late, at, dj, fj), _along(costs.late, at + di, dj, fj), fi)
+    return _between(fewer, more, min(fn, 1.0))
+
+
+@kernel
+def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest, squares):
     """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
     table = costs.beside_s
     shape = costs.host
@@ -155,11 +177,21 @@ def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest):
     dp = shape.beside_befores * dk if shape.beside_prompts > 1 else 0
     one = (p * shape.beside_befores + k) * dk
     total = _beside(table, one + n * shape.beside_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
-    if shape.skewed:
-        share = costs.late[min(sequences, costs.late.shape[0] - 1)]
-        q, fq = octave(longest - 1.0, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
-        last = _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq))
-        total += share * (last - _one_beside(table, one + m, (dp, dk, dm), (fp, fk, fm)))
+    if shape.late_sequences > 0 and longest * sequences > context:
+        excess = float(longest * sequences - context)
+        spread = float(squares * sequences - context * context)
+        whole = spread + excess * excess
+        # Neither of the two divisions waits for the other.
+        long = spread / whole
+        reach = mean * shape.late_ratio * whole / (whole + (shape.late_ratio - 1.0) * spread)
+        last = longest - 1.0
+        q, fq = octave(min(last, reach), _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+        late = _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq))
+        share = late_share(costs, sequences, long, context)
+        total += share * (late - _one_beside(table, one + m, (dp, dk, dm), (fp, fk, fm)))
+        if last > reach:
+            q, fq = octave(last, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+            total += _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq)) - late
     return total
 
 
@@ -193,11 +225,12 @@ def _one_beside(table, at, ahead, share):
 
 
 @kernel
-def batch_cost(costs, requests, batch, size, decoding, context, longest):
+def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
     """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
-    ``context``: tokens the decodes read in all; ``longest``: most that one of them reads, looked at where costs are
-    skewed. ``requests[r].part`` says whether a chunk samples, or is a decode.
+    ``context``: tokens the decodes read in all; ``longest``: most that one of them reads, ``squares``: sum of the
+    squares of what each reads; both looked at where costs are skewed. ``requests[r].part`` says whether a chunk
+    samples, or is a decode.
     """
     tokens = decoding
     sampling = decoding
@@ -211,6 +244,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest):
             decoding += 1
             context += request.computed + 1
             longest = max(longest, request.computed + 1)
+            squares += (request.computed + 1) * (request.computed + 1)
             chunks -= 1
     total = token_wise(costs, chunks + decoding, tokens, sampling)
     if chunks > 0:
@@ -229,7 +263,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest):
         return total + decode_seconds(costs.decode_s, decoding, context)
     if costs.host.beside_prompts == 0:
         return total + decode_seconds(costs.decode_s, decoding, context)
-    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest)
+    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares)
 
 
 @kernel

@@ -181,10 +181,10 @@ def through_stages(sim, w, now, seconds):
 
 
 @kernel
-def hold_back(sim, w, batch, size, decoding, context, longest):
+def hold_back(sim, w, batch, size, decoding, context, longest, squares):
     """Lane ``w`` has formed a batch of a wave (see ``cost.batch_cost``); its length depends on the other lanes'."""
     worker = sim.workers[w]
-    worker.own_s = batch_cost(sim.seconds, sim.requests, batch, size, decoding, context, longest)
+    worker.own_s = batch_cost(sim.seconds, sim.requests, batch, size, decoding, context, longest, squares)
     tokens = decoding
     for k in range(size):
         tokens += sim.requests[batch[k]].chunk

@@ -225,6 +225,7 @@ WORKER = np.dtype(
         # Of them, the most that one reads, less ``clock``: constant while it decodes; stale where that one has left.
         ("longest_tokens", "i8"),
         ("longest_stale", "i8"),
+        ("squared_tokens", "i8"),  # sum of squares of what each of them reads, less ``clock``; likewise constant
         ("coast_steps", "i8"),  # decode steps that the present event covers
         ("coast_open", "i4"),  # whether that event is only known to be no sooner than ``event_s``
         ("coast_pages", "i8"),  # of those that it takes behind its first step, taken before its end (see ``outlook``)
@@ -425,6 +426,11 @@ HOST_COST = np.dtype(
         ("beside_befores", "i8"),
         ("beside_sequences", "i8"),
         ("beside_means", "i8"),
+        # Likewise of ``late``; and what it has beside them.
+        ("late_sequences", "i8"),
+        ("late_longs", "i8"),
+        ("late_contexts", "i8"),
+        ("late_ratio", "f8"),
     ],
     align=True,
 )

@@ -186,6 +186,7 @@ def join_decode(sim, w, r):
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
     known = sim.trace.input_tokens[r] + request.generated
     worker.context_tokens += known
+    worker.squared_tokens += (known - worker.clock) * (known - worker.clock)
     if worker.decoding == 0 or known - worker.clock > worker.longest_tokens:
         worker.longest_tokens = known - worker.clock
         worker.longest_stale = 0
@@ -203,6 +204,7 @@ def leave_decode(sim, w, r):
     request.computed = known - 1
     sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] -= 1
     worker.context_tokens -= known
+    worker.squared_tokens -= (known - worker.clock) * (known - worker.clock)
     if known - worker.clock == worker.longest_tokens:
         worker.longest_stale = 1
     worker.decoding -= 1
@@ -223,6 +225,19 @@ def longest_context(sim, w):
         worker.longest_tokens = longest - worker.clock
         worker.longest_stale = 0
     return worker.longest_tokens + worker.clock
+
+
+@kernel
+def decodes(sim, w):
+    """Of the decoding requests: (number, tokens that they read in all, the longest, sum of their squares).
+
+    Integers that wrap around come out right again, since what costs ask of the squares is small (see
+    ``cost.late_share``).
+    """
+    worker = sim.workers[w]
+    number, context, clock = worker.decoding, worker.context_tokens, worker.clock
+    squares = worker.squared_tokens + clock * (2 * context - number * clock)
+    return number, context, longest_context(sim, w), squares
 
 
 @kernel

@@ -54,12 +54,12 @@ def _next_batch(sim, w, now, last):
 
 @kernel
 def _shape(sim, w, kind):
-    """Of the batch just formed: (prompt chunks, decodes, what they read, the longest of that)."""
+    """Of the batch just formed: (prompt chunks, its decodes as ``lists.decodes`` has them)."""
     worker = sim.workers[w]
     size = worker.batch_size if kind != la.DECODE_STEP else 0
     if kind == la.PREFILL_STEP:
-        return size, 0, 0, 0
-    return size, worker.decoding, worker.context_tokens, lists.longest_context(sim, w)
+        return size, (0, 0, 0, 0)
+    return size, lists.decodes(sim, w)
 
 
 @kernel
@@ -68,14 +68,14 @@ def _launch(sim, w, now, kind):
     worker = sim.workers[w]
     row = running.newest(sim, w) ^ 1
     entries = sim.prompts[row]
-    size, decoding, context, longest = _shape(sim, w, kind)
+    size, batch = _shape(sim, w, kind)
     decodes = kind != la.PREFILL_STEP
-    seconds = batch_cost(sim.seconds, sim.requests, entries, size, decoding, context, longest)
+    seconds = batch_cost(sim.seconds, sim.requests, entries, size, *batch)
     if sim.config.objects:
         seconds += sim.agents.loaders[w].at_launch_s
         sim.agents.loaders[w].at_launch_s = 0.0
-    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, decoding, context, longest)
-    worker.decode_tokens += decoding
+    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, *batch)
+    worker.decode_tokens += batch[0]
     end_s = device.launch(sim, w, now, seconds)
     if sim.config.log:
         step_log.prompts(sim, entries, size)
@@ -235,8 +235,8 @@ def form(sim, w, now):
         doors.knock(sim.config.objects, sim, agents.STEP, w, kind, now)
         waits = sim.agents.loaders[w].at_launch_s > 0.0
     if sim.config.lane_kind == la.WAVE:
-        size, decoding, context, longest = _shape(sim, w, kind)
-        lanes.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, decoding, context, longest)
+        size, batch = _shape(sim, w, kind)
+        lanes.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
     elif kind == la.DECODE_STEP and sim.config.lanes == 1 and not waits:
         decode.launch_decode(sim, w, now)
     else:

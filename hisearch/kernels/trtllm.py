@@ -34,8 +34,7 @@ def form(sim, w, now):
             device.await_next(sim, w, now, False)
         return
     if sim.config.lane_kind == la.WAVE:
-        longest = lists.longest_context(sim, w)
-        lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, worker.decoding, worker.context_tokens, longest)
+        lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
         return
     limit = 1
     if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
@@ -73,13 +72,9 @@ def _launch(sim, w, now):
     """Launch the batch just formed as a single step, which begins when its copies have ended."""
     worker = sim.workers[w]
     batch = sim.batch[w]
-    longest = lists.longest_context(sim, w)
-    seconds = batch_cost(
-        sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
-    )
-    worker.energy_j += batch_cost(
-        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
-    )
+    decodes = lists.decodes(sim, w)
+    seconds = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)
     before = worker.newest_end_s
     end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
     gaps.add(sim, end - before, worker.decoding)

@@ -84,9 +84,7 @@ def set_out(sim, w, now, preempted):
 def hold_back(sim, w):
     """The batch just formed waits for those of the other lanes."""
     worker = sim.workers[w]
-    longest = lists.longest_context(sim, w)
-    batch = sim.batch[w]
-    lanes.hold_back(sim, w, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest)
+    lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
 
 
 @kernel
@@ -120,13 +118,9 @@ def price(sim, w):
     """Seconds that the batch just formed computes; its energy is spent."""
     worker = sim.workers[w]
     batch = sim.batch[w]
-    longest = lists.longest_context(sim, w)
-    worker.energy_j += batch_cost(
-        sim.joules, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
-    )
-    return batch_cost(
-        sim.seconds, sim.requests, batch, worker.batch_size, worker.decoding, worker.context_tokens, longest
-    )
+    decodes = lists.decodes(sim, w)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)
+    return batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
 
 
 @kernel

@@ -30,11 +30,18 @@ Where prompt chunks share the step, ``beside_s`` stands for ``decode_s``: kernel
 than those for decodes alone do, and what they add depends on the prompts beside them. The longest then ends as much
 later than the others as it would with nothing but the prompts beside it, or a share ``late`` of that:
 
-    beside_s(P, K, n, c / n - 1) + late[n] * (beside_s(P, K, 1, m - 1) - beside_s(P, K, 1, c / n - 1)), with
+    beside_s(P, K, n, u) + late(n, f, c) * (beside_s(P, K, 1, l) - beside_s(P, K, 1, u))
+                         + beside_s(P, K, 1, m - 1) - beside_s(P, K, 1, l), with
     K = max(sum over chunks of new * (cached + (new + 1) / 2) / P - (P + 1) / 2, 0)
+    u = c / n - 1
+    f = v / (v + (m - c / n)^2), v: the contexts' variance
+    l = min(m - 1, u * r / (1 + (r - 1) * f)), r: of ``late``
 
-the tokens before one chunk of P tokens that has as much to attend to. ``beside_s`` is linear along each axis between
-its knots, which are ``octaves``.
+K is the tokens before one chunk of P tokens that has as much to attend to. f is the share of long ones in the batch of
+two lengths that has the same mean, the same variance and the same longest: one long context ends behind all others,
+many fill the accelerator and are in the mean already. With c, caches fall short. ``late`` is known from batches whose
+long contexts are r times the short ones; what is longer yet hides behind nothing. ``beside_s`` and ``late`` are linear
+along each axis between their knots, which are ``octaves``; ``late`` is flat beyond them.
 
 Knots of both tables are ``tokens_knot(i)``: integers, linear up to 2**KNOT_BITS and then 2**KNOT_BITS per octave, so
 that a kernel finds its cell without a search. Beyond ``len(token_s)``, ``len(sequence_s)``, ``len(prompt_s)`` and the
@@ -84,6 +91,11 @@ def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 BESIDE_FIRST = (16, 16, 1, 16)
 #: Knots of each octave, by axis, as bits: 4, 1, 1 and 2.
 BESIDE_BITS = (2, 0, 0, 1)
+#: Parts of a batch in which ``late`` counts how much of it is long.
+LONG_PARTS = 128
+#: First knots of ``late``, by axis, and knots of each octave, as bits: 1, 2 and 2.
+LATE_FIRST = (1, 2, 256)
+LATE_BITS = (0, 1, 1)
 
 
 def octaves(axis: int, count: int) -> list[int]:
@@ -91,15 +103,38 @@ def octaves(axis: int, count: int) -> list[int]:
 
     16, 20, 24, 28, 32, 40, … (P); 0, 16, 32, 64, … (K); 1, 2, 4, … (n); 16, 24, 32, 48, … (mean).
     """
-    first, steps = BESIDE_FIRST[axis], 1 << BESIDE_BITS[axis]
-    knots = [(first * (steps + k % steps) << (k // steps)) // steps for k in range(count)]
+    knots = _octave_knots(BESIDE_FIRST[axis], BESIDE_BITS[axis], count)
     return [0, *knots[:-1]] if axis == 1 else knots
+
+
+def late_octaves(axis: int, count: int) -> list[int]:
+    """The ``count`` knots of an axis of ``late``.
+
+    1, 2, 4, … (n); 2, 3, 4, 6, … (f, in ``LONG_PARTS``); 256, 384, 512, 768, … (c).
+    """
+    return _octave_knots(LATE_FIRST[axis], LATE_BITS[axis], count)
+
+
+def _octave_knots(first: int, bits: int, count: int) -> list[int]:
+    steps = 1 << bits
+    return [(first * (steps + k % steps) << (k // steps)) // steps for k in range(count)]
 
 
 def whole_octaves(knots: F8) -> F8:
     """Of the ``octaves`` of an axis, those at which one begins, and 0."""
     begins: F8 = knots[np.log2(np.maximum(knots, 1.0)) % 1.0 == 0.0]
     return begins
+
+
+class LateCosts(NamedTuple):
+    """How much later unequal contexts end beside prompts (see the module's notation).
+
+    shares: ``late``, shape (``late_octaves`` of n, of f, of c).
+    ratio: r, above 1.
+    """
+
+    shares: F8
+    ratio: float
 
 
 class StepCosts(NamedTuple):
@@ -115,7 +150,7 @@ class StepCosts(NamedTuple):
         layers; None: as ``decode_s``.
     skew_s: shape (>= 1,), seconds per token that the longest context exceeds the mean, by sequences, flat beyond the
         end; None: 0.
-    late: shape (>= 1,), shares by sequences, flat beyond the end; None: 0. Needs ``beside_s``.
+    late: None: 0. Needs ``beside_s``.
     prompt_s: shape (>= 2,), seconds by tokens of all prompt chunks; None: 0.
     """
 
@@ -127,7 +162,7 @@ class StepCosts(NamedTuple):
     decode_s: F8
     beside_s: F8 | None = None
     skew_s: F8 | None = None
-    late: F8 | None = None
+    late: LateCosts | None = None
     prompt_s: F8 | None = None
 
 

@@ -19,17 +19,18 @@ can make them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.latency.costs import knots_up_to, octaves, whole_octaves
+from hisearch.latency.costs import LateCosts, knots_up_to, octaves, whole_octaves
 from hisearch.latency.curves import F8, Curve, Grid
+from hisearch.latency.late import fit_late, late_shares, late_tokens
 from hisearch.latency.tiles import Residuals, fill_along, fit_tiles, residuals
 from hisearch.specs.errors import SpecError
 
@@ -52,8 +53,6 @@ OPTIONAL = ("qk_norm", *DENSE_FFN)
 _FEW = 0.2
 #: Skews of fewer tokens than this are lost in the noise of the measurement.
 _SKEW_TOKENS = 500.0
-#: Likewise where the longest alone would end so little later than the mean, seconds.
-_SEEN_S = 2e-6
 
 _MICRO = 1e-6
 
@@ -71,14 +70,14 @@ class AttentionTables:
     beside: by (chunk tokens, tokens before it, sequences, mean tokens), what decodes add to a step with a prompt chunk;
         its knots are ``costs.octaves``. None where not measured.
     skew: by sequences, seconds per token that the longest context exceeds the mean; None: not measured.
-    late: by sequences, the share of ``StepCosts.late``; None: not measured.
+    late: that of ``StepCosts``; None: not measured.
     """
 
     prefill: Grid
     decode: Grid
     beside: Grid | None
     skew: Curve | None
-    late: Curve | None
+    late: LateCosts | None
 
     def batch_s(
         self,
@@ -87,6 +86,7 @@ class AttentionTables:
         sequences: npt.ArrayLike,
         mean: npt.ArrayLike,
         longer: npt.ArrayLike,
+        long: npt.ArrayLike,
     ) -> F8:
         """Attention of one chunk beside decodes, as ``StepCosts`` have it, for each entry; either may be absent (0).
 
@@ -96,24 +96,27 @@ class AttentionTables:
             sequences: decodes.
             mean: their mean tokens before the new one.
             longer: by how much the longest exceeds it.
+            long: the share of long ones (f of ``latency.costs``); 0 where all are equal.
         """
-        new, before, n, tokens, more = (
-            np.asarray(value, dtype=np.float64) for value in np.broadcast_arrays(chunk, cached, sequences, mean, longer)
+        new, before, n, tokens, more, share = (
+            np.asarray(value, dtype=np.float64)
+            for value in np.broadcast_arrays(chunk, cached, sequences, mean, longer, long)
         )
         prompts, decodes = new > 0, n > 0
         at = n.astype(np.int64)
-        most = int(at.max(initial=1))
-        skew = by_sequences(self.skew, most)
+        skew = by_sequences(self.skew, int(at.max(initial=1)))
         alone = self.decode(np.maximum(n, 1.0), tokens)
         if skew is not None:
             alone += skew[at] * more
         total = np.where(prompts, self.prefill(np.maximum(new, 1.0), before), 0.0)
         if self.beside is None:
             return np.asarray(total + np.where(decodes, alone, 0.0))
-        late = by_sequences(self.late, most)
         beside = self.beside(new, before, np.maximum(n, 1.0), tokens)
-        if late is not None:
-            beside += late[at] * (self.beside(new, before, 1.0, tokens + more) - self.beside(new, before, 1.0, tokens))
+        if self.late is not None:
+            one, longest = partial(self.beside, new, before, 1.0), tokens + more
+            reached = np.minimum(longest, late_tokens(self.late, tokens, share))
+            late = late_shares(self.late, n, share, n * (tokens + 1.0))
+            beside += late * (one(reached) - one(tokens)) + one(longest) - one(reached)
         return np.asarray(total + np.where(decodes, np.where(prompts, beside, alone), 0.0))
 
 
@@ -132,7 +135,7 @@ class OperatorTables:
     moe: Grid | None
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def read_tables(folder: Path, tensor: int) -> OperatorTables:
     """The tables of one rank of ``tensor``; read once per process.
 
@@ -255,7 +258,9 @@ def attention_rows(part: Path) -> pd.DataFrame:
 
 
 def skew_rows(part: Path) -> pd.DataFrame | None:
-    """Rows of ``skew.csv`` in a folder ``tpN``, with ``mean_s``, ``skew_s`` and ``longer``; None where there is none.
+    """Rows of ``skew.csv`` in a folder ``tpN``, None where there is none.
+
+    With ``mean_s`` and ``skew_s``, seconds; ``longer``, by which the long ones exceed the mean; ``long``, their share.
 
     Raises:
         TableError: as ``read_tables``.
@@ -272,6 +277,7 @@ def skew_rows(part: Path) -> pd.DataFrame | None:
         mean_s=frame["t_mean_us"] * _MICRO / runs,
         skew_s=frame["t_skew_us"] * _MICRO / runs,
         longer=frame["kv_big"] - frame["kv_mean"],
+        long=frame["nb"] / frame["n"],
     )
 
 
@@ -295,7 +301,9 @@ def attention_tables(part: Path, frame: pd.DataFrame, skewed: pd.DataFrame | Non
     if skewed is None:
         return AttentionTables(prefill, decode, beside, None, None)
     few = skewed[(skewed["nb"] <= _FEW * skewed["n"]) | (skewed["nb"] == 1)]
-    return AttentionTables(prefill, decode, beside, _skew(few), None if beside is None else _late(few, beside))
+    return AttentionTables(
+        prefill, decode, beside, _skew(few), None if beside is None else fit_late(skewed, prefill, beside)
+    )
 
 
 def _by_law(times: Residuals, measured: Grid) -> Grid:
@@ -351,20 +359,8 @@ def _octaves(axis: int, largest: float) -> F8:
 def _skew(frame: pd.DataFrame) -> Curve | None:
     """Of batches of decodes alone."""
     rows = frame[(frame["pc"] == 0) & (frame["longer"] >= _SKEW_TOKENS)]
-    return _medians(rows["n"], (rows["skew_s"] - rows["mean_s"]) / rows["longer"])
-
-
-def _late(frame: pd.DataFrame, beside: Grid) -> Curve | None:
-    """Of batches beside prompts, where the longest would end later if it were alone beside them."""
-    rows = frame[frame["pc"] > 0]
-    pc, kp = rows["pc"].to_numpy(), rows["kp"].to_numpy()
-    alone = beside(pc, kp, 1.0, rows["kv_big"].to_numpy()) - beside(pc, kp, 1.0, rows["kv_mean"].to_numpy())
-    seen = alone >= _SEEN_S
-    return _medians(rows["n"][seen], (rows["skew_s"] - rows["mean_s"])[seen] / alone[seen])
-
-
-def _medians(sequences: pd.Series, values: pd.Series) -> Curve | None:
-    medians = values.groupby(sequences).median().clip(lower=0.0)
+    values = (rows["skew_s"] - rows["mean_s"]) / rows["longer"]
+    medians = values.groupby(rows["n"]).median().clip(lower=0.0)
     if medians.empty:
         return None
     return Curve(medians.index.to_numpy(np.float64), medians.to_numpy(np.float64))

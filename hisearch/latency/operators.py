@@ -47,6 +47,9 @@ F8 = npt.NDArray[np.float64]
 #: Activations between operators are 16 bits wide whatever the weights' format.
 ACTIVATION_BYTES = 2.0
 
+#: Bytes of a token's two sums of squares, of queries and of keys, which ranks add up (``qk_norm_per_layer``).
+NORM_SUMS_BYTES = 8.0
+
 #: Tokens of a chunk of the gated delta rule's parallel form.
 LINEAR_CHUNK_TOKENS = 64
 

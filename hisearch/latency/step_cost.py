@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts, octaves, token_knots
+from hisearch.latency.costs import LONG_PARTS, StepCosts, late_octaves, octaves, token_knots
 from hisearch.traces.compiled import F8
 
 
@@ -52,7 +52,7 @@ def step_seconds(
         context = sum(decodes)
         if chunks and costs.beside_s is not None:
             before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
-            total += beside_seconds(costs, prompt_tokens, before, n, context, max(decodes))
+            total += beside_seconds(costs, prompt_tokens, before, decodes)
         else:
             if costs.skew_s is not None and not chunks:
                 total += costs.skew_s[min(n, len(costs.skew_s) - 1)] * ((max(decodes) * n - context) / n)
@@ -97,39 +97,57 @@ def bilinear(table: F8, x: int, y: int, *, extrapolate: bool) -> float:
     return float(a + (b - a) * fx)
 
 
-def beside_seconds(
-    costs: StepCosts, prompt_tokens: int, before: float, sequences: int, context: int, longest: int
-) -> float:
+def beside_seconds(costs: StepCosts, prompt_tokens: int, before: float, decodes: Sequence[int]) -> float:
     """What decodes add to a step with prompt chunks (see ``StepCosts``); ``before``: its K."""
     assert costs.beside_s is not None
-    mean = context / sequences - 1.0
+    sequences, longest = len(decodes), max(decodes)
+    mean = sum(decodes) / sequences - 1.0
     total = _beside(costs.beside_s, prompt_tokens, before, sequences, mean)
-    if costs.late is not None:
-        share = costs.late[min(sequences, len(costs.late) - 1)]
-        last = _beside(costs.beside_s, prompt_tokens, before, 1, longest - 1.0)
-        total += share * (last - _beside(costs.beside_s, prompt_tokens, before, 1, mean))
-    return float(total)
+    if costs.late is None or longest == min(decodes):
+        return float(total)
+    # n^2 times the variance and the square of the longest's distance: whole numbers, so that nothing is rounded.
+    spread = float(sequences * sum(length * length for length in decodes) - sum(decodes) ** 2)
+    apart = float(longest * sequences - sum(decodes))
+    whole = spread + apart * apart
+    reach = mean * costs.late.ratio * whole / (whole + (costs.late.ratio - 1.0) * spread)
+    even, late, last = (
+        _beside(costs.beside_s, prompt_tokens, before, 1, length)
+        for length in (mean, min(longest - 1.0, reach), longest - 1.0)
+    )
+    total += late_share(costs.late.shares, sequences, spread / whole, sum(decodes)) * (late - even)
+    return float(total + (last - late) if longest - 1.0 > reach else total)
+
+
+def late_share(table: F8, sequences: int, long: float, context: int) -> float:
+    """``late`` of a batch of which the share ``long`` is long."""
+    at = (float(sequences), LONG_PARTS * long, float(context))
+    places = [knot_place(late_octaves(axis, table.shape[axis]), value) for axis, value in enumerate(at)]
+    return _inside(table, [(index, min(share, 1.0)) for index, share in places])
 
 
 def _beside(table: F8, prompt_tokens: int, before: float, sequences: int, mean: float) -> float:
     at = (float(prompt_tokens), before, float(sequences), mean)
-    places = [octave_place(axis, value, table.shape[axis]) for axis, value in enumerate(at)]
+    places = [knot_place(octaves(axis, table.shape[axis]), value) for axis, value in enumerate(at)]
+    return _inside(table, places)
+
+
+def _inside(table: F8, places: Sequence[tuple[int, float]]) -> float:
+    """``table`` at a cell of each axis and the share of it."""
     ends = ((index, min(index + 1, count - 1)) for (index, _), count in zip(places, table.shape, strict=True))
     corners: F8 = table[np.ix_(*ends)]
     # The last axis first, as the kernels do.
-    for axis in (3, 2, 1, 0):
+    for axis in range(len(places) - 1, -1, -1):
         low, high = corners.take(0, axis), corners.take(1, axis)
         corners = np.asarray(low + (high - low) * places[axis][1])
     return float(corners)
 
 
-def octave_place(axis: int, value: float, count: int) -> tuple[int, float]:
-    """Cell of ``value`` on an axis of ``beside_s``, and the share of it: above 1 beyond the last knot."""
-    knots = octaves(axis, count)
-    if value <= knots[0] or count == 1:
+def knot_place(knots: Sequence[int], value: float) -> tuple[int, float]:
+    """Cell of ``value`` among ``knots``, and the share of it: above 1 beyond the last knot."""
+    if value <= knots[0] or len(knots) == 1:
         return 0, 0.0
     index = 0
-    while index < count - 2 and value >= knots[index + 1]:
+    while index < len(knots) - 2 and value >= knots[index + 1]:
         index += 1
     return index, (value - knots[index]) / (knots[index + 1] - knots[index])
 

@@ -14,7 +14,7 @@ from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
-from hisearch.latency.costs import StepCosts
+from hisearch.latency.costs import LateCosts, StepCosts
 from hisearch.simulate import agent_arrays, offload_arrays, tier_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.traces.agents import AgentArrays
@@ -131,6 +131,8 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
     even = np.zeros(1)
     beside = np.zeros((0, 0, 0, 0)) if costs.beside_s is None else costs.beside_s
     prompts, befores, sequences, means = beside.shape
+    late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
+    lates, longs, contexts = late.shares.shape
     return la.Costs(
         host=record(
             la.HOST_COST,
@@ -141,6 +143,10 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
             beside_befores=befores,
             beside_sequences=sequences,
             beside_means=means,
+            late_sequences=lates,
+            late_longs=longs,
+            late_contexts=contexts,
+            late_ratio=late.ratio,
         ),
         token_s=costs.token_s,
         sequence_s=costs.sequence_s,
@@ -149,7 +155,7 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
         beside_s=np.ascontiguousarray(beside).ravel(),
         prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
         skew_s=even if costs.skew_s is None else costs.skew_s,
-        late=even if costs.late is None else costs.late,
+        late=np.ascontiguousarray(late.shares).ravel(),
     )
 
 

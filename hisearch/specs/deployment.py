@@ -95,10 +95,11 @@ class EngineSpec(Strict):
         description="SGLang scheduler_recv_interval: decode steps between two looks at what has arrived; a prefill and "
         "an idle engine look at once.",
     )
-    fused_all_reduce: bool = Field(
-        False,
-        description="SGLang enable_flashinfer_allreduce_fusion: all-reduce and the norm behind it in one kernel, in "
-        "steps of up to 2,048 tokens.",
+    fused_all_reduce: bool | None = Field(
+        None,
+        description="SGLang enable_flashinfer_allreduce_fusion, vLLM fuse_allreduce_rms of its pass_config: all-reduce "
+        "and the norm behind it in one kernel, SGLang in steps of up to 2,048 tokens, vLLM up to so many bytes. As the "
+        "engine has it where absent: vLLM on Hopper and Blackwell, SGLang not.",
     )
     capacity_policy: CapacityPolicyName = Field(
         "guaranteed_no_evict",
@@ -122,8 +123,8 @@ class EngineSpec(Strict):
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
-        if self.name != "sglang" and self.fused_all_reduce:
-            raise ValueError(f"fused_all_reduce is SGLang's; {title} has no such setting here")
+        if self.name == "trtllm" and self.fused_all_reduce is not None:
+            raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")
         if self.schedule not in SCHEDULES[self.name]:
             raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
         if self.name != "sglang" and self.chunk_tokens < self.max_running_requests:

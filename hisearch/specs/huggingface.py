@@ -133,6 +133,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "max_context_tokens": config.need("max_position_embeddings"),
         "weight_dtype": _weight_dtype(source, config),
         "attention_stays_wide": kind == "gpt_oss",
+        "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
         **_attention(config, family),

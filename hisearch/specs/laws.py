@@ -190,6 +190,9 @@ class CollectiveCurve(Strict):
     ranks: Count = Field(description="That take part.")
     payload_bytes: list[Positive] = Field(min_length=2, description="Whole tensor, rising.")
     seconds: list[Positive] = Field(min_length=2, description="At each size.")
+    up_to_bytes: Positive | None = Field(
+        None, description="Of a fused one: the largest that is; 2,048 tokens of any model (SGLang) where absent."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> CollectiveCurve:

@@ -119,6 +119,11 @@ class ModelSpec(Strict):
     attention_output_gate: bool = Field(
         default=False, description="Attention's output is gated by a projection as wide as the queries (Qwen3.5)."
     )
+    qk_norm_per_layer: bool = Field(
+        default=False,
+        description="Queries and keys are normalised over all heads of a layer (MiniMax-M2): tensor-parallel ranks add "
+        "up their sums of squares in every layer.",
+    )
     linear_attention: LinearAttentionSpec | None = Field(None, description="Absent where every layer keeps a KV cache.")
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")

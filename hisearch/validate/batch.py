@@ -76,6 +76,7 @@ def _attention(path: Path) -> BatchFile:
         test["n_decode"].to_numpy(),
         test["kv_decode"].to_numpy(),
         0.0,
+        0.0,
     )
     return _file(path, test["prefill_chunk"], test["n_decode"], predicted, test["time_s"], int((~held).sum()))
 
@@ -87,7 +88,7 @@ def _skew(path: Path) -> BatchFile:
     held = np.random.default_rng(_SEED).random(len(rows)) < HELD_OUT
     tables = attention_tables(path.parent, attention_rows(path.parent), rows[~held])
     test = rows[held]
-    columns = (test[name].to_numpy() for name in ("pc", "kp", "n", "kv_mean", "longer"))
+    columns = (test[name].to_numpy() for name in ("pc", "kp", "n", "kv_mean", "longer", "long"))
     predicted = tables.batch_s(*columns)
     return _file(path, test["pc"], test["n"], predicted, test["skew_s"], int((~held).sum()))
 

@@ -16,8 +16,15 @@ from hisearch.calibrate import families
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
-from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder
-from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_all_reduce, read_own, read_quantise
+from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder, shorter_launch
+from hisearch.calibrate.tables import (
+    Tables,
+    read_aiconfigurator,
+    read_all_reduce,
+    read_experts,
+    read_own,
+    read_quantise,
+)
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s
@@ -326,3 +333,27 @@ def test_an_all_reduce_is_that_of_the_version_inside_a_graph(tmp_path: Path) -> 
     np.testing.assert_allclose(present.seconds, 1e-6 * np.sqrt(np.array(present.payload_bytes) / 2.0), rtol=1e-2)
     with pytest.raises(FileNotFoundError):
         read_all_reduce(tmp_path, "board", "sglang", "0.3")
+
+
+def test_experts_of_former_versions_are_those_of_a_table_and_a_kernel(tmp_path: Path) -> None:
+    """Rows of a kernel, of the version asked for; a launch is shorter by what fewer experts save."""
+    folder = tmp_path / "board" / "moe" / "vllm" / "0.1"
+    folder.mkdir(parents=True)
+    rows = [
+        {
+            "moe_dtype": dtype, "num_tokens": 1, "hidden_size": 4096, "inter_size": 1024, "topk": 8,
+            "num_experts": experts, "moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "latency": took,
+            "kernel_source": kernel,
+        }
+        for dtype, experts, kernel, took in (
+            ("int4_wo", 384, "marlin", 0.040), ("w4a16_mxfp4", 896, "marlin", 0.060),
+            ("w4a16_mxfp4", 896, "triton", 0.020),
+        )
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_parquet(folder / "moe_perf.parquet")
+    frame, source = read_experts(tmp_path, "board", "vllm", "0.1")
+    assert source == "board/moe/vllm/0.1/moe_perf"
+    marlin = frame[frame["source"].str.contains("marlin")]
+    assert shorter_launch(marlin, ("fp4",), 128) == pytest.approx(0.030e-3)
+    with pytest.raises(FileNotFoundError):
+        read_experts(tmp_path, "board", "vllm", "0.2")

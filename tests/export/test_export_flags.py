@@ -53,6 +53,7 @@ _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
         ({"name": "sglang"}, {"kv_dtype": "fp4", "tiers": _TIERS, "movement": {"write_policy": "write_back"}}),
         ({"name": "sglang"}, {"kv_dtype": "fp16", "tiers": _TIERS, "movement": {"mover": "lmcache"}}),
         ({"name": "vllm"}, {}),
+        ({"name": "vllm", "fused_all_reduce": False}, {}),
         ({"name": "vllm", "schedule": "priority", "overlap": False, "prefix_caching": False}, {"kv_dtype": "fp8"}),
         ({"name": "vllm", "chunked_prefill": False, "long_prefill_tokens": 9, "reserve_full_prompt": False}, {}),
         ({"name": "vllm"}, {"weight_dtype": "fp8", "tiers": _TIERS, "movement": {"store_threshold": 2}}),

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
+from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts, knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
@@ -84,7 +84,11 @@ def rugged_costs(seed: int) -> StepCosts:
     beside_s = rng.uniform(0, 1e-5, (3, 4, 1 + seed % 4, 5))
     for axis in range(4):
         beside_s = np.cumsum(beside_s, axis=axis)
-    mixed = costs._replace(beside_s=beside_s, late=rng.uniform(0, 1.0, 4), prompt_s=np.cumsum(rng.uniform(0, 1e-5, 40)))
+    shares = rng.uniform(0, 1.0, (1 + seed % 4, 1 + 3 * (seed % 5), 1 + 2 * (seed % 7)))
+    late = LateCosts(shares, rng.uniform(1.5, 9.0))
+    mixed = costs._replace(beside_s=beside_s, late=late, prompt_s=np.cumsum(rng.uniform(0, 1e-5, 40)))
+    if seed % 6 == 4:
+        mixed = mixed._replace(late=None)
     return mixed if seed % 3 == 1 else mixed._replace(skew_s=rng.uniform(0, 1e-5, 7))
 
 

@@ -21,7 +21,8 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.laws import QuantiseTerms
+from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, QuantiseTerms
+from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 
 CATALOGUE = Catalogue()
@@ -109,6 +110,46 @@ def test_a_fused_all_reduce_takes_the_norms_along_up_to_its_limit() -> None:
     np.testing.assert_array_equal(
         one, compiled("llama-3.1-8b", engine=EngineSpec(name="sglang"), **alone).seconds.token_s
     )
+
+
+def test_vllm_fuses_up_to_the_bytes_of_its_profile_unless_told_not_to() -> None:
+    """1 MiB are 128 tokens of 4,096 x 2 bytes. Without a kernel for the accelerator nothing is fused by itself."""
+    curve = CollectiveCurve(ranks=4, payload_bytes=[1e3, 1e9], seconds=[4e-6, 4e-3], up_to_bytes=2.0**20)
+    plain = curve.model_copy(update={"seconds": [6e-6, 6e-3], "up_to_bytes": None})
+    laws = LAWS.model_copy(
+        update={"collectives": CollectiveCurves(source="made up", all_reduce=[plain]), "fused_all_reduce": [curve]}
+    )
+    profile = PROFILE.model_copy(update={"laws": laws})
+    settings: dict[str, Any] = {"split": Parallelism(4), "max_tokens": 512}
+
+    def token_s(engine: EngineSpec, of: LatencyProfileSpec = profile) -> Any:
+        return compiled("llama-3.1-8b", of, engine=engine, **settings).seconds.token_s
+
+    apart, fused = token_s(EngineSpec(name="vllm", fused_all_reduce=False)), token_s(VLLM)
+    np.testing.assert_array_equal(fused, token_s(EngineSpec(name="vllm", fused_all_reduce=True)))
+    assert (fused[1:129] < apart[1:129]).all()
+    np.testing.assert_array_equal(fused[160:], apart[160:])
+    np.testing.assert_array_equal(token_s(EngineSpec(name="sglang")), apart)
+    bare = PROFILE.model_copy(update={"laws": laws.model_copy(update={"fused_all_reduce": []})})
+    np.testing.assert_array_equal(token_s(VLLM, bare), apart)
+
+
+@pytest.mark.parametrize(("profile", "each_s"), [(PROFILE, 5e-6), (ROOFLINE, ROOFLINE.all_reduce.alpha_s)])
+def test_norms_over_all_heads_are_one_more_all_reduce_a_layer(profile: LatencyProfileSpec, each_s: float) -> None:
+    """Of 8 bytes a token, which is the collective's fixed cost."""
+    model = CATALOGUE.get("Model", "minimax-m2.5").spec
+    settings: dict[str, Any] = {"split": Parallelism(4), "max_tokens": 64, "accelerator": H100, "weight_dtype": None}
+
+    def token_s(spec: ModelSpec, **changed: Any) -> Any:
+        asked = {"kv_dtype": "bf16", "engine": VLLM, "max_sequences": 64, "max_context_tokens": 9000}
+        priced = PricedWorker(spec, **settings | asked | changed)
+        return build_estimator("mine", profile).compile(priced).seconds.token_s
+
+    without = model.model_copy(update={"qk_norm_per_layer": False})
+    more = token_s(model)[1:] - token_s(without)[1:]
+    np.testing.assert_allclose(more, model.layers * each_s, rtol=1e-2)
+    alone = {"split": Parallelism(1)}
+    np.testing.assert_array_equal(token_s(model, **alone), token_s(without, **alone))
 
 
 def test_grids_hold_every_small_count_and_the_last() -> None:

@@ -64,6 +64,6 @@ def test_tables_are_read_by_the_law(tmp_path) -> None:  # type: ignore[no-untype
     decodes = pd.DataFrame(product((0,), (0,), DECODES, CONTEXTS), columns=NAMES).assign(time_s=1e-4)
     tables = attention_tables(tmp_path, pd.concat((frame, decodes)), None)
     knots = [(chunk, 0, n, mean) for chunk, n, mean in product((80, 320, 448), (4, 16), (96, 768))]
-    found = [float(tables.batch_s(*knot, 0.0)) for knot in knots]
+    found = [float(tables.batch_s(*knot, 0.0, 0.0)) for knot in knots]
     # Knots stand at 80, 320 and 448 tokens: there the table has what the law says, with even residuals.
     assert found == pytest.approx([float(measured(*knot)) for knot in knots], rel=0.02)

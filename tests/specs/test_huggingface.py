@@ -73,6 +73,7 @@ MINIMAX_M25 = {
     "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 1536, "vocab_size": 200064,
     "num_experts_per_tok": 8, "num_local_experts": 256, "max_position_embeddings": 196608,
     "tie_word_embeddings": False, "shared_intermediate_size": 0, "quantization_config": {"quant_method": "fp8"},
+    "use_qk_norm": True, "qk_norm_type": "per_layer",
 }  # fmt: skip
 KIMI_K25 = {
     "model_type": "kimi_k25", "tie_word_embeddings": False, "vision_config": {"hidden_size": 1152},

@@ -21,7 +21,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.profile import HostTimes
 from hisearch.validate.silicon.apart import conditions_of_side, sides_of
-from hisearch.validate.silicon.conditions import conditions_of, host_version, kernels_version
+from hisearch.validate.silicon.conditions import as_it_ran, conditions_of, host_version, kernels_version
 from hisearch.validate.silicon.fit import VERSION_RUNS, EngineFit, fit_engines, version_groups, write_engines
 from hisearch.validate.silicon.pricing import (
     EngineTimes,
@@ -179,6 +179,47 @@ class TestConditions:
         found = conditions_of(only_row(tmp_path, **{**self.SGLANG, **cells}))
         engine = found.engine
         assert (engine.receive_interval, found.draft_tokens, engine.max_running_requests) == (interval, drafts, most)
+
+    MINIMAX: ClassVar = {
+        "model": "MiniMaxAI/MiniMax-M2.5", "system": "b200_sxm", "precision": "fp8", "gemm_dtype": "fp8",
+        "input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "4", "moe_tp": "4",
+        "concurrency": "64",
+    }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("cells", "tokens", "kv", "fraction", "experts"),
+        [
+            ({"backend_version": "0.17.0"}, 8192, "bf16", 0.95, 4),
+            ({"backend_version": "0.19.0"}, 2048, "fp8", 0.9, 1),
+            ({"backend_version": "0.19.0", "precision": "fp4", "input_tokens": "8192"}, 16384, "fp8", 0.9, 1),
+            ({"backend_version": "nightly-5b8c30d62b754b57", "precision": "fp4"}, 8192, "fp8", 0.9, 1),
+            ({"backend_version": "0.18.0", "system": "h100_sxm"}, 8192, "bf16", 0.9, 1),
+        ],
+    )
+    def test_settings_of_the_scripts_for_minimax(
+        self, tmp_path: Path, cells: dict[str, str], tokens: int, kv: str, fraction: float, experts: int
+    ) -> None:
+        """The first of them spread the experts over the ranks whatever its columns say."""
+        row = only_row(tmp_path, **{**self.MINIMAX, **cells})
+        found = conditions_of(row)
+        assert (found.engine.chunk_tokens, found.kv_dtype, found.engine.memory_fraction) == (tokens, kv, fraction)
+        assert as_it_ran(row).parallelism == Parallelism(4, expert=experts)
+
+    @pytest.mark.parametrize(
+        ("cells", "fused"),
+        [
+            ({}, True),
+            ({"backend_version": "0.15.1"}, False),
+            ({"backend_version": "0.15.1", "system": "b200_sxm"}, True),
+            ({"backend_version": ""}, True),
+            ({"attention_dp": ""}, False),
+        ],
+    )
+    def test_vllm_fuses_where_its_scripts_ask_for_it_and_since_it_does_by_itself(
+        self, tmp_path: Path, cells: dict[str, str], fused: bool
+    ) -> None:
+        row = {"input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "4", "moe_tp": "4"}
+        assert conditions_of(only_row(tmp_path, **{**row, **cells})).engine.fused_all_reduce == fused
 
     @pytest.mark.parametrize(
         ("cells", "fused", "host"),

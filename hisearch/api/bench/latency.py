@@ -46,10 +46,10 @@ def step_cost(rounds: int) -> Comparison:
     from hisearch.simulate.pool_arrays import kernel_costs
 
     @numba.njit
-    def often(costs: Any, requests: Any, batch: Any, times: int, decoding: int, context: int, longest: int) -> float:
+    def often(costs: Any, requests: Any, batch: Any, times: int, decodes: tuple[int, int, int, int]) -> float:
         total = 0.0
         for _ in range(times):
-            total += cost.batch_cost(costs, requests, batch, batch.shape[0], decoding, context, longest)
+            total += cost.batch_cost(costs, requests, batch, batch.shape[0], *decodes)
         return total
 
     requests = np.zeros(1, la.REQUEST)
@@ -60,12 +60,12 @@ def step_cost(rounds: int) -> Comparison:
         costs = kernel_costs(tables)
         for batch_name, batch in batches.items():
             arguments = (costs, requests.view(np.recarray), batch)
-            sizes = (DECODES, DECODES * CONTEXT, 2 * CONTEXT)
-            often(*arguments, 1, *sizes)
+            sizes = (DECODES, DECODES * CONTEXT, 6 * CONTEXT, DECODES * CONTEXT**2 * 2)
+            often(*arguments, 1, sizes)
             spent_s = []
             for _ in range(rounds):
                 started = time.process_time()
-                often(*arguments, EVALUATIONS, *sizes)
+                often(*arguments, EVALUATIONS, sizes)
                 spent_s.append(time.process_time() - started)
             points.append(Point(f"{name}, {batch_name}", EVALUATIONS, EVALUATIONS, tuple(spent_s)))
     slowest = max(1e9 * point.request_s for point in points)
@@ -74,7 +74,7 @@ def step_cost(rounds: int) -> Comparison:
 
 def _tables() -> dict[str, StepCosts]:
     """A worker's costs as estimators compile them, and the same with every table that there is."""
-    from hisearch.latency.costs import octaves
+    from hisearch.latency.costs import LateCosts, octaves
     from hisearch.latency.estimator import build_estimator
     from hisearch.latency.priced import PricedWorker
     from hisearch.latency.sharding import Parallelism
@@ -91,7 +91,9 @@ def _tables() -> dict[str, StepCosts]:
     }
     shape = tuple(len(octaves(axis, count)) for axis, count in enumerate((19, 23, 9, 23)))
     beside = np.full(shape, 1e-3)
-    whole = compiled["roofline"]._replace(beside_s=beside, skew_s=np.full(257, 1e-9), late=np.full(257, 0.5))
+    whole = compiled["roofline"]._replace(
+        beside_s=beside, skew_s=np.full(257, 1e-9), late=LateCosts(np.full((9, 13, 27), 0.5), 4.0)
+    )
     return {"roofline": compiled["roofline"], "scaled": compiled["vllm-h100-sxm"], "tables": whole}
 
 

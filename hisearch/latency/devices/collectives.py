@@ -14,7 +14,7 @@ import numpy as np
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.topology import Network
 from hisearch.latency.laws.collectives import Collectives
-from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.latency.operators import ACTIVATION_BYTES, F8, NORM_SUMS_BYTES
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.model import ModelSpec
 
@@ -39,7 +39,9 @@ class CollectiveLaw:
     def layer_s(self, tokens: F8) -> F8:
         """Of one layer."""
         split = self.split
-        total = self._all_reduce_s(self._payload(tokens), split.tensor)
+        total = self._normed_s(self._payload(tokens), split.tensor)
+        if self.model.qk_norm_per_layer:
+            total = total + self._all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if self.once:
             return np.asarray(total)
         return np.asarray(total + self.shared_layer_s(tokens))
@@ -50,7 +52,7 @@ class CollectiveLaw:
         if self.network is not None and split.expert > 1:
             return 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor)
         if split.attention_data == 1:
-            return self._all_reduce_s(self._payload(tokens), split.tensor)
+            return self._normed_s(self._payload(tokens), split.tensor)
         return 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks)
 
     def embedding_s(self, tokens: F8) -> F8:
@@ -58,7 +60,7 @@ class CollectiveLaw:
         payload = self._payload(tokens)
         stages = self.split.pipeline - 1
         handed = stages * self._handed_s(payload) if stages else np.zeros(np.shape(payload))
-        return np.asarray(self._all_reduce_s(payload, self.split.tensor) + np.where(tokens > 0, handed, 0.0))
+        return np.asarray(self._normed_s(payload, self.split.tensor) + np.where(tokens > 0, handed, 0.0))
 
     def logits_s(self, sequences: F8) -> F8:
         """Of the logits."""
@@ -79,6 +81,12 @@ class CollectiveLaw:
 
     def _payload(self, tokens: F8) -> F8:
         return np.asarray(ACTIVATION_BYTES * self.model.hidden_size * tokens)
+
+    def _normed_s(self, payload: F8, ranks: int) -> F8:
+        """An all-reduce that a norm follows."""
+        if ranks > 1 and self.network is None and self.measured is not None:
+            return self.measured.normed_s(payload, ranks)
+        return self._all_reduce_s(payload, ranks)
 
     def _all_reduce_s(self, payload: F8, ranks: int) -> F8:
         if ranks == 1:

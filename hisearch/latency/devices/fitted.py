@@ -84,7 +84,10 @@ class FittedLaw:
             return self._product_s(work)
         if work.kind == "elementwise":
             op = self._elementwise.get(work.name)
-            return worker.elementwise_s(op, work.units) if op is not None else np.zeros_like(work.units)
+            if op is None:
+                return np.zeros_like(work.units)
+            within = work.name == "norms" and worker.normalised(work.units)
+            return np.where(within, 0.0, worker.elementwise_s(op, work.units))
         if window_layers(worker.model):
             return self.other.cost(work)
         sheet, hidden_s = worker.sheet("bf16"), (1.0 - worker.launch_share) * worker.launch_s

@@ -42,6 +42,7 @@ from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
+    NORM_SUMS_BYTES,
     AttentionShape,
     IndexShape,
     Operator,
@@ -191,6 +192,9 @@ class RooflineWorker:
         split, layers = self.split, self.model.layers
         attention = all_reduce_volume(1.0, split.tensor) * payload
         total = (layers + 1) * self._collective(attention, split.tensor)
+        if self.model.qk_norm_per_layer:
+            sums = payload / (ACTIVATION_BYTES * self.model.hidden_size) * NORM_SUMS_BYTES
+            total += layers * self._collective(all_reduce_volume(1.0, split.tensor) * sums, split.tensor)
         if split.attention_data == 1:
             total += layers * self._collective(attention, split.tensor)
         else:

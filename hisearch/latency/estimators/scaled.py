@@ -14,9 +14,11 @@ ones add ``layers * eager_layer_s``; of kernels' launches a step sees ``launch_s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
@@ -33,7 +35,7 @@ from hisearch.latency.estimators.roofline import (
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_host_times
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, rebuild_s
-from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.laws.collectives import Collectives, curve_for
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
@@ -50,7 +52,7 @@ from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, w
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
+from hisearch.specs.laws import CollectiveCurve, DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.pages import page_warnings
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
@@ -87,7 +89,6 @@ class ScaledWorker:
     roofline: the same worker at the profile's roofline terms, for what has no law.
     weight_dtype: format of the weights; weights: its name, a key of ``FORMATS``.
     launch_share: of the kernels' launch times that a step sees.
-    fused: collectives of steps whose all-reduce normalises on the way, None where the engine was not asked for it.
     """
 
     model: ModelSpec
@@ -104,7 +105,6 @@ class ScaledWorker:
     decode_heads: Heads
     launch_share: float = 1.0
     sparse: SparseTerms | None = None
-    fused: Collectives | None = None
 
     @property
     def launch_s(self) -> float:
@@ -126,14 +126,14 @@ class ScaledWorker:
             routed = moe_layers(self.model) * self.experts_s(tokens)
             total += np.where(tokens <= BESIDE_TOKENS, np.maximum(routed, shared), routed + shared)
         split = self.part.parallelism
-        apart = self.collectives.step_s(split, self.model, tokens)
-        fuses = np.zeros(np.shape(tokens), bool)
-        if self.fused is not None:
-            fuses = np.asarray(tokens <= FUSED_TOKENS)
-            apart = np.where(fuses, self.fused.step_s(split, self.model, tokens), apart)
+        normed = self.normalised(tokens)
         for op in self.elementwise_ops():
-            total += np.where(fuses & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
-        return total + apart
+            total += np.where(normed & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
+        return total + self.collectives.step_s(split, self.model, tokens)
+
+    def normalised(self, tokens: F8) -> npt.NDArray[np.bool_]:
+        """Whether all-reduces of steps of ``tokens`` do the norms on the way."""
+        return self.collectives.normalises(ACTIVATION_BYTES * self.model.hidden_size * tokens)
 
     def products(self) -> list[Matrix]:
         """Matrices as this version of the engine multiplies by them, those of linear attention's inputs in parts."""
@@ -356,7 +356,9 @@ class ScaledEstimator:
         link = roofline.rates.link_bytes_per_s
         assert link is not None
         prefill, decode = self._attention(model, kv_dtype)
-        collectives = Collectives(self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts)
+        collectives = Collectives(
+            self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts, *self._fused(priced)
+        )  # fmt: skip
         return ScaledWorker(
             model=model,
             part=part,
@@ -364,7 +366,6 @@ class ScaledEstimator:
             accelerator=priced.accelerator,
             roofline=roofline,
             collectives=collectives,
-            fused=self._fused(collectives, priced),
             weight_dtype=priced.loaded_dtype,
             weights=weights_law(model, priced.weight_dtype),
             prefill=prefill,
@@ -424,15 +425,22 @@ class ScaledEstimator:
             )
         return known[law_of(known, kv_dtype) or next(iter(known))]
 
-    def _fused(self, collectives: Collectives, priced: PricedWorker) -> Collectives | None:
-        """Collectives with the kernel that normalises on the way; its ranks lie in one host and share all sequences."""
-        split, curves = priced.split, self.laws.collectives
-        if not priced.engine.fused_all_reduce or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
-            return None
-        if curves is None or not self.laws.fused_all_reduce:
-            return collectives
-        fused = curves.model_copy(update={"all_reduce": self.laws.fused_all_reduce})
-        return replace(collectives, curves=fused)
+    def _fused(self, priced: PricedWorker) -> tuple[Sequence[CollectiveCurve], float]:
+        """Curves of the all-reduce that normalises on the way, and bytes up to which it is taken; none: 0.
+
+        Its ranks lie in one host and share all sequences. VLLM takes it by itself where its profile has it: on
+        accelerators that FlashInfer's has kernels for.
+        """
+        split, curves, known = priced.split, self.laws.collectives, self.laws.fused_all_reduce
+        asked = priced.engine.fused_all_reduce
+        if asked is None:
+            asked = priced.engine.name == "vllm" and bool(known)
+        if not asked or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+            return (), 0.0
+        most = curve_for(known, split.tensor).up_to_bytes if known else None
+        if most is None:
+            most = FUSED_TOKENS * ACTIVATION_BYTES * priced.model.hidden_size
+        return known or (curves.all_reduce if curves is not None else ()), most
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []

@@ -127,7 +127,7 @@ class TablesWorker:
             decode_s=layers * _decodes(attention.decode, sequences, context),
             beside_s=None if attention.beside is None else layers * attention.beside.values,
             skew_s=None if skew is None else layers * skew,
-            late=by_sequences(attention.late, max_sequences),
+            late=attention.late,
         )
 
     def _padded(self, tokens: F8) -> F8:

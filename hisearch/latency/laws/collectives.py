@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.latency.laws.sheet import F8
-from hisearch.latency.operators import ACTIVATION_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
@@ -42,12 +43,15 @@ class Collectives:
     curves: measured ones; None leaves alpha-beta alone.
     link_bytes_per_s, alpha_s: of a link as attained, and the fixed cost of a collective without a curve.
     hosts: where ranks lie in several.
+    fused, fused_bytes: of the kernel that normalises on the way, and the largest all-reduce that takes it; 0: none.
     """
 
     curves: CollectiveCurves | None
     link_bytes_per_s: float
     alpha_s: float
     hosts: AcrossHosts | None = None
+    fused: Sequence[CollectiveCurve] = ()
+    fused_bytes: float = 0.0
 
     def spans_hosts(self, ranks: int) -> bool:
         """Whether ``ranks`` ranks do not lie in one host."""
@@ -59,6 +63,18 @@ class Collectives:
             return self.reduce_scatter_s(payload_bytes, ranks) + self.all_gather_s(payload_bytes, ranks)
         known = self.curves.all_reduce if self.curves is not None else []
         return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
+
+    def normalises(self, payload_bytes: F8) -> npt.NDArray[np.bool_]:
+        """Which all-reduces do the norm behind them on the way."""
+        return np.asarray(payload_bytes <= self.fused_bytes)
+
+    def normed_s(self, payload_bytes: F8, ranks: int) -> F8:
+        """``all_reduce_s`` where a norm follows."""
+        own = self.all_reduce_s(payload_bytes, ranks)
+        if not self.fused_bytes:
+            return own
+        fused = self._seconds(self.fused, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
+        return np.where(self.normalises(payload_bytes), fused, own)
 
     def all_gather_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with all parts of ``payload_bytes``."""
@@ -83,8 +99,10 @@ class Collectives:
     def step_s(self, split: Parallelism, model: ModelSpec, tokens: F8) -> F8:
         """All collectives of one pass of a group's ``tokens``, but the logits'."""
         payload = ACTIVATION_BYTES * model.hidden_size * tokens
-        reduced = self.all_reduce_s(payload, split.tensor)
+        reduced = self.normed_s(payload, split.tensor)
         total = (model.layers + 1) * reduced
+        if model.qk_norm_per_layer:
+            total = total + model.layers * self.all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if split.attention_data == 1:
             total = total + model.layers * reduced
         else:

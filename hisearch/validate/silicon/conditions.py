@@ -14,7 +14,7 @@ Source: github ai-dynamo/aiconfigurator, ``src/aiconfigurator/generator/rule_plu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisearch.latency.speculation import Speculation
 from hisearch.specs.base import DType
@@ -30,8 +30,11 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
 #: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release.
 NIGHTLY_SGLANG = "0.5.10"
-#: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes).
+#: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes); before, the scheduler
+#: waits for each step unless ``--async-scheduling`` is given.
 ASYNC_SINCE = 14
+#: Minor version of vLLM 0 since which all-reduce and norm are fused by default.
+FUSES_SINCE = 16
 #: TensorRT-LLM of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1, and of no other of its scripts.
 DRAFTING = "1.2.0rc6.post3"
 #: Label of a version whose schedule does not overlap with the device, where others of it do.
@@ -147,14 +150,63 @@ def _inferencemax(row: SiliconRow) -> Conditions:
 def _inferencemax_vllm(row: SiliconRow) -> Conditions:
     """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16."""
     model = row.model.lower()
+    if "minimax" in model:
+        return _inferencemax_minimax(row)
     narrow = "llama" in model or (row.system.startswith("b") and row.precision in ("fp8", "fp4"))
-    engine = _engine(row, chunk_tokens=8192, most_running=1024)
+    engine = _engine(row, chunk_tokens=8192, most_running=1024, fused_all_reduce=_vllm_fuses(row))
     return _burst(engine, "fp8" if narrow else "bf16")
+
+
+def _vllm_fuses(row: SiliconRow) -> bool:
+    """Whether vLLM's all-reduce normalises on the way, on Hopper and Blackwell.
+
+    The scripts for Llama, for Kimi and gpt-oss on a B200 and for MiniMax-M2.5 in fp4 ask for it
+    (``enable_fi_allreduce_fusion``, later ``fuse_allreduce_rms``); since 0.16 vLLM does so by itself (github
+    vllm-project/vllm, issues 34458 and 35426: what that broke).
+    """
+    asked = row.version == UNKNOWN_VERSION or row.system.startswith("b")
+    return asked or not _vllm_before(row, FUSES_SINCE)
+
+
+def _inferencemax_minimax(row: SiliconRow) -> Conditions:
+    """The scripts of MiniMax-M2.5: two prompts a step on Blackwell since vLLM 0.19.0.
+
+    ``minimaxm2.5_fp8_b200.sh`` of 0.17.0 left KV in bf16 and 0.95 of the memory to the engine, and steps at its default
+    of 8,192 tokens; since pull request 947 (0.19.0) KV is fp8 and ``--max-num-batched-tokens`` is twice the prompt.
+    ``minimaxm2.5_fp4_b200.sh`` has these two in its 0.19.0 version, and neither in the nightly build's, where the
+    checkpoint says fp8. ``minimaxm2.5_fp8_h100.sh`` runs at most 256 and leaves the rest to the engine.
+    """
+    if not row.system.startswith("b"):
+        return _burst(_engine(row, chunk_tokens=8192, most_running=256, fused_all_reduce=True), "bf16")
+    if _first_minimax(row):
+        engine = _engine(row, chunk_tokens=8192, most_running=1024, memory_fraction=0.95, fused_all_reduce=True)
+        return _burst(engine, "bf16")
+    chunk_tokens = 2 * row.input_tokens if row.version == "0.19.0" else 8192
+    return _burst(_engine(row, chunk_tokens=chunk_tokens, most_running=1024, fused_all_reduce=True), "fp8")
+
+
+def as_it_ran(row: SiliconRow) -> SiliconRow:
+    """``row`` with the split that its script made of its columns.
+
+    The first script for MiniMax-M2.5 in fp8 on a B200 spread the experts over the ranks in every run: it asked for
+    ``"$EP_SIZE" -ge 1`` (mended by pull request 947).
+    """
+    split = row.parallelism
+    if not _first_minimax(row) or split.expert == split.tensor:
+        return row
+    return replace(row, parallelism=split._replace(expert=split.tensor))
+
+
+def _first_minimax(row: SiliconRow) -> bool:
+    """Rows of the first script for MiniMax-M2.5 in fp8 on a B200 (vLLM 0.17.0)."""
+    fp8 = "minimax" in row.model.lower() and row.precision == "fp8" and row.system.startswith("b")
+    return fp8 and row.backend == "vllm" and row.version == "0.17.0"
 
 
 def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     """DeepSeek and Qwen3.5: the network is looked at every 10 decode steps, every 30 from 16 requests in flight on.
 
+    Qwen3.5 in fp4 looks every 30 always, and takes prompts of 32,768 tokens at once (``qwen3.5_fp4_b200.sh``).
     Qwen3.5 in fp8 drafts three tokens on four ranks that share the experts by width (``qwen3.5_fp8_b200_mtp.sh``), and
     DeepSeek two with more than 64 in flight (``_drafts_beyond``). Such a step is as many of one token as it makes.
     All pass ``--enable-flashinfer-allreduce-fusion`` but Qwen3.5 in fp8 without drafted tokens and in fp4. GLM-5 runs
@@ -168,10 +220,15 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
             max_prefill_tokens=32768, receive_interval=look, fused_all_reduce=True,
         )  # fmt: skip
         return _burst(engine, "fp8")
-    fp4, four = row.precision == "fp4", row.parallelism.ranks == 4
-    look = 30 if row.concurrency >= 16 else 10
+    fp4, four, qwen = row.precision == "fp4", row.parallelism.ranks == 4, "qwen3.5" in row.model.lower()
+    look = 30 if row.concurrency >= 16 or (qwen and fp4) else 10
     drafts = _sglang_drafts(row)
-    if fp4:
+    if qwen and fp4:
+        limits = {
+            "chunk_tokens": 32768, "max_prefill_tokens": 32768, "most_running": row.concurrency,
+            "memory_fraction": 0.85,
+        }  # fmt: skip
+    elif fp4:
         limits = {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
     elif four and "deepseek" in row.model.lower():
         limits = {"chunk_tokens": 8192, "most_running": 32, "memory_fraction": 0.95, "max_prefill_tokens": 8192}
@@ -183,7 +240,7 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     look = round(look * Speculation(drafts, ACCEPTED).tokens_per_step)
     if row.parallelism.attention_data > 1:
         look = 1  # SGLang 0.5.9 refuses an interval with attention groups.
-    apart = "qwen3.5" in row.model.lower() and not drafts and row.precision != "bf16"
+    apart = qwen and not drafts and row.precision != "bf16"
     engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not apart, overlap=not drafts)  # type: ignore[arg-type]
     return _burst(engine, "fp8", draft_tokens=drafts)
 
@@ -253,15 +310,15 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_
     )
 
 
-def _before_async(row: SiliconRow) -> bool:
-    """VLLM before 0.14, whose scheduler waits for each step unless ``--async-scheduling`` is given."""
+def _vllm_before(row: SiliconRow, minor: int) -> bool:
+    """Whether the row is of vLLM before 0.``minor``, as far as its version says."""
     release = row.version.split(".")
     return (
         row.backend == "vllm"
         and release[0] == "0"
         and len(release) > 1
         and release[1].isdigit()
-        and int(release[1]) < ASYNC_SINCE
+        and int(release[1]) < minor
     )
 
 
@@ -288,8 +345,8 @@ def _engine(
         "max_prefill_tokens": max_prefill_tokens,
         "prefix_caching": False,
         "receive_interval": receive_interval,
-        "fused_all_reduce": fused_all_reduce,
-        "overlap": overlap and not (campaign == FIXED and _before_async(row)),
+        "fused_all_reduce": None if row.backend == "trtllm" else fused_all_reduce,
+        "overlap": overlap and not (campaign == FIXED and _vllm_before(row, ASYNC_SINCE)),
     }
     return EngineSpec.model_validate(values)
 

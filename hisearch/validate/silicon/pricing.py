@@ -38,7 +38,7 @@ from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
 from hisearch.validate.silicon import apart
-from hisearch.validate.silicon.conditions import Conditions, conditions_of, host_version, kernels_version
+from hisearch.validate.silicon.conditions import Conditions, as_it_ran, conditions_of, host_version, kernels_version
 from hisearch.validate.silicon.rows import SiliconRow
 
 #: Catalogue names of the systems that measurements name.
@@ -126,6 +126,7 @@ class Pricer:
         """``price`` with ``times`` as the engine's host work; those of the profile, for its version, where None."""
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
+        row = as_it_ran(row)
         times = self.times_of(row) if times is None else times
         if row.mode == "disagg":
             return self._apart(row, times)
@@ -208,6 +209,7 @@ class Pricer:
         Raises:
             NotPriced: with the reason.
         """
+        row = as_it_ran(row)
         model, conditions = self._model(row), conditions or conditions_of(row)
         engine = conditions.engine
         return PricedWorker(
