@@ -129,6 +129,7 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
         specs = {of: of_catalogue("LatencyProfile", of) for of in own if of is not None}
         if specs and None not in own:
             name, profile = max(specs.items(), key=lambda item: (item[1].relative_error, item[0]))
-            of_several = "" if chosen is not None or len(specs) == 1 else f"; errs most of the space's {len(specs)}"
+            whose = "space" if chosen is None else "deployment"
+            of_several = f"; errs most of the {whose}'s {len(specs)}" if len(specs) > 1 else ""
             name = f"{name} ({resolved.profile.name}{of_several})"
     return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source)

@@ -105,8 +105,9 @@ class StudyResult:
     @property
     def caution(self) -> str:
         """What to know of a search that was cut short, as sentences; "" of one that was not."""
-        hopeless = bool(self.outcome.execution.hopeless)
-        return self.outcome.ending.caution(self.recommendation is not None, hopeless)
+        hopeless = self.outcome.execution.hopeless
+        beyond_hope = bool(hopeless) and self.failure is not None and self.failure.text.endswith(hopeless)
+        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope)
 
     @property
     def figure(self) -> Figures:
@@ -196,7 +197,7 @@ class StudyResult:
 
         baseline = self.recommendation.baseline if self.recommendation is not None else None
         simulated = [*self.trials, *([baseline] if baseline is not None else [])]
-        return formats_in_words(self.resolved.model.spec, trial, simulated)
+        return formats_in_words(self.resolved.model.spec, trial, simulated, self.resolved.space.spec.execution)
 
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with what its report shows of the highlighted deployment, which is simulated for it.

@@ -66,7 +66,9 @@ def input_so_far(folder: Path, *, refresh_s: int = 0, other: str = "") -> Report
         nearest_miss=missed,
         failure=failure.text if failure is not None else "",
         failure_heading=_heading(failure is not None and failure.examined),
-        formats=formats_in_words(resolved.model.spec, found.trial if found is not None else missed, trials),
+        formats=formats_in_words(
+            resolved.model.spec, found.trial if found is not None else missed, trials, resolved.space.spec.execution
+        ),
         progress=hypervolume_progress(trials, study.objectives),
         costs=cost_rows(resolved, found, missed),
         provenance=_record(resolved, journal, found.trial if found is not None else missed),

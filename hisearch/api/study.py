@@ -169,7 +169,8 @@ class Study:
         from hisearch.specs.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
-        demand = measure_demand(self.trace, slo, study.workload.load)
+        window = self.resolved.model.spec.max_context_tokens
+        demand = measure_demand(self.trace, slo, study.workload.load, window_tokens=window)
         if CAPACITY in study.objectives and not demand.scales_with_load and OF_AGENTS.isdisjoint(study.objectives):
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"

@@ -2,83 +2,123 @@
 
 Notation
     K   steps
+    C   costs whose tables are alike in shape, so that a step's place in one is its place in all
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from hisearch.latency.costs import StepCosts, octaves, token_knots
 from hisearch.traces.compiled import F8, I8
 
 
-def decode_steps_seconds(costs: StepCosts, sequences: I8, context: I8, longest: I8) -> F8:
-    """Seconds of each step, shape (K,); 0 where nothing decodes.
+class Stacked:
+    """Seconds of steps by several costs at once."""
 
-    Args:
-        costs: tables (see ``StepCosts``).
-        sequences: that decode, shape (K,).
-        context: tokens that they read in all, shape (K,).
-        longest: most that one of them reads, shape (K,).
-    """
-    total = costs.host_s + costs.host_per_sequence_s * sequences
-    total = total + _dense(costs.token_s, sequences) + _dense(costs.sequence_s, sequences)
-    if costs.skew_s is not None:
-        skew = costs.skew_s[np.minimum(sequences, len(costs.skew_s) - 1)]
-        total += skew * (longest * sequences - context) / np.maximum(sequences, 1)
-    total += _bilinear(costs.decode_s, sequences, context)
-    return np.where(sequences > 0, total, 0.0)
+    def __init__(self, costs: Sequence[StepCosts]) -> None:
+        """Of at least one.
+
+        Raises:
+            ValueError: their tables have other shapes.
+        """
+        # Every field with one more axis, the last, of length C.
+        self._costs = StepCosts(*(_stacked(field) for field in zip(*costs, strict=True)))
+
+    def decode_steps(self, sequences: I8, context: I8, longest: I8) -> F8:
+        """Seconds of each step, shape (K, C); 0 where nothing decodes.
+
+        Args:
+            sequences: that decode, shape (K,).
+            context: tokens that they read in all, shape (K,).
+            longest: most that one of them reads, shape (K,).
+        """
+        costs = self._costs
+        total = costs.host_s + costs.host_per_sequence_s * sequences[:, None]
+        total = total + _dense(costs.token_s, sequences) + _dense(costs.sequence_s, sequences)
+        if costs.skew_s is not None:
+            skew = costs.skew_s[np.minimum(sequences, len(costs.skew_s) - 1)]
+            total += skew * (longest * sequences - context)[:, None] / np.maximum(sequences, 1)[:, None]
+        total += _bilinear(costs.decode_s, sequences, context)
+        return np.where(sequences[:, None] > 0, total, 0.0)
+
+    def chunk_steps(self, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
+        """Seconds of each step, shape (K, C): one chunk of a prompt, and decodes that all read as much.
+
+        Args:
+            new: tokens of the chunk, at least one, shape (K,).
+            cached: tokens before it, shape (K,).
+            sequences: that decode beside it, none too, shape (K,).
+            reads: tokens that each of them reads, shape (K,).
+        """
+        costs = self._costs
+        total = costs.host_s + costs.host_per_sequence_s * (sequences + 1)[:, None]
+        total = total + _dense(costs.token_s, new + sequences) + _dense(costs.sequence_s, sequences + 1)
+        if costs.prompt_s is not None:
+            total += _dense(costs.prompt_s, new)
+        work = new * (cached + (new + 1) / 2.0)
+        total += work[:, None] * _bilinear(costs.chunk_rate, new, cached, most=1.0)
+        if costs.beside_s is None:
+            beside = _bilinear(costs.decode_s, sequences, sequences * reads)
+        else:
+            beside = _octaves(costs.beside_s, (new, cached, sequences, reads - 1))
+        return np.asarray(total + np.where(sequences[:, None] > 0, beside, 0.0))
+
+
+def decode_steps_seconds(costs: StepCosts, sequences: I8, context: I8, longest: I8) -> F8:
+    """``Stacked.decode_steps`` by one cost, shape (K,)."""
+    return Stacked([costs]).decode_steps(sequences, context, longest)[:, 0]
 
 
 def chunk_steps_seconds(costs: StepCosts, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
-    """Seconds of each step, shape (K,): one chunk of a prompt, and decodes that all read as much.
+    """``Stacked.chunk_steps`` by one cost, shape (K,)."""
+    return Stacked([costs]).chunk_steps(new, cached, sequences, reads)[:, 0]
 
-    Args:
-        costs: tables (see ``StepCosts``).
-        new: tokens of the chunk, at least one, shape (K,).
-        cached: tokens before it, shape (K,).
-        sequences: that decode beside it, none too, shape (K,).
-        reads: tokens that each of them reads, shape (K,).
-    """
-    total = costs.host_s + costs.host_per_sequence_s * (sequences + 1)
-    total = total + _dense(costs.token_s, new + sequences) + _dense(costs.sequence_s, sequences + 1)
-    if costs.prompt_s is not None:
-        total += _dense(costs.prompt_s, new)
-    total += new * (cached + (new + 1) / 2.0) * _bilinear(costs.chunk_rate, new, cached, most=1.0)
-    if costs.beside_s is None:
-        beside = _bilinear(costs.decode_s, sequences, sequences * reads)
-    else:
-        beside = _octaves(costs.beside_s, (new, cached, sequences, reads - 1))
-    return np.asarray(total + np.where(sequences > 0, beside, 0.0))
+
+def _stacked(values: tuple[Any, ...]) -> Any:
+    """Alike fields along a new last axis; None where there are none."""
+    return None if values[0] is None else np.stack(values, axis=-1)
 
 
 def _dense(table: F8, at: I8) -> F8:
     """``table[at]``, continued beyond its end with the last slope."""
     last = len(table) - 1
-    beyond = np.maximum(at - last, 0) * (table[last] - table[last - 1])
+    beyond = np.maximum(at - last, 0)[:, None] * (table[last] - table[last - 1])
     return np.asarray(table[np.minimum(at, last)] + beyond)
 
 
 def _bilinear(table: F8, x: I8, y: I8, most: float = np.inf) -> F8:
     """Interpolated on token knots, rows by ``x`` and columns by ``y``; beyond them to ``most`` shares of a cell."""
-    (i, fx), (j, fy) = (_place(at, np.array(token_knots(count))) for at, count in zip((x, y), table.shape, strict=True))
-    fx, fy = np.minimum(fx, most), np.minimum(fy, most)
+    rows, columns = table.shape[:2]
+    (i, fx), (j, fy) = _place(x, _knots(rows)), _place(y, _knots(columns))
+    fx, fy = np.minimum(fx, most)[:, None], np.minimum(fy, most)[:, None]
     a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
     b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
     return np.asarray(a + (b - a) * fx)
 
 
+@cache
+def _knots(count: int) -> npt.NDArray[np.int64]:
+    knots = np.array(token_knots(count), dtype=np.int64)
+    knots.flags.writeable = False
+    return knots
+
+
 def _octaves(table: F8, at: tuple[I8, ...]) -> F8:
     """``beside_s`` between its octaves; the last slopes continue, and nothing does below the first knots."""
-    places = [
-        _place(x, np.array(octaves(axis, count))) for axis, (x, count) in enumerate(zip(at, table.shape, strict=True))
-    ]
-    total = np.zeros(len(at[0]))
-    for corner in np.ndindex(*(min(count, 2) for count in table.shape)):
+    shape = table.shape[: len(at)]
+    places = [_place(x, np.array(octaves(axis, count))) for axis, (x, count) in enumerate(zip(at, shape, strict=True))]
+    total = np.zeros((len(at[0]), table.shape[-1]))
+    for corner in np.ndindex(*(min(count, 2) for count in shape)):
         weight = np.ones(len(at[0]))
         for above, (_, share) in zip(corner, places, strict=True):
             weight = weight * (share if above else 1.0 - share)
-        total += weight * table[tuple(cell + above for above, (cell, _) in zip(corner, places, strict=True))]
+        total += weight[:, None] * table[tuple(cell + above for above, (cell, _) in zip(corner, places, strict=True))]
     return total
 
 
@@ -86,5 +126,5 @@ def _place(at: I8, knots: I8) -> tuple[I8, F8]:
     """Cell of each value, and the share of it: above 1 beyond the last knot, 0 below the first or of one knot."""
     if len(knots) == 1:
         return np.zeros(len(at), np.int64), np.zeros(len(at))
-    cell = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
+    cell = np.minimum(np.maximum(np.searchsorted(knots, at, side="right") - 1, 0), len(knots) - 2)
     return cell, np.maximum((at - knots[cell]) / (knots[cell + 1] - knots[cell]), 0.0)

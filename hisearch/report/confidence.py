@@ -53,6 +53,7 @@ class Confidence:
     probability that was asked for is reached, None where none was. rules_within: the price that rules which need
     one are shown within, in words. draws: behind ``chance``, 0 where it is not said. sentences: what would
     change the answer, by kind. simulations: by what they were for. surer: what a likelier one would cost, in words.
+    surer_found: whether one is known that has the probability which it speaks of.
     """
 
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class Confidence:
     chance_range: tuple[float, float] | None = None
     draws: int = 0
     surer: str = ""
+    surer_found: bool = False
 
 
 def read_confidence(path: Path) -> Confidence | None:
@@ -110,6 +112,7 @@ def read_confidence(path: Path) -> Confidence | None:
         _range(data.get("all_terms_range"), path, "all_terms_range"),
         _typed(data.get("draws", 0), int, path, "draws"),
         _typed(_object(data, "surer", path).get("sentence", ""), str, path, "surer.sentence"),
+        _object(data, "surer", path).get("trial") is not None,
     )
 
 

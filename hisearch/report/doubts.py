@@ -148,8 +148,9 @@ def may_miss(found: Confidence | None, run: str = "RUN") -> str:
     if found.satisfied is not None:  # a probability was asked for: the answer says so itself
         return text
     command = f"hisearch run --resume {run} --confidence {SURE:g}"
-    if found.surer:
+    if found.surer_found:
         return f"{text} {found.surer} Measure before you rely on it, or have the surer one recommended: {command}."
+    text = f"{text} {found.surer}".rstrip()
     return (
         f"{text} Measure it before you rely on it, or ask for the cheapest that meets the SLO more surely: {command}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,5 +63,14 @@ def template(scheme: str) -> dict[str, Any]:
 def finish(figure: go.Figure, **layout: Any) -> go.Figure:
     """Give a figure the light template, small margins and ``layout``; drawing it anew keeps what its reader did."""
     margin = {"l": 10, "r": 10, "t": 34, "b": 10}
-    figure.update_layout(**({"template": template("light"), "margin": margin, "uirevision": "kept"} | layout))
+    figure.layout.template = _merged_light()
+    figure.update_layout(**({"margin": margin, "uirevision": "kept"} | layout))
     return figure
+
+
+@cache
+def _merged_light() -> go.layout.Template:
+    """The light template over Plotly's own, which takes fifty milliseconds to merge."""
+    import plotly.graph_objects as go
+
+    return go.Figure().update_layout(template=template("light")).layout.template

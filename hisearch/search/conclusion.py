@@ -197,7 +197,8 @@ class _Course:
         confirmed = self._confirmed(found)
         baseline = self._counted("baseline", BASELINE_SIMULATIONS, lambda: self._baseline(found.trial))
         if baseline is not None:
-            found, by_rule = _against(found, baseline), tuple(_against(one, baseline) for one in by_rule)
+            found = _against(found, baseline, self._problem.objectives)
+            by_rule = tuple(_against(one, baseline, self._problem.objectives) for one in by_rule)
         # Where something else than price speaks for the recommendation, what is cheaper is no answer in its place.
         least = found.rule == "cheapest" and found.trial.number == first.trial.number
         steps, faster = self._step_times(found.trial, least)
@@ -465,5 +466,5 @@ class _Course:
         return NextPurchase(load, term, instead)
 
 
-def _against(found: Recommendation, baseline: Trial) -> Recommendation:
-    return replace(found, baseline=baseline, against_baseline=against_baseline(found.trial, baseline))
+def _against(found: Recommendation, baseline: Trial, objectives: Sequence[str]) -> Recommendation:
+    return replace(found, baseline=baseline, against_baseline=against_baseline(found.trial, baseline, objectives))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hisearch.score.quantities import quantity
-from hisearch.score.terms import REJECTED, RejectionCheck
+from hisearch.score.terms import REJECTED, RejectionCheck, TermCheck
 from hisearch.search.pareto import miss_order
 from hisearch.search.trial import Trial
 from hisearch.specs.wording import counted, listed
@@ -41,10 +41,19 @@ def explain(trials: Sequence[Trial], hopeless: str = "") -> Failure:
 
     Args:
         trials: the study's.
-        hopeless: why stage 1 knows that no deployment can meet the SLO; "" where it does not.
+        hopeless: why stage 1 expects that no deployment can meet the SLO; "" where it does not. Left out where a
+            simulation met every latency term.
     """
-    found = _explain(trials)
+    found, hopeless = _explain(trials), "" if _refuted(trials) else hopeless
     return replace(found, text=f"{found.text} {hopeless}".strip())
+
+
+def _refuted(trials: Sequence[Trial]) -> bool:
+    """True where a simulation met every latency term, which stage 1's estimates may have ruled out."""
+    return any(
+        trial.comparable and trial.slo and all(check.holds for check in trial.slo if isinstance(check, TermCheck))
+        for trial in trials
+    )
 
 
 def _explain(trials: Sequence[Trial]) -> Failure:

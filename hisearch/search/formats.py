@@ -10,6 +10,7 @@ from hisearch.search.trial import Trial
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.deployment import DeploymentSpec
 from hisearch.specs.model import ModelSpec
+from hisearch.specs.search_space import ExecutionSpace
 from hisearch.specs.wording import listed
 
 #: Bytes of a number of the KV cache as models compute it: in 16 bits, whatever the weights are stored in.
@@ -29,13 +30,22 @@ def narrower_formats(model: ModelSpec, deployment: DeploymentSpec) -> str:
     return listed(list(found))
 
 
-def formats_in_words(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial]) -> str:
+def _searched_own(model: ModelSpec, execution: ExecutionSpace) -> bool:
+    """True where deployments that keep the checkpoint's formats are in the space."""
+    weights = execution.weight_dtypes or [model.weight_dtype]
+    return any(DTYPE_BYTES[dtype] >= DTYPE_BYTES[model.weight_dtype] for dtype in weights) and any(
+        DTYPE_BYTES[dtype] >= _OWN_KV_BYTES for dtype in execution.kv_dtypes
+    )
+
+
+def formats_in_words(model: ModelSpec, chosen: Trial | None, trials: Sequence[Trial], execution: ExecutionSpace) -> str:
     """What to know of a deployment with narrower formats, and the price of keeping the checkpoint's; "" without any.
 
     Args:
         model: the model as it is published.
         chosen: the deployment; None for none.
         trials: the study's, of which the cheapest that keeps the checkpoint's formats is named.
+        execution: the formats that were searched.
     """
     if chosen is None:
         return ""
@@ -55,6 +65,8 @@ def formats_in_words(model: ModelSpec, chosen: Trial | None, trials: Sequence[Tr
             f"{text} The cheapest found that keeps the checkpoint's formats: {describe(best.deployment)} at "
             f"${price_of(best):,.2f} per hour, {more}."
         )
+    if not _searched_own(model, execution):
+        return f"{text} What the checkpoint's formats cost is not known: the search space has no deployment with them."
     if keeping:
         return f"{text} Nothing that keeps the checkpoint's formats was found to meet the SLO."
     return f"{text} Nothing that keeps the checkpoint's formats was simulated on the whole trace."

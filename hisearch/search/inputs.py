@@ -28,7 +28,7 @@ class Expectations:
         self._by_key = {_key(worker.pool): worker for worker in workers}
 
     def part(self, deployment: DeploymentSpec) -> Part | None:
-        """Settings and expectations of a deployment; None where a worker of it is not known."""
+        """Settings and expectations of a deployment; None where a worker of it is not known, or cannot be built."""
         pools = deployment.pools
         found = parameters_of(deployment)
         if len(pools) == 1 and pools[0].replicas == 1:  # whatever the router, it gets everything
@@ -42,16 +42,20 @@ class Expectations:
         return found
 
     def _of_pool(self, pool: PoolSpec) -> Part | None:
-        """What stage 1 expects of a pool's workers; None where they are not known."""
+        """What stage 1 expects of a pool's workers; None where they are not known, or do not fit as set."""
         worker = self._by_key.get(_key(pool))
         if worker is None:
+            return None
+        try:
+            kv_tokens = self._problem.planner.kv_capacity_tokens(pool)
+        except ValueError:  # stage 1 knows the worker with another memory fraction
             return None
         estimate = worker.estimate
         return {
             "expected ttft": estimate.ttft_s,
             "expected tpot": estimate.tpot_s,
             "expected share of the load": estimate.capacity_rps * pool.replicas / self._problem.demand.peak_rps,
-            "KV tokens": self._problem.planner.kv_capacity_tokens(pool) * pool.replicas,
+            "KV tokens": kv_tokens * pool.replicas,
             "GiB below": sum(tier.gib for tier in pool.tiers) * pool.replicas,
         }
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.deployments import SHAPES, describe, shape_of
 from hisearch.search.pareto import front, miss_order
-from hisearch.search.trial import Recommendation, Trial
+from hisearch.search.trial import Recommendation, Trial, metric_of
 from hisearch.specs.wording import counted, in_percent, listed
 
 #: Of equally priced deployments, tightest margins that differ by at most this share of the bound count as equal, and
@@ -26,7 +26,8 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
 
     It is the ``preferred`` one of all. Runner-ups: the cheapest one where that is another, the equally priced one with
     the widest margin, the cheapest on another accelerator, the preferred one there where dollars by something else than
-    the hour are an objective, the one with the lowest p99 TTFT, and the cheapest on another engine, of those that were
+    the hour are an objective, the one with the lowest of the first
+    latency objective, and the cheapest on another engine, of those that were
     simulated.
 
     Args:
@@ -160,14 +161,16 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
     elsewhere = [t for t in feasible if _accelerators(t) != _accelerators(best)]
     other_engine = [t for t in feasible if _engines(t) != _engines(best)]
     cheaper = [t for t in feasible if price_of(t) < price_of(best)]
-    least_s = min(t.metrics["ttft_p99_s"] for t in feasible)
-    fastest = [t for t in feasible if t.metrics["ttft_p99_s"] == least_s]
+    latency = latency_objective(objectives)
+    values = {t.number: t.metrics[metric_of(latency)] for t in feasible}
+    least = min((value for value in values.values() if not math.isnan(value)), default=math.nan)
+    fastest = [t for t in feasible if values[t.number] == least]
     choices = [
         (cheapest(cheaper, objectives), "cheapest found that meets the SLO"),
         (widest(best, feasible), "widest margin found at this price"),
         (cheapest(elsewhere, objectives), "cheapest found on another accelerator"),
         (_best_by(elsewhere, objectives), "best by the study's objectives on another accelerator"),
-        (cheapest(fastest, objectives), "lowest TTFT p99 found"),
+        (cheapest(fastest, objectives), f"lowest {quantity(latency).label} found"),
         (cheapest(other_engine, objectives), "cheapest found on another engine"),
     ]
     for shape, words in SHAPES.items():
@@ -178,7 +181,7 @@ def runner_ups(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
     for trial, title in choices:
         if trial is not None and trial.number not in taken:
             taken.add(trial.number)
-            found.append((trial, f"{title}: {_trade(best, trial)}"))
+            found.append((trial, f"{title}: {_trade(best, trial, objectives)}"))
     return tuple(found)
 
 
@@ -196,10 +199,34 @@ def _engines(trial: Trial) -> set[str]:
     return {pool.engine.name for pool in trial.deployment.pools}
 
 
-def _trade(best: Trial, other: Trial) -> str:
+def latency_objective(objectives: Sequence[str]) -> str:
+    """The first of the objectives that is a latency; p99 TTFT where none is."""
+    return next(_latencies(objectives), "ttft_p99")
+
+
+def _latencies(objectives: Sequence[str]) -> Iterator[str]:
+    return (name for name in objectives if name.partition("_")[0] in {"ttft", "tpot", "itl", "e2e"})
+
+
+def latencies_instead(ours: Trial, theirs: Trial, objectives: Sequence[str]) -> list[str]:
+    """``TTFT p95 0.8 s instead of 1 s`` for each latency that both have: the SLO's terms, then the objectives."""
+    values: dict[str, tuple[float | None, float | None]] = {}
+    for check, other in zip(ours.slo, theirs.slo, strict=False):
+        if isinstance(check, TermCheck) and isinstance(other, TermCheck):
+            values[titled(check)] = (check.value_s, other.value_s)
+    for name in _latencies(objectives):
+        values.setdefault(quantity(name).label, (ours.metrics[metric_of(name)], theirs.metrics[metric_of(name)]))
+    return [
+        f"{label} {in_seconds(value)} instead of {in_seconds(other)}"
+        for label, (value, other) in values.items()
+        if value is not None and other is not None and math.isfinite(value) and math.isfinite(other)
+    ]
+
+
+def _trade(best: Trial, other: Trial, objectives: Sequence[str]) -> str:
     """What changes from ``best`` to ``other``.
 
-    Price, agents where their number was asked for, p99 TTFT, p99 TPOT where it is defined, tightest margin.
+    Price, agents where their number was asked for, the latencies of the SLO and of the objectives, tightest margin.
     """
     dollars = other.metrics["usd_per_hour"] - best.metrics["usd_per_hour"]
     parts = [
@@ -208,9 +235,7 @@ def _trade(best: Trial, other: Trial) -> str:
     most, theirs = best.metrics.get("agents", 0.0), other.metrics.get("agents", 0.0)
     if most and theirs:
         parts.append(f"up to {theirs:,.0f} agents instead of {most:,.0f}")
-    for key, name in (("ttft_p99_s", "TTFT p99"), ("tpot_p99_s", "TPOT p99")):
-        if not math.isnan(best.metrics[key]) and not math.isnan(other.metrics[key]):
-            parts.append(f"{name} {in_seconds(other.metrics[key])} instead of {in_seconds(best.metrics[key])}")
+    parts += latencies_instead(other, best, objectives)
     if round(best.worst_margin, 2) != round(other.worst_margin, 2):
         parts.append(f"tightest margin {in_percent(other.worst_margin)} instead of {in_percent(best.worst_margin)}")
     return ", ".join(parts)

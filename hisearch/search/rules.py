@@ -26,6 +26,8 @@ from hisearch.search.recommend import (
     PRICE,
     cheapest,
     in_seconds,
+    latencies_instead,
+    latency_objective,
     price_of,
     recommend,
     runner_ups,
@@ -134,11 +136,6 @@ def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial
     """Largest first, of those that other loads were tried on."""
     tried = [t for t in trials if t.number in loads]
     return tuple(sorted(tried, key=lambda t: (-loads[t.number], price_of(t), t.number)))
-
-
-def latency_objective(objectives: Sequence[str]) -> str:
-    """The first of the objectives that is a latency; p99 TTFT where none is."""
-    return next((name for name in objectives if name.partition("_")[0] in {"ttft", "tpot", "itl", "e2e"}), "ttft_p99")
 
 
 def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec) -> list[Trial]:
@@ -259,18 +256,13 @@ _RULES: dict[str, Callable[[_Choice], tuple[Trial, str]]] = {
 }
 
 
-def against_baseline(best: Trial, baseline: Trial) -> str:
+def against_baseline(best: Trial, baseline: Trial, objectives: Sequence[str]) -> str:
     """One sentence: what a deployment is against the engine's defaults, sized to meet the load."""
     pool = baseline.deployment.pools[0]
     what = f"{ENGINE_TITLES[pool.engine.name]} with its default settings, {describe(baseline.deployment)}"
     share = price_of(best) / price_of(baseline) - 1.0 if price_of(baseline) > 0 else 0.0
     price = "as dear" if abs(share) < 0.0005 else f"{in_percent(abs(share), 1)} {_less_or_more(share)}"
-    figures = [
-        f"{quantity(name).within} {in_seconds(ours)} instead of {in_seconds(theirs)}"
-        for name in ("ttft_p99", "tpot_p99")
-        if math.isfinite(ours := best.metrics[metric_of(name)])
-        and math.isfinite(theirs := baseline.metrics[metric_of(name)])
-    ]
+    figures = latencies_instead(best, baseline, objectives)
     miss = "" if baseline.feasible else " (which misses the SLO with every number of replicas tried)"
     return f"Against {what} at {_usd(baseline)}{miss}, it is {price}{', with ' * bool(figures)}{listed(figures)}."
 

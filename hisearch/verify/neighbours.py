@@ -22,7 +22,7 @@ import numpy as np
 
 from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import StepCosts
-from hisearch.latency.many_steps import chunk_steps_seconds, decode_steps_seconds
+from hisearch.latency.many_steps import Stacked
 from hisearch.specs.profile import CorrectionSpec
 from hisearch.traces.compiled import F8, I8
 from hisearch.verify.measured import PerRequest
@@ -216,20 +216,20 @@ class _Parts:
     """Seconds of steps by FACTORS, shape (K, 3); they are linear in them. See ``latency.many_steps``."""
 
     def __init__(self, seconds: StepCosts) -> None:
-        self._plain = seconds
-        self._doubled = [corrected_seconds(seconds, CorrectionSpec(**{name: 2.0})) for name in FACTORS]
+        doubled = (corrected_seconds(seconds, CorrectionSpec(**{name: 2.0})) for name in FACTORS)
+        self._priced = Stacked([seconds, *doubled])
 
     def decodes(self, sequences: I8, context: I8, longest: I8) -> F8:
         """Of steps that decode alone."""
-        return self._parts(lambda costs: decode_steps_seconds(costs, sequences, context, longest))
+        return self._parts(self._priced.decode_steps(sequences, context, longest))
 
     def chunks(self, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
         """Of steps with a prompt chunk each."""
-        return self._parts(lambda costs: chunk_steps_seconds(costs, new, cached, sequences, reads))
+        return self._parts(self._priced.chunk_steps(new, cached, sequences, reads))
 
-    def _parts(self, price: Callable[[StepCosts], F8]) -> F8:
-        whole = price(self._plain)
-        return np.stack([price(one) - whole for one in self._doubled], axis=-1)
+    def _parts(self, seconds: F8) -> F8:
+        """What doubling each factor adds, shape (K, 3)."""
+        return seconds[:, 1:] - seconds[:, :1]
 
 
 def _company(decoding: I8, context: I8) -> tuple[I8, I8]:

@@ -4,10 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -210,28 +206,6 @@ def test_an_unknown_name_and_a_wrong_kind_are_refused(hisearch: Hisearch, here: 
     assert wrong.code == 1
     assert "visits.yaml" in wrong.err
     assert "got Workload" in wrong.err
-
-
-def test_interrupt_ends_cleanly_and_resumes(hisearch: Hisearch, here: Path) -> None:
-    command = [sys.executable, "-m", "hisearch", "run", "small.yaml", "--out", "r", "--workers", "1"]
-    big = ["--set", "spec.workload.trace.generator.requests=20000", "--set", "spec.budget.simulations=100000"]
-    process = subprocess.Popen([*command, *big], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    journal = here / "r" / "journal.jsonl"
-    deadline = time.monotonic() + 120
-    while not (journal.is_file() and journal.read_text().count("\n") > 2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Go on with: hisearch run --resume r" in err
-    assert "Traceback" not in err
-    resumed = hisearch("run", "--resume", "r", "-q", "--json", "--set", "spec.budget.seconds=2")
-    # 1: on a slow machine the two seconds may end before anything was simulated on the whole trace.
-    assert resumed.code in (0, 1, 99)
-    assert resumed.json["stopped"] == "seconds"
-    assert json.loads((here / "r" / "provenance.json").read_text())["run"]["replayed"] > 0
 
 
 def test_a_stored_run_is_what_the_run_returned(result: StudyResult) -> None:

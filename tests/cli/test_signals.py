@@ -11,6 +11,9 @@ import pytest
 from tests.cli.conftest import Hisearch
 from tests.cli.processes import Started, lines, until
 
+#: Search alone: what follows it is interrupted in ``tests/search/test_interrupts.py``.
+NO_CONCLUSIONS = ("--set", "spec.confidence.draws=0", "--set", "spec.confidence.what_if=0")
+
 
 @pytest.fixture
 def long(here: Path) -> Path:
@@ -36,7 +39,10 @@ def begun(folder: Path, *options: object) -> Started:
 )
 def test_a_signal_ends_the_run_with_the_front_so_far(hisearch: Hisearch, long: Path, number: int, backend: str) -> None:
     run = begun(long, "--backend", backend)
-    run.interrupt(number)
+    if number == signal.SIGTERM:
+        run.process.terminate()  # as from a supervisor: that process alone
+    else:
+        run.interrupt(number)
     assert run.wait() == 128 + number
     assert run.err.splitlines()[-1] == (
         "hisearch: interrupted; what had finished is kept. Go on with: hisearch run --resume r"
@@ -51,7 +57,8 @@ def test_a_signal_ends_the_run_with_the_front_so_far(hisearch: Hisearch, long: P
     assert set(front["number"]) <= set(trials["number"])
     assert json.loads((long / "r" / "provenance.json").read_text())["budget"]["stopped"] == "interrupted"
     assert (long / "r" / "report.html").is_file()
-    resumed = hisearch("run", "--resume", "r", "--json", "-q", "--set", "spec.budget.simulations=8")
+    few = ("--set", "spec.budget.simulations=8", *NO_CONCLUSIONS)
+    resumed = hisearch("run", "--resume", "r", "--json", "-q", *few)
     assert resumed.json["simulations"] == 8
     assert resumed.json["replayed"] >= 3
 

@@ -31,6 +31,9 @@ def test_rejections_alone_are_said_with_their_reason_and_number() -> None:
     assert "KV memory" in failure.text
     assert "the SLO allows none" in failure.text
     assert "No deployment of this model" not in failure.text
+    assert "beyond hope" not in explain(trials, "All is beyond hope.").text
+    missed = make_trial(0, 4.0, 5.0, 4.0, feasible=False)
+    assert explain([missed], "All is beyond hope.").text.endswith("All is beyond hope.")
 
 
 def test_requests_over_the_window_are_no_matter_of_the_deployment() -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from hisearch.search.deployments import deployment_of, router_arms
+from hisearch.latency.memory import DoesNotFit
+from hisearch.search.deployments import deployment_of, router_arms, starting_memory_fraction
 from hisearch.search.driver import _Course, _known_workers
-from hisearch.search.frontier import LEAST_TRIALS, Frontier
+from hisearch.search.frontier import LEAST_TRIALS, Frontier, neighbourhood
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.pareto import front
 from hisearch.search.problem import Problem
 from hisearch.search.screening import screen
-from hisearch.specs.deployment import DeploymentSpec
-from tests.search.fakes import OBJECTIVES, FakeEvaluator, make_problem
+from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from tests.search.fakes import OBJECTIVES, FakeEvaluator, FakePlanner, make_problem
 
 
 def simulated(problem: Problem, deployments: Sequence[DeploymentSpec]) -> Ledger:
@@ -72,3 +74,32 @@ def test_a_front_that_moves_after_it_ended_is_widened_again(monkeypatch: pytest.
     ledger.run([Job(1, *sized("fast", [12]))])
     assert {trial.number for trial in front(ledger.trials, OBJECTIVES)} != before
     assert not course._front_ended
+
+
+class TightPlanner(FakePlanner):
+    """Models fit at the memory fraction that stage 1 sizes workers with, and not below it."""
+
+    least = starting_memory_fraction(make_problem().space.cache)
+
+    def kv_capacity_tokens(self, pool: PoolSpec) -> int:
+        if not self.can_build(pool):
+            raise DoesNotFit("the model does not fit: 0.92 GiB short on each rank", 0.92 * 2**30)
+        return super().kv_capacity_tokens(pool)
+
+    def can_build(self, pool: PoolSpec) -> bool:
+        return pool.engine.memory_fraction >= self.least
+
+
+def test_a_neighbour_that_does_not_fit_with_less_memory_is_left_out() -> None:
+    problem, least = replace(make_problem(), planner=TightPlanner()), TightPlanner.least
+    screening = screen(problem, 40)
+    worker = next(one.pool for one in screening.sized if one.pool.accelerator == "fast")
+    router = router_arms(problem.space.routing)[0]
+    known = [deployment_of(problem.model, problem.profile, worker, n, router) for n in range(2, 3 + LEAST_TRIALS)]
+    tight = [one for one in neighbourhood(problem, known[0]) if one.pool.engine.memory_fraction < least]
+    assert tight
+    ledger, frontier = simulated(problem, known), Frontier(problem, _known_workers(screening))
+    frontier.widen(ledger, len(known) + 8)
+    assert len(ledger.trials) > len(known)
+    assert all(trial.deployment.pool.engine.memory_fraction >= least for trial in ledger.trials)
+    assert frontier.may_serve(ledger.trials, tight) == tight

@@ -3,6 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.score.terms import TermCheck
 from hisearch.search.pareto import front
 from hisearch.search.recommend import describe_miss, nearest_miss, recommend, widest
 from hisearch.search.trial import Trial
@@ -161,6 +162,20 @@ def test_runner_ups_are_distinct_and_say_what_they_trade() -> None:
     ]
     assert "+$1.00 per hour" in found.runner_ups[0][1]
     assert "TTFT p99 0.8 s instead of 1 s" in found.runner_ups[0][1]
+
+
+def test_what_is_traded_is_the_latencies_that_were_asked_for() -> None:
+    def with_p95(number: int, p99_s: float, p95_s: float, usd: float) -> Trial:
+        trial = make_trial(number, p99_s, 5.0, usd)
+        terms = (TermCheck("ttft_p95", p95_s, 2.0),)
+        return replace(trial, metrics=trial.metrics | {"ttft_p95_s": p95_s}, slo=terms)
+
+    trials = [with_p95(0, 1.5, 0.9, 4.0), with_p95(1, 1.0, 0.8, 6.0), with_p95(2, 1.2, 0.7, 7.0)]
+    found = recommend(trials, ("ttft_p95", "goodput", "usd_per_hour"))
+    assert found is not None
+    assert [text for _, text in found.runner_ups] == [
+        "lowest TTFT p95 found: +$3.00 per hour, TTFT p95 0.7 s instead of 0.9 s, tightest margin 65 % instead of 55 %"
+    ]
 
 
 def test_one_more_replica_of_the_same_is_no_other_accelerator() -> None:

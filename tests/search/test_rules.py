@@ -176,7 +176,7 @@ def test_the_baseline_has_the_fewest_replicas_of_plain_workers_that_meet_the_slo
     fewer = found.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": pool.replicas - 1})]})
     assert not evaluator(Job(0, fewer)).feasible
     assert assessor.simulations <= SIMULATIONS
-    text = against_baseline(best, found)
+    text = against_baseline(best, found, OBJECTIVES)
     assert f"${found.metrics['usd_per_hour']:,.2f} per hour" in text
     assert "TTFT p99" in text
 
@@ -231,5 +231,5 @@ def test_what_contradicts_itself_is_refused(keys: dict[str, object], message: st
 
 def test_equal_prices_and_free_hardware_are_said() -> None:
     free = make_trial(0, 1.0, 5.0, 0.0)
-    assert "as dear" in against_baseline(free, make_trial(BASELINE, 1.0, 5.0, 0.0))
+    assert "as dear" in against_baseline(free, make_trial(BASELINE, 1.0, 5.0, 0.0), OBJECTIVES)
     assert not np.isnan(price_of(free))

@@ -158,6 +158,25 @@ def test_demand_counts_what_an_unlimited_cache_would_hit() -> None:
     assert measure_demand(tree_trace(), slo, load=2.0).mean_rps == pytest.approx(4 / 4.56)
 
 
+def test_demand_leaves_out_what_the_models_window_refuses() -> None:
+    slo = SloSpec(
+        terms=[
+            SloTerm(metric="ttft_s", percentile=99, at_most_s=2.0),
+            SloTerm(metric="tpot_s", percentile=99, at_most_s=0.5),
+        ]
+    )
+    demand, whole = measure_demand(tree_trace(), slo, window_tokens=21), measure_demand(tree_trace(), slo)
+    assert demand.requests == 4
+    assert demand.input_tokens.tolist() == [15, 14, 20]
+    assert demand.new_tokens.tolist() == [15, 4, 4]
+    assert demand.output_tokens.tolist() == [5, 2, 1]
+    assert demand.unique_tokens == whole.unique_tokens - 6  # 20-25 of the prompt, and its answer
+    assert demand.mean_rps == pytest.approx(3 / 5.5)
+    assert demand.least_rps == pytest.approx(3 / 4 * whole.least_rps)
+    for window_tokens in (26, 5):  # all fit, or none does
+        assert measure_demand(tree_trace(), slo, window_tokens=window_tokens).input_tokens.tolist() == [15, 14, 25, 20]
+
+
 def test_stage_1_looks_at_everything_and_keeps_every_accelerator_and_engine() -> None:
     problem = make_problem(accelerators=("slow", "fast", "dear", "tiny"))
     report = search_execution(problem, keep=4)
