@@ -27,8 +27,9 @@ class Stacked:
         Raises:
             ValueError: their tables have other shapes.
         """
-        # Every field with one more axis, the last, of length C.
-        self._costs = StepCosts(*(_stacked(field) for field in zip(*costs, strict=True)))
+        # Every field with one more axis, the last, of length C; ``late`` is of unequal decodes beside a prompt.
+        alike = (each._replace(late=None) for each in costs)
+        self._costs = StepCosts(*(_stacked(field) for field in zip(*alike, strict=True)))
 
     def decode_steps(self, sequences: I8, context: I8, longest: I8) -> F8:
         """Seconds of each step, shape (K, C); 0 where nothing decodes.
