@@ -83,10 +83,10 @@ class FormerExperts(NamedTuple):
 #: script for gpt-oss asks for Marlin's (``VLLM_MXFP4_USE_MARLIN``) since vLLM 0.13.0 (pull request 327).
 FORMER: dict[tuple[str, EngineName], dict[str, FormerExperts]] = {
     ("b200", "trtllm"): {"1.2.0rc6": FormerExperts(("fp8_block",), "1.3.0rc20")},
-    ("b200", "vllm"): {"0.18.0": FormerExperts(("fp8_block",), "0.19.0")},
+    ("b200", "vllm"): {"0.19.0": FormerExperts(("fp8_block",), "0.19.0")},
     ("h100-sxm", "vllm"): {
         "0.13.0": FormerExperts(("fp4",), "0.24.0"),
-        "0.19.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
+        "0.24.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
     },
 }
 

@@ -27,8 +27,8 @@ class Stacked:
         Raises:
             ValueError: their tables have other shapes.
         """
-        # Every field with one more axis, the last, of length C; nothing is late where all decodes read as much.
-        alike = (one._replace(late=None) for one in costs)
+        # Every field with one more axis, the last, of length C; ``late`` is of unequal decodes beside a prompt.
+        alike = (each._replace(late=None) for each in costs)
         self._costs = StepCosts(*(_stacked(field) for field in zip(*alike, strict=True)))
 
     def decode_steps(self, sequences: I8, context: I8, longest: I8) -> F8:

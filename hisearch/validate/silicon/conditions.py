@@ -181,7 +181,7 @@ def _inferencemax_minimax(row: SiliconRow) -> Conditions:
     if _first_minimax(row):
         engine = _engine(row, chunk_tokens=8192, most_running=1024, memory_fraction=0.95, fused_all_reduce=True)
         return _burst(engine, "bf16")
-    chunk_tokens = 2 * row.input_tokens if row.version == "0.19.0" else 8192
+    chunk_tokens = 8192 if row.version.startswith("nightly") else 2 * row.input_tokens
     return _burst(_engine(row, chunk_tokens=chunk_tokens, most_running=1024, fused_all_reduce=True), "fp8")
 
 
@@ -198,9 +198,9 @@ def as_it_ran(row: SiliconRow) -> SiliconRow:
 
 
 def _first_minimax(row: SiliconRow) -> bool:
-    """Rows of the first script for MiniMax-M2.5 in fp8 on a B200 (vLLM 0.17.0)."""
+    """Rows of the first script for MiniMax-M2.5 in fp8 on a B200 (vLLM 0.17.0, before 0.19.0)."""
     fp8 = "minimax" in row.model.lower() and row.precision == "fp8" and row.system.startswith("b")
-    return fp8 and row.backend == "vllm" and row.version == "0.17.0"
+    return fp8 and _vllm_before(row, 19)
 
 
 def _inferencemax_sglang(row: SiliconRow) -> Conditions:
