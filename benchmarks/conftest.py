@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.api.workload import load_trace
 from hisearch.kernels import cluster
-from hisearch.simulate.engine import _allocate, _config
+from hisearch.simulate.engine import allocate, node_room, prepare
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.routing import RouterSpec
 
 #: Requests of ``chat-multiturn`` that fill the caches.
 REQUESTS = 5_000
@@ -26,10 +25,10 @@ def state_after() -> Callable[[str], Any]:
     def run(case_name: str) -> Any:
         catalogue = Catalogue()
         trace = load_trace("chat-multiturn", limit=REQUESTS, catalogue=catalogue)
-        plan = plan_of(CASES[case_name], catalogue)
-        config = _config(plan, 1, RouterSpec(), math.inf)
-        sim = _allocate(plan, trace.arrays, config, 1.0, 0, 20 * len(trace))
-        cluster.run(sim)
-        return sim
+        pool = PoolPlan(plan_of(CASES[case_name], catalogue))
+        prepare([(pool.plan.engine.name, None)])
+        fleet, sims = allocate(FleetPlan((pool,)), trace, [node_room(pool, trace)])
+        cluster.run(fleet)
+        return sims[0]
 
     return run

@@ -49,7 +49,12 @@ def match_all(sim):
 def queue_all(sim):
     """Hold, take, fill and let go of every prompt's pages; returns the pages left free."""
     for r in range(sim.trace.prompt_node.shape[0]):
-        queue.store(sim, 0, sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r]))
+        static, tokens = sim.trace.prompt_node[r], tree.floor_page(sim, sim.trace.input_tokens[r])
+        found, d, strand = queue.hold(sim, 0, static, tokens)
+        if found < tokens:
+            queue.take(sim, 0, (tokens - found) // sim.config.page_tokens)
+            d = queue.grow(sim, 0, d, static, found, tokens)
+        queue.unlock(sim, 0, d, strand)
     return sim.trees[0].free_pages
 
 
@@ -60,7 +65,7 @@ def radix_all(sim):
     for r in range(sim.trace.prompt_node.shape[0]):
         tokens = tree.floor_page(sim, sim.trace.input_tokens[r])
         radix.make_room(sim, 0, tokens // sim.config.page_tokens)
-        present, _ = radix.insert(sim, 0, sim.trace.prompt_node[r], tokens)
+        present, _ = radix.insert(sim, 0, sim.trace.prompt_node[r], tokens, 0)
         cache.free_pages -= (tokens - present) // sim.config.page_tokens
     return cache.free_pages
 
