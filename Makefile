@@ -55,8 +55,8 @@ accuracy: $(STAMP) ## Run its tests, write all tables and plots of docs/accuracy
 hardware: $(STAMP) ## Compute the tables and figures of docs/hardware.md (needs Chromium)
 	$(BIN)/python docs/generate_hardware.py --write
 
-profiles: $(STAMP) ## Refit the shipped latency profiles (needs aiconfigurator-core, or TABLES=FOLDER of it unpacked)
-	$(BIN)/hisearch calibrate $(TABLES) --shipped profiles/latency
+profiles: $(STAMP) ## Refit the shipped latency profiles (aiconfigurator-core, or TABLES=FOLDER of it; FORMER=FOLDER: 0.8.0)
+	$(BIN)/hisearch calibrate $(TABLES) --shipped profiles/latency $(if $(FORMER),--former $(FORMER))
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.calibrate.build import Measured, Target, build_profile
-from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped
+from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped, former_folder
 from hisearch.calibrate.tables import read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance
@@ -79,10 +79,13 @@ def calibrate_aiconfigurator(
     engine: EngineName,
     *,
     folder: Path | None = None,
+    former: Path | None = None,
     name: str | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """Fit on aiconfigurator-core's tables, installed or unpacked below ``folder``.
+
+    ``former``: aiconfigurator 0.8.0, unpacked, for laws of engines' former versions, which stay as shipped without it.
 
     Raises:
         ValueError: the tables are not there, or have nothing of that accelerator.
@@ -90,13 +93,18 @@ def calibrate_aiconfigurator(
     if accelerator not in BOARDS:
         raise ValueError(f"no tables of accelerator {accelerator}; known: {', '.join(BOARDS)}")
     profile = fit_shipped(
-        accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(), said=said
-    )
+        accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(),
+        former=None if former is None else former_folder(former), said=said,
+    )  # fmt: skip
     return _written(name or f"{engine}-{accelerator}", accelerator, engine, profile)
 
 
 def calibrate_shipped(
-    into: Path, *, folder: Path | None = None, said: Callable[[str], None] = lambda text: None
+    into: Path,
+    *,
+    folder: Path | None = None,
+    former: Path | None = None,
+    said: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Fit every shipped profile, and write them and the one that chooses among them into ``into``; the files.
 
@@ -107,7 +115,7 @@ def calibrate_shipped(
     for accelerator in BOARDS:
         for engine in sorted(ENGINES):
             said(f"{ENGINE_TITLES[engine]} on {accelerator}")
-            found = calibrate_aiconfigurator(accelerator, engine, folder=folder, said=said)
+            found = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, said=said)
             path = into / f"{found.name}.yaml"
             path.write_text(found.yaml, encoding="utf-8")
             written.append(path)

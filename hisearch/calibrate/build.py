@@ -19,7 +19,16 @@ from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, LawsSpec, LawTerms, MoeTerms, SparseTerms
+from hisearch.specs.laws import (
+    CollectiveCurve,
+    CollectiveCurves,
+    GemmTerms,
+    LawsSpec,
+    LawTerms,
+    MoeTerms,
+    PrefillTerms,
+    SparseTerms,
+)
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
@@ -179,20 +188,40 @@ def _sparse(
 ) -> dict[str, SparseTerms]:
     """Laws of sparse attention by format of the KV cache, on the engine's own table alone: others run other kernels."""
     tables = choices[0].tables
-    frame = tables.frames.get("sparse_attention")
-    if frame is None:
+    if "sparse_attention" not in tables.frames:
         return {}
-    dense = fitted["mla_prefill"].get("bf16") or next(iter(fitted["mla_prefill"].values()), None)
+    table = (tables.frames["sparse_attention"], tables.sources["sparse_attention"])
+    return sparse_attention(table, fitted["gemm"], fitted["mla_prefill"], target, said)
+
+
+def sparse_attention(
+    table: tuple[pd.DataFrame, str],
+    gemm: Mapping[str, GemmTerms],
+    mla_prefill: Mapping[str, PrefillTerms],
+    target: Target,
+    said: Callable[[str], None],
+) -> dict[str, SparseTerms]:
+    """Laws of sparse attention by format of the KV cache, on one table and what it is called.
+
+    Args:
+        table: blocks, with the columns of ``sparse_attention``, and their source.
+        gemm: laws of the products in these blocks.
+        mla_prefill: laws of MLA, for prompts that are short enough to be attended densely.
+        target: accelerator and engine.
+        said: told of each fit.
+    """
+    frame, source = table
+    dense = mla_prefill.get("bf16") or next(iter(mla_prefill.values()), None)
     models = {name: Catalogue().get("Model", name).spec for name in sorted(set(frame["model"]))}
     found: dict[str, SparseTerms] = {}
     for dtype in sorted(set(frame["kv_dtype"])):
-        found[dtype] = sparse.sparse(
-            frame[frame["kv_dtype"] == dtype], models, sparse.Laws(fitted["gemm"], dense), target.sheet,
-            tables.sources["sparse_attention"],
-        )  # fmt: skip
+        rows = frame[frame["kv_dtype"] == dtype]
+        found[dtype] = sparse.sparse(rows, models, sparse.Laws(dict(gemm), dense), target.sheet, source)
         error = found[dtype].error
         assert error is not None
-        said(f"sparse_attention {dtype}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}")
+        said(
+            f"sparse_attention {dtype}, {source}: median {in_percent(error.median, 1)}, p90 {in_percent(error.p90, 1)}"
+        )
     return found
 
 

@@ -10,14 +10,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, experts, newest_version
+from hisearch.calibrate.build import (
+    Measured,
+    Target,
+    build_profile,
+    curves_of,
+    experts,
+    newest_version,
+    sparse_attention,
+)
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.hosts import with_hosts
-from hisearch.calibrate.tables import read_aiconfigurator, read_all_reduce, read_experts, read_quantise
+from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
+from hisearch.calibrate.tables import (
+    read_aiconfigurator,
+    read_all_reduce,
+    read_experts,
+    read_former_sparse,
+    read_quantise,
+)
+from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import LawsSpec
+from hisearch.specs.laws import GemmTerms, LawsSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 if TYPE_CHECKING:
@@ -77,17 +93,29 @@ class FormerExperts(NamedTuple):
     experts: int | None = None
 
 
+#: Experts in MXFP4 under vLLM's scripts for gpt-oss on Hopper: Marlin's since 0.13.0.
+_MARLIN = {
+    "0.13.0": FormerExperts(("fp4",), "0.24.0"),
+    "0.24.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
+}
+
 #: (accelerator, engine) -> version -> experts of versions before it. On a B200 TensorRT-LLM had DeepGEMM's kernels for
 #: fp8 blocks (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull request 594), vLLM's runs those of
-#: Triton, since their script turned FlashInfer's and DeepGEMM's off (pull request 947 of the same). On an H100 the
-#: script for gpt-oss asks for Marlin's (``VLLM_MXFP4_USE_MARLIN``) since vLLM 0.13.0 (pull request 327).
+#: Triton, since their script turned FlashInfer's and DeepGEMM's off (pull request 947 of the same). On H100 and H200
+#: the scripts for gpt-oss ask for Marlin's (``VLLM_MXFP4_USE_MARLIN``) since vLLM 0.13.0 (pull request 327).
 FORMER: dict[tuple[str, EngineName], dict[str, FormerExperts]] = {
     ("b200", "trtllm"): {"1.2.0rc6": FormerExperts(("fp8_block",), "1.3.0rc20")},
     ("b200", "vllm"): {"0.19.0": FormerExperts(("fp8_block",), "0.19.0")},
-    ("h100-sxm", "vllm"): {
-        "0.13.0": FormerExperts(("fp4",), "0.24.0"),
-        "0.24.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
-    },
+    ("h100-sxm", "vllm"): _MARLIN,
+    ("h200", "vllm"): _MARLIN,
+}
+
+
+#: (accelerator, engine) -> version -> format -> products of versions before it. InferenceMAX's scripts for SGLang on a
+#: B200 in fp8 had FlashInfer's (``SGLANG_ENABLE_FLASHINFER_GEMM=true``, ``SGL_ENABLE_JIT_DEEPGEMM=false``) from October
+#: 2025 to 0.5.9; the engine's own choice, and its table's, is DeepGEMM.
+FORMER_PRODUCTS: dict[tuple[str, EngineName], dict[str, dict[str, Products]]] = {
+    ("b200", "sglang"): {"0.5.10": {"fp8_block": FLASHINFER_FP8_BLOCK}}
 }
 
 
@@ -102,6 +130,11 @@ FORMER_QUANTISE: dict[tuple[str, EngineName], str] = {("h100-sxm", "trtllm"): "1
 #: (accelerator, engine) -> version -> the one whose table has the all-reduce of versions before it. SGLang's took 26 us
 #: for 256 KiB on 8 ranks of a B200 in 0.5.9 and in 0.5.10, and takes 8.5 us in 0.5.14.
 FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
+
+
+#: (accelerator, engine) -> version -> the one whose table has the sparse attention of versions before it. A decode
+#: block of GLM-5 takes 37 us more in 0.5.10, on 8 heads, and one of 2,048 tokens of a prompt 1.7 times as long.
+FORMER_SPARSE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
 
 
 #: (accelerator, engine) -> engine whose table has the all-reduce that normalises on the way. FlashInfer's, which SGLang
@@ -140,6 +173,18 @@ def data_folder(given: Path | None) -> Path:
     raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator's systems")
 
 
+def former_folder(given: Path) -> Path:
+    """``systems/data`` of aiconfigurator 0.8.0, below ``given``.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    for folder in (given, given / "systems" / "data", given / "aiconfigurator" / "systems" / "data"):
+        if (folder / "b200_sxm" / "sglang").is_dir():
+            return folder
+    raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator 0.8.0")
+
+
 def fit_shipped(
     accelerator_name: str,
     engine: EngineName,
@@ -147,9 +192,20 @@ def fit_shipped(
     *,
     version: str,
     as_of: datetime.date,
+    former: Path | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> LatencyProfileSpec:
     """The profile of one accelerator and engine.
+
+    Args:
+        accelerator_name: of the catalogue.
+        engine: whose kernels.
+        data: tables of aiconfigurator-core.
+        version: of that package.
+        as_of: day on which the tables were read.
+        former: tables of engines' former versions (``former_folder``); what rests on them stays as it is shipped where
+            absent.
+        said: told of each fit.
 
     Raises:
         ValueError: the tables lack a family that every step has.
@@ -179,9 +235,54 @@ def fit_shipped(
     if board.of_another:
         profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
+    profile = _with_former_products(profile, key, target)
+    profile = _with_former_sparse(profile, key, former, target, said)
     profile = _with_former_experts(profile, key, data, target, said)
     profile = _with_all_reduces(profile, key, data, board.system)
     return with_hosts(_with_quantise(profile, key, data, board))
+
+
+def _with_former_products(
+    profile: LatencyProfileSpec, key: tuple[str, EngineName], target: Target
+) -> LatencyProfileSpec:
+    """``profile`` with the products of versions that ran other kernels; x is quantised as before the present ones."""
+    laws = profile.laws
+    assert laws is not None
+    found: dict[str, dict[str, GemmTerms]] = {}
+    for before, formats in FORMER_PRODUCTS.get(key, {}).items():
+        found[before] = {}
+        for dtype, published in formats.items():
+            layout = FORMATS[dtype]
+            passes = laws.gemm[dtype].quantise_bandwidth
+            found[before][dtype] = products(published, layout, target.sheet(layout.rate), passes)
+    return profile.model_copy(update={"laws": laws.model_copy(update={"former_gemm": found})})
+
+
+def _with_former_sparse(
+    profile: LatencyProfileSpec,
+    key: tuple[str, EngineName],
+    former: Path | None,
+    target: Target,
+    said: Callable[[str], None],
+) -> LatencyProfileSpec:
+    """``profile`` with the sparse attention of versions that ran other kernels."""
+    if key not in FORMER_SPARSE:
+        return profile
+    laws = profile.laws
+    assert laws is not None
+    if former is None:
+        shipped: LatencyProfileSpec = Catalogue().get("LatencyProfile", f"{key[1]}-{key[0]}").spec
+        found = shipped.laws.former_sparse if shipped.laws is not None else {}
+        said("sparse_attention of former versions: no tables of them, so as shipped")
+    else:
+        found = {
+            before: sparse_attention(
+                read_former_sparse(former, BOARDS[key[0]].system, key[1], version), laws.gemm, laws.mla_prefill, target,
+                said,
+            )
+            for before, version in FORMER_SPARSE[key].items()
+        }  # fmt: skip
+    return profile.model_copy(update={"laws": laws.model_copy(update={"former_sparse": found})})
 
 
 def _with_former_experts(

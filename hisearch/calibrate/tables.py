@@ -182,7 +182,11 @@ def _newest_first(folder: Path, file: str) -> list[Path]:
 def _read(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    frame = pd.read_parquet(path)
+    return _with_seconds(pd.read_parquet(path))
+
+
+def _with_seconds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows that were measured, in seconds, with the columns that older tables do not have."""
     frame["latency_s"] = frame["latency"] * 1e-3
     for column, value in ABSENT.items():
         if column not in frame.columns:
@@ -363,27 +367,53 @@ def _as_collectives(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[*COLUMNS["collectives"], "latency_s", "source"]]
 
 
-def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:
-    """Whole blocks of sparse attention of the newest version that measured both phases."""
+def read_former_sparse(former: Path, system: str, engine: str, version: str) -> tuple[pd.DataFrame, str]:
+    """Blocks of sparse attention of a former version of an engine, and the tables' name.
+
+    Args:
+        former: ``systems/data`` of aiconfigurator up to 0.8.0, which had SYSTEM/ENGINE/VERSION/TABLE.txt, with
+            ``float16`` for all 16-bit formats.
+        system: the accelerator's name there.
+        engine: of the folder.
+        version: of the engine.
+
+    Raises:
+        FileNotFoundError: they were not measured.
+    """
     import pandas as pd
 
+    folder = former / system / engine / version
+    frames = {
+        phase: _with_seconds(pd.read_csv(folder / f"{name}_perf.txt").replace("float16", "bfloat16"))
+        for phase, name in SPARSE_TABLES.items()
+    }
+    return _sparse_rows(frames), f"aiconfigurator 0.8.0, {system}/{engine}/{version}/dsa_*_module_perf"
+
+
+def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:
+    """Whole blocks of sparse attention of the newest version that measured both phases."""
     for path in _newest_first(folder, f"{SPARSE_TABLES['prefill']}_perf"):
         files = {phase: path.with_name(f"{name}_perf.parquet") for phase, name in SPARSE_TABLES.items()}
         if not all(file.exists() for file in files.values()):
             continue
-        parts = []
-        for phase, file in files.items():
-            frame = _read(file)
-            frame = frame[(frame["op_name"] == SPARSE_TABLES[phase]) & frame["model"].isin(list(SPARSE_MODELS))]
-            frame = _dtyped(_dtyped(frame, "gemm_type", "dtype"), "kv_cache_dtype", "kv_dtype")
-            cached = frame["step"] if phase == "prefill" else frame["step"] + frame["isl"] - 1
-            parts.append(frame.assign(
-                phase=phase, model=frame["model"].map(SPARSE_MODELS), batch=frame["batch_size"],
-                new_tokens=frame["isl"], cached_tokens=cached, heads=frame["num_heads"],
-            ))  # fmt: skip
-        whole = pd.concat(parts)[[*COLUMNS["sparse_attention"], "latency_s", "source"]]
         return (
-            whole,
+            _sparse_rows({phase: _read(file) for phase, file in files.items()}),
             f"{path.parents[3].name}/sparse_attention/{path.parent.parent.name}/{path.parent.name}/dsa_*_module_perf",
         )
     return None
+
+
+def _sparse_rows(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Blocks of both phases as rows of our own form."""
+    import pandas as pd
+
+    parts = []
+    for phase, whole in frames.items():
+        frame = whole[(whole["op_name"] == SPARSE_TABLES[phase]) & whole["model"].isin(list(SPARSE_MODELS))]
+        frame = _dtyped(_dtyped(frame, "gemm_type", "dtype"), "kv_cache_dtype", "kv_dtype")
+        cached = frame["step"] if phase == "prefill" else frame["step"] + frame["isl"] - 1
+        parts.append(frame.assign(
+            phase=phase, model=frame["model"].map(SPARSE_MODELS), batch=frame["batch_size"],
+            new_tokens=frame["isl"], cached_tokens=cached, heads=frame["num_heads"],
+        ))  # fmt: skip
+    return pd.concat(parts)[[*COLUMNS["sparse_attention"], "latency_s", "source"]]

@@ -62,6 +62,15 @@ def operators(
         Path | None,
         typer.Option("--shipped", metavar="FOLDER", help="Instead: fit every profile that hisearch ships, into it."),
     ] = None,
+    former: Annotated[
+        Path | None,
+        typer.Option(
+            "--former",
+            metavar="FOLDER",
+            help="With --shipped: aiconfigurator 0.8.0, unpacked, for laws of engines' former versions; they stay as "
+            "they are shipped where absent.",
+        ),
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -79,7 +88,7 @@ def operators(
             out.note(text)
 
     if shipped is not None:
-        for path in api.calibrate_shipped(shipped, folder=folder, said=said):
+        for path in api.calibrate_shipped(shipped, folder=folder, former=former, said=said):
             typer.echo(str(path))
         return
     if accelerator is None:

@@ -223,6 +223,10 @@ class LawsSpec(Strict):
     gemm: dict[str, GemmTerms] = Field(
         description="By format of the weights: bf16, fp8 (a scale per tensor or channel), fp8_block (per 128 x 128) …"
     )
+    former_gemm: dict[str, dict[str, GemmTerms]] = Field(
+        default_factory=dict,
+        description="Of engine versions before each of these, with other kernels for products, for `validate silicon`.",
+    )
     quantise: QuantiseTerms | None = Field(
         None,
         description="Before products in fp8 whose activations come in 16 bits; none where norms and activation "
@@ -237,6 +241,10 @@ class LawsSpec(Strict):
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     sparse_attention: dict[str, SparseTerms] = Field(default_factory=dict, description="By format of the KV cache.")
+    former_sparse: dict[str, dict[str, SparseTerms]] = Field(
+        default_factory=dict,
+        description="Of engine versions before each of these, with other sparse attention, for `validate silicon`.",
+    )
     moe: dict[str, MoeTerms] = Field(default_factory=dict, description="By format of the weights.")
     former_moe: dict[str, dict[str, MoeTerms]] = Field(
         default_factory=dict,
@@ -264,8 +272,12 @@ class LawsSpec(Strict):
         before, inputs = FORMER_LINEAR_INPUTS.get(self.engine, ("", 0))
         if inputs and precedes(version, before):
             update["linear_inputs"] = inputs
+        if (products := _former(self.former_gemm, version)) is not None:
+            update["gemm"] = self.gemm | products
         if (passes := _former(self.former_quantise, version)) is not None:
             update["quantise"] = passes
+        if (sparse := _former(self.former_sparse, version)) is not None:
+            update["sparse_attention"] = self.sparse_attention | sparse
         if (experts := _former(self.former_moe, version)) is not None:
             update["moe"] = self.moe | experts
         if self.collectives is not None and (curves := _former(self.former_all_reduce, version)) is not None:

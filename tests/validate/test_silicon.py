@@ -244,6 +244,27 @@ class TestConditions:
         cells = {**self.SGLANG, "backend_version": "nightly-dev-20260216-d3bae71e"}
         assert kernels_version(only_row(tmp_path, **cells)) == "0.5.10"
         assert kernels_version(only_row(tmp_path, **self.SGLANG)) == "0.5.9"
+        assert kernels_version(only_row(tmp_path, **{**self.SGLANG, "backend_version": ""})) == "0.5.3"
+
+    @pytest.mark.parametrize(
+        ("cells", "expected"),
+        [
+            ({}, (32768, 64, 0.82, "bf16", 0)),
+            ({"model": "Qwen/Qwen3.5-397B-A17B", "concurrency": "256"}, (16384, 128, 0.8, "fp8", 0)),
+            ({"backend": "trtllm", "concurrency": "256"}, (8192, 256, 0.75, "fp8", 0)),
+            ({"backend": "trtllm", "model": "openai/gpt-oss-120b"}, (20000, 64, 0.85, "bf16", 0)),
+            ({"backend": "trtllm", "model": "meta-llama/Llama-3.1-70B", "tp": "4"}, (2248, 64, 0.9, "fp8", 20)),
+        ],
+    )
+    def test_scripts_for_an_h200_have_settings_of_their_own(
+        self, tmp_path: Path, cells: dict[str, str], expected: tuple[int, int, float, str, int]
+    ) -> None:
+        row = only_row(tmp_path, **{**self.SGLANG, "system": "h200_sxm", "concurrency": "64", **cells})
+        found = conditions_of(row)
+        engine = found.engine
+        kept = (engine.chunk_tokens, engine.max_running_requests, engine.memory_fraction, found.kv_dtype)
+        assert (*kept, found.gather_steps) == expected
+        assert engine.receive_interval == 1
 
 
 #: A run of InferenceMAX with prefill and decode apart: 3 decode workers of a request each, 6 requests in flight.

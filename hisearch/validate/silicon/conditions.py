@@ -28,8 +28,9 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). Times of post2 stand for all:
 #: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy.md``).
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
-#: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release.
-NIGHTLY_SGLANG = "0.5.10"
+#: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release; InferenceMAX's
+#: runs that state no version, of its first months, of the time of that one.
+NIGHTLY_SGLANG, FIRST_SGLANG = "0.5.10", "0.5.3"
 #: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes); before, the scheduler
 #: waits for each step unless ``--async-scheduling`` is given.
 ASYNC_SINCE = 14
@@ -42,6 +43,10 @@ SERIAL = "serial"
 #: Share of drafted tokens that are accepted where all before them were, one for all models and engines. The rows do not
 #: say it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted and no test.
 ACCEPTED = 0.6
+#: The GPU whose scripts differ from those of the others.
+H200 = "h200_sxm"
+#: Tokens that the campaign adds to a prompt and its output for a model's longest sequence.
+LONGEST_SPARE = 200
 #: Steps for which TensorRT-LLM's attention groups wait for each other's prompts where nothing is set
 #: (``AttentionDpConfig.timeout_iters``).
 BALANCE_STEPS = 50
@@ -106,9 +111,12 @@ def host_version(row: SiliconRow) -> str:
 
 
 def kernels_version(row: SiliconRow) -> str:
-    """Version of the engine whose kernels the row had: SGLang's nightly builds those of ``NIGHTLY_SGLANG``."""
-    nightly = row.backend == "sglang" and row.version.startswith("nightly-dev")
-    return NIGHTLY_SGLANG if nightly else engine_version(row)
+    """Version of the engine whose kernels the row had, where SGLang's names a nightly build or none."""
+    if row.backend == "sglang" and row.version.startswith("nightly-dev"):
+        return NIGHTLY_SGLANG
+    if row.backend == "sglang" and row.version == UNKNOWN_VERSION:
+        return FIRST_SGLANG
+    return engine_version(row)
 
 
 def _campaign(row: SiliconRow) -> str:
@@ -212,6 +220,8 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     All pass ``--enable-flashinfer-allreduce-fusion`` but Qwen3.5 in fp8 without drafted tokens and in fp4. GLM-5 runs
     what is in flight, and leaves the interval to the engine in fp8 (``glm5_fp8_b200.sh``, ``glm5_fp4_b200.sh``).
     """
+    if row.system == H200:
+        return _inferencemax_sglang_h200(row)
     if "glm-5" in row.model.lower():
         fp4 = row.precision == "fp4"
         look = 10 if fp4 and row.parallelism.attention_data == 1 else 1
@@ -243,6 +253,16 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
     apart = qwen and not drafts and row.precision != "bf16"
     engine = _engine(row, **limits, receive_interval=look, fused_all_reduce=not apart, overlap=not drafts)  # type: ignore[arg-type]
     return _burst(engine, "fp8", draft_tokens=drafts)
+
+
+def _inferencemax_sglang_h200(row: SiliconRow) -> Conditions:
+    """The engine's own interval; DeepSeek with KV in 16 bits (``dsr1_fp8_h200.sh``, ``qwen3.5_fp8_h200.sh``)."""
+    if "qwen3.5" in row.model.lower():
+        engine = _engine(row, chunk_tokens=16384, most_running=128, memory_fraction=0.8, fused_all_reduce=True)
+        return _burst(engine, "fp8")
+    most = 512 if _short(row) else 256
+    engine = _engine(row, chunk_tokens=32768, most_running=most, memory_fraction=0.82, max_prefill_tokens=32768)
+    return _burst(engine, "bf16")
 
 
 def _sglang_drafts(row: SiliconRow) -> int:
@@ -278,8 +298,9 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     state no version are of the first scripts, which left KV 0.9 of the memory (``dsr1_fp4_b200_trt_slurm.sh`` of
     October 2025; ``dsr1_b200_trt_slurm.sh`` states nothing, and the engine's default is the same).
     """
-    groups = row.parallelism.attention_data > 1
-    short = (row.input_tokens, row.output_tokens) == (1024, 1024)
+    groups, short = row.parallelism.attention_data > 1, _short(row)
+    if row.system == H200:
+        return _inferencemax_trtllm_h200(row)
     if "llama" in row.model.lower():
         engine = _engine(row, chunk_tokens=16384, most_running=2048)
         return _burst(engine, "fp8", gather_steps=20 if short and row.parallelism.ranks < 8 else 0)
@@ -296,6 +317,28 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     kept = 0.9 if row.version == UNKNOWN_VERSION else 0.8
     engine = _engine(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=kept)
     return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
+
+
+def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
+    """``70b_fp8_h200_trt_slurm.sh``, ``gptoss_fp4_h200_trt.sh`` and ``dsr1_fp8_h200_trt.sh``.
+
+    Llama's steps hold what the model's longest sequence does; gpt-oss keeps KV in 16 bits; DeepSeek gathers no prompts.
+    """
+    groups = row.parallelism.attention_data > 1
+    if "llama" in row.model.lower():
+        engine = _engine(row, chunk_tokens=row.tokens + LONGEST_SPARE, most_running=2048)
+        return _burst(engine, "fp8", gather_steps=20 if _short(row) and row.parallelism.ranks < 8 else 0)
+    if "gpt-oss" in row.model.lower():
+        engine = _engine(row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85)
+        return _burst(engine, "bf16", gather_steps=BALANCE_STEPS if groups else 0)
+    budget = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192)
+    engine = _engine(row, chunk_tokens=budget, most_running=2048, memory_fraction=0.75)
+    return _burst(engine, "fp8", gather_steps=60 if groups else 0)
+
+
+def _short(row: SiliconRow) -> bool:
+    """Prompts and outputs of 1,024 tokens."""
+    return (row.input_tokens, row.output_tokens) == (1024, 1024)
 
 
 def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_tokens: int = 0) -> Conditions:

@@ -47,7 +47,7 @@ START = np.array([5e-4, 2e-6, 2e-6, 2e-5, 10e-3, 5e-6])
 NO_VERSION = ""
 #: Runs that a version needs for constants of its own.
 VERSION_RUNS = 20
-ROUNDS, RIDGE, ROUNDING = 4, 0.08, 0.03
+ROUNDS, RIDGE, ROUNDING = 4, 0.3, 0.03
 #: Share of its errors that a step has to take off, or the group stands still.
 STILL = 0.005
 #: Shares of a step that are tried: queues make residuals jump, so that a whole step may miss.

@@ -1,0 +1,78 @@
+"""Laws of kernels that no table has, fitted on figures that somebody published."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.latency.laws.formats import GemmFormat
+from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.sheet import Sheet
+from hisearch.specs.laws import GemmTerms
+
+
+class Products(NamedTuple):
+    """Measured products ``y[m, n] = x[m, k] @ w[k, n]`` of one kernel, x quantised before.
+
+    source: where the figures stand. rows: m, n, k, microseconds.
+    """
+
+    source: str
+    rows: tuple[tuple[int, int, int, float], ...]
+
+
+#: FlashInfer's products in fp8 blocks with TensorRT-LLM's kernels on a B200. They take 32 tokens at a time and read the
+#: matrix for each 32 of them: of 24,576 x 7,168 from the memory, 25 us each time, of smaller ones from the L2 cache,
+#: faster by half. A rank's matrices are such, so that of the widest one only figures of up to 32 tokens are here.
+FLASHINFER_FP8_BLOCK = Products(
+    "flashinfer gemm_fp8_nt_groupwise, trtllm (github sgl-project/sglang, pull request 13528; NVIDIA/cutlass, "
+    "issue 2923)",
+    (
+        (8, 576, 7168, 16.64), (16, 576, 7168, 16.288), (32, 576, 7168, 16.416), (64, 576, 7168, 16.352),
+        (128, 576, 7168, 16.384), (256, 576, 7168, 16.384), (1024, 576, 7168, 28.704), (2048, 576, 7168, 41.216),
+        (4096, 576, 7168, 63.488), (8, 24576, 7168, 47.136), (16, 24576, 7168, 47.104), (32, 24576, 7168, 47.392),
+        (8, 2048, 1024, 5.15), (32, 2048, 1024, 5.22), (64, 2048, 1024, 4.96), (128, 2048, 1024, 4.99),
+        (256, 2048, 1024, 5.09), (512, 2048, 1024, 8.67),
+    ),
+)  # fmt: skip
+
+#: Lowest, first and highest launch (us), latency of a pipeline of ``FILL_DEPTH`` (us), shares of bandwidth and peak.
+BOUNDS = ((0.1, 0.1, 0.1, 0.02), (3.0, 15.0, 0.6, 0.12), (20.0, 100.0, 1.0, 1.0))
+FILL_DEPTH = 7168.0
+#: Memory and arithmetic do not add up, and one tile is as good as another: figures are too few to tell.
+SHARPNESS, NO_LOSS = 32.0, 1e-4
+
+
+def products(published: Products, layout: GemmFormat, sheet: Sheet, quantise_bandwidth: float | None) -> GemmTerms:
+    """The law of published products: four coefficients; no error is stated, as no shape can be left out.
+
+    Args:
+        published: figures.
+        layout: their format.
+        sheet: accelerator; ``flops`` is the rate of the format.
+        quantise_bandwidth: of the pass that quantises x, which the figures leave out.
+    """
+    from scipy.optimize import least_squares
+
+    m, n, k, micros = np.array(published.rows).T
+
+    def terms(theta: npt.NDArray[np.float64]) -> GemmTerms:
+        launch_us, fill_us, bandwidth, flops = (float(f"{value:.4g}") for value in theta)
+        return GemmTerms(
+            source=published.source, launch_s=launch_us * 1e-6, fill_s=fill_us * 1e-6, fill_depth=FILL_DEPTH,
+            bandwidth=bandwidth, flops=flops, tile_losses=(NO_LOSS,) * 3, wave_s=0.0, quantisation=0.0,
+            sharpness=SHARPNESS,
+            ranges={"m": (m.min(), m.max()), "n": (n.min(), n.max()), "k": (k.min(), k.max())},
+        )  # fmt: skip
+
+    def residuals(theta: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        seconds = gemm_s(
+            terms(theta), sheet, m, n, k, weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes
+        )
+        return np.asarray(np.log(seconds * 1e6 / micros))
+
+    low, start, high = BOUNDS
+    found = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3)
+    return terms(found.x).model_copy(update={"quantise_bandwidth": quantise_bandwidth})
