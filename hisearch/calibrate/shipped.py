@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,11 +14,18 @@ import numpy as np
 from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, experts, newest_version
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.hosts import with_hosts
-from hisearch.calibrate.tables import read_aiconfigurator, read_all_reduce, read_experts, read_quantise
+from hisearch.calibrate.tables import (
+    Tables,
+    read_aiconfigurator,
+    read_all_reduce,
+    read_collectives,
+    read_experts,
+    read_quantise,
+)
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import LawsSpec
+from hisearch.specs.laws import CollectiveCurve, LawsSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 if TYPE_CHECKING:
@@ -47,20 +55,27 @@ BOARDS: dict[str, Board] = {
     "h100-sxm": Board("h100_sxm", 132),
     "h200": Board("h200_sxm", 132),
     "b200": Board("b200_sxm", 148),
+    "b300": Board("b300_sxm", 148),
+    "gb200": Board("gb200", 152),
+    "gb300": Board("gb300", 152),
     "l40s": Board("l40s", 142),
     "rtx-pro-6000": Board("rtx_pro_6000_server", 188),
     "rtx4090": Board("l40s", 128, of_another=True),
 }
 
 
-#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On a B200 vLLM
+#: Accelerators of Blackwell, whose tables hold the same kernels under each engine.
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+
+
+#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On Blackwell vLLM
 #: multiplies MXFP4 experts with MXFP8 activations, as SGLang does, while its own table of the models' widths has 16-bit
 #: activations; TensorRT-LLM takes its own kernels for experts in fp8 blocks and NVFP4 (``moe_config.backend:
 #: TRTLLM``), which SGLang runs too (``flashinfer_trtllm``), while its own tables have DeepGEMM's and, in NVFP4, routing
 #: by groups for every model.
 LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
-    ("b200", "vllm"): {("moe", "fp4"): "sglang"},
-    ("b200", "trtllm"): {("moe", "fp8_block"): "sglang", ("moe", "nvfp4"): "sglang"},
+    **{(name, "vllm"): {("moe", "fp4"): "sglang"} for name in BLACKWELL},
+    **{(name, "trtllm"): {("moe", "fp8_block"): "sglang", ("moe", "nvfp4"): "sglang"} for name in BLACKWELL},
 }
 
 
@@ -101,26 +116,39 @@ FORMER_QUANTISE: dict[tuple[str, EngineName], str] = {("h100-sxm", "trtllm"): "1
 
 #: (accelerator, engine) -> version -> the one whose table has the all-reduce of versions before it. SGLang's took 26 us
 #: for 256 KiB on 8 ranks of a B200 in 0.5.9 and in 0.5.10, and takes 8.5 us in 0.5.14.
-FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
+FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {
+    (name, "sglang"): {"0.5.14": "0.5.10"} for name in BLACKWELL
+}
 
 
 #: (accelerator, engine) -> engine whose table has the all-reduce that normalises on the way. FlashInfer's, which SGLang
 #: and vLLM run where it is asked for (``--enable-flashinfer-allreduce-fusion``, ``fuse_allreduce_rms``), is
 #: TensorRT-LLM's.
 FUSED_ALL_REDUCE: dict[tuple[str, EngineName], EngineName] = {
-    ("b200", "sglang"): "trtllm",
-    ("b200", "vllm"): "trtllm",
+    **dict.fromkeys(itertools.product(BLACKWELL, ("sglang", "vllm")), "trtllm"),
     ("h100-sxm", "vllm"): "trtllm",
     ("h200", "vllm"): "trtllm",
 }
 
 
-#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability).
+#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability), no
+#: other numbers of ranks.
 VLLM_FUSED_MIB: dict[str, dict[int, float]] = {
     "b200": {2: 64, 4: 32, 8: 1},
+    "b300": {2: 64, 4: 64, 8: 2},
+    "gb200": {2: 64, 4: 32, 8: 1},
+    "gb300": {2: 64, 4: 64, 8: 2},
     "h100-sxm": {2: 64, 4: 2, 8: 0.5},
     "h200": {2: 64, 4: 2, 8: 0.5},
 }
+
+
+#: Accelerator -> systems whose collectives are its own, where not those of its tables alone: of each number of ranks
+#: those of the first that measured it. A tray of NVL72 has four ranks; GB300's all-reduces were measured on up to 16,
+#: over several trays, NCCL's other collectives on more than four by B300 alone, whose eight are as far apart by NVLink
+#: (an assumption). GB200's own tables have no more than four: they are GB300's but for vLLM's all-reduce of 0.19.0 and
+#: 0.24.0, which takes 2.8 times as long for 1 GiB on two ranks as that of 0.14.0 and all others.
+LINKS: dict[str, tuple[str, ...]] = {"gb200": ("gb300", "b300_sxm"), "gb300": ("gb300", "b300_sxm")}
 
 
 def data_folder(given: Path | None) -> Path:
@@ -165,7 +193,7 @@ def fit_shipped(
     order = [engine, *(other for other in ENGINES if other != engine)]
     measured = []
     for name in order:
-        tables = read_aiconfigurator(data, board.system, name)
+        tables = _with_links(read_aiconfigurator(data, board.system, name), accelerator_name, data, name)
         measured.append(Measured(name, newest_version(tables), tables))
     profile = build_profile(
         target,
@@ -180,7 +208,7 @@ def fit_shipped(
         profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
     profile = _with_former_experts(profile, key, data, target, said)
-    profile = _with_all_reduces(profile, key, data, board.system)
+    profile = _with_all_reduces(profile, key, data)
     return with_hosts(_with_quantise(profile, key, data, board))
 
 
@@ -236,28 +264,74 @@ def _with_quantise(
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
 
 
-def _with_all_reduces(
-    profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path, system: str
-) -> LatencyProfileSpec:
+def _with_links(tables: Tables, accelerator_name: str, data: Path, engine: EngineName) -> Tables:
+    """``tables`` with the collectives of the accelerator's links."""
+    if accelerator_name not in LINKS:
+        return tables
+    frame, source = link_collectives(accelerator_name, data, engine)
+    return Tables(tables.frames | {"collectives": frame}, tables.sources | {"collectives": source})
+
+
+def link_collectives(accelerator_name: str, data: Path, engine: EngineName) -> tuple[pd.DataFrame, str]:
+    """Collectives of an accelerator's links under one engine, and the tables' names.
+
+    Raises:
+        ValueError: none were measured.
+    """
+    import pandas as pd
+
+    systems = LINKS.get(accelerator_name, (BOARDS[accelerator_name].system,))
+    parts, sources = [], []
+    known: set[tuple[str, int]] = set()
+    for system in systems:
+        found = read_collectives(data, system, engine)
+        if found is None:
+            continue
+        frame, source = found
+        of = pd.MultiIndex.from_frame(frame[["collective", "ranks"]])
+        new = set(of) - known
+        if new:
+            parts.append(frame[of.isin(list(new))])
+            more = {ranks for _, ranks in new}, {name for name, _ in new}
+            which = f" ({', '.join(sorted(more[1]))} on {', '.join(map(str, sorted(more[0])))} ranks)" if known else ""
+            sources.append(f"{system}: {source}{which}")
+        known |= new
+    if not parts:
+        raise ValueError(f"{data}: no collectives of system {', '.join(systems)} and engine {engine}")
+    return pd.concat(parts), "; ".join(sources)
+
+
+def _with_all_reduces(profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path) -> LatencyProfileSpec:
     """``profile`` with the engine's all-reduce before certain versions, and the one that normalises on the way."""
-    laws = profile.laws
+    laws, (accelerator_name, engine) = profile.laws, key
     assert laws is not None
     update: dict[str, object] = {}
     if key in FORMER_ALL_REDUCE:
+        present = laws.collectives.all_reduce if laws.collectives is not None else []
         update["former_all_reduce"] = {
-            before: curves_of(read_all_reduce(data, system, key[1], version))
+            before: with_more_ranks(
+                curves_of(read_all_reduce(data, BOARDS[accelerator_name].system, engine, version)), present
+            )
             for before, version in FORMER_ALL_REDUCE[key].items()
         }
     if key in FUSED_ALL_REDUCE:
-        tables = read_aiconfigurator(data, system, FUSED_ALL_REDUCE[key])
-        rows = tables.frames["collectives"]
+        rows, _ = link_collectives(accelerator_name, data, FUSED_ALL_REDUCE[key])
         fused = curves_of(rows[rows["collective"] == "all_reduce"])
-        most = VLLM_FUSED_MIB[key[0]] if key[1] == "vllm" else {}
-        update["fused_all_reduce"] = [
-            curve.model_copy(update={"up_to_bytes": most[curve.ranks] * 2.0**20}) if curve.ranks in most else curve
-            for curve in fused
-        ]
+        if engine == "vllm":
+            most = VLLM_FUSED_MIB[accelerator_name]
+            fused = [
+                curve.model_copy(update={"up_to_bytes": most[curve.ranks] * 2.0**20})
+                for curve in fused
+                if curve.ranks in most
+            ]
+        update["fused_all_reduce"] = fused
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
+
+
+def with_more_ranks(curves: list[CollectiveCurve], others: list[CollectiveCurve]) -> list[CollectiveCurve]:
+    """``curves``, and those of ``others`` for more ranks: beyond a host engines leave all-reduces to NCCL."""
+    most = max(curve.ranks for curve in curves)
+    return [*curves, *(curve for curve in others if curve.ranks > most)]
 
 
 def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Board) -> LatencyProfileSpec:
