@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hisearch.calibrate.build import Measured, Target, build_profile
-from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped, former_folder
+from hisearch.calibrate.former import former_folder
+from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.tables import read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hisearch.api.exporting import launch_of, slots_of
+from hisearch.api.exporting import launch_of, reach_of, slots_of
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
 from hisearch.export.flags import ExportError
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
@@ -43,7 +43,7 @@ class ExportablePlanner:
         """Why a worker cannot be exported; "" where it can, or does not fit."""
         try:
             launch = launch_of(self._resolved, pool, self._simulation.kv_capacity_tokens(pool))
-            check_worker(launch, slots_of(self._resolved, pool))
+            check_worker(launch, slots_of(self._resolved, pool), reach_of(self._resolved, pool))
         except ExportError as error:
             return f"cannot be exported ({error})"
         except ValueError:
@@ -76,7 +76,8 @@ def acceptor(resolved: ResolvedStudy, simulation: Simulation) -> Callable[[Deplo
         pools = deployment.pools
         try:
             launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in pools]
-            check_deployment(deployment, launches, [slots_of(resolved, pool) for pool in pools])
+            slots, reaches = ([of(resolved, pool) for pool in pools] for of in (slots_of, reach_of))
+            check_deployment(deployment, launches, slots, reaches)
         except ExportError:
             return False
         return True

@@ -16,6 +16,7 @@ from hisearch.export.standing import Ground, Standing, standing_of
 from hisearch.export.wide import export_wide
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.document import Document
+from hisearch.specs.hardware import HostSpec
 from hisearch.specs.resolved import ResolvedStudy, ships
 from hisearch.specs.stand_alone import stand_alone
 from hisearch.traces.replay import USUAL_REQUESTS, Replay
@@ -54,7 +55,8 @@ def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
         return export_several(deployment, launches, folder, accelerators_per_host=slots, beside=beside)
     first = launches[0]
     if first.pool.parallelism.ranks > slots[0]:
-        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], beside=beside)
+        reach = reach_of(resolved, trial.deployment.pool)
+        return export_wide(deployment, first, folder, accelerators_per_host=slots[0], reach=reach, beside=beside)
     return export_deployment(
         deployment,
         first.model,
@@ -73,8 +75,19 @@ def launch_of(resolved: ResolvedStudy, pool: PoolSpec, kv_capacity_tokens: int) 
 
 def slots_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
     """Accelerator slots of a pool's hosts."""
+    host = _host_of(resolved, pool)
+    return host.accelerators if host is not None else USUAL_SLOTS
+
+
+def reach_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
+    """Accelerators that peer links of a pool's hosts join."""
+    host = _host_of(resolved, pool)
+    return host.reach if host is not None else USUAL_SLOTS
+
+
+def _host_of(resolved: ResolvedStudy, pool: PoolSpec) -> HostSpec | None:
     name = pool.host or resolved.accelerators[pool.accelerator].spec.host
-    return resolved.hosts[name].spec.accelerators if name is not None else USUAL_SLOTS
+    return resolved.hosts[name].spec if name is not None else None
 
 
 def benchmark_of(result: StudyResult, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:

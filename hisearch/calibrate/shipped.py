@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from hisearch.calibrate.build import (
     Measured,
     Target,
     build_profile,
     curves_of,
-    experts,
     newest_version,
-    sparse_attention,
 )
-from hisearch.calibrate.families import quantise
+from hisearch.calibrate.former import Sources, with_former
 from hisearch.calibrate.hosts import with_hosts
-from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
-from hisearch.calibrate.tables import (
-    read_aiconfigurator,
-    read_all_reduce,
-    read_experts,
-    read_former_sparse,
-    read_quantise,
-)
-from hisearch.latency.laws.formats import FORMATS
-from hisearch.latency.laws.sheet import Sheet
+from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_all_reduce, read_collectives
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import GemmTerms, LawsSpec
+from hisearch.specs.laws import CollectiveCurve, LawsSpec
 from hisearch.specs.profile import LatencyProfileSpec
 
 if TYPE_CHECKING:
@@ -63,97 +51,65 @@ BOARDS: dict[str, Board] = {
     "h100-sxm": Board("h100_sxm", 132),
     "h200": Board("h200_sxm", 132),
     "b200": Board("b200_sxm", 148),
+    "b300": Board("b300_sxm", 148),
+    "gb200": Board("gb200", 152),
+    "gb300": Board("gb300", 152),
     "l40s": Board("l40s", 142),
     "rtx-pro-6000": Board("rtx_pro_6000_server", 188),
     "rtx4090": Board("l40s", 128, of_another=True),
 }
 
 
-#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On a B200 vLLM
+#: Accelerators of Blackwell, whose tables hold the same kernels under each engine.
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+
+
+#: (accelerator, engine) -> (family, format) -> engine whose tables hold the kernels that are run. On Blackwell vLLM
 #: multiplies MXFP4 experts with MXFP8 activations, as SGLang does, while its own table of the models' widths has 16-bit
 #: activations; TensorRT-LLM takes its own kernels for experts in fp8 blocks and NVFP4 (``moe_config.backend:
 #: TRTLLM``), which SGLang runs too (``flashinfer_trtllm``), while its own tables have DeepGEMM's and, in NVFP4, routing
 #: by groups for every model.
 LENT: dict[tuple[str, EngineName], dict[tuple[str, str], EngineName]] = {
-    ("b200", "vllm"): {("moe", "fp4"): "sglang"},
-    ("b200", "trtllm"): {("moe", "fp8_block"): "sglang", ("moe", "nvfp4"): "sglang"},
+    **{(name, "vllm"): {("moe", "fp4"): "sglang"} for name in BLACKWELL},
+    **{(name, "trtllm"): {("moe", "fp8_block"): "sglang", ("moe", "nvfp4"): "sglang"} for name in BLACKWELL},
 }
-
-
-class FormerExperts(NamedTuple):
-    """Experts that ran other kernels.
-
-    formats: of the experts. table: version whose table of the engine's has them. kernel: part of their names there, all
-    where empty. experts: of the models that ran so, where the table has none with as few (``shorter_launch``).
-    """
-
-    formats: tuple[str, ...]
-    table: str
-    kernel: str = ""
-    experts: int | None = None
-
-
-#: Experts in MXFP4 under vLLM's scripts for gpt-oss on Hopper: Marlin's since 0.13.0.
-_MARLIN = {
-    "0.13.0": FormerExperts(("fp4",), "0.24.0"),
-    "0.24.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
-}
-
-#: (accelerator, engine) -> version -> experts of versions before it. On a B200 TensorRT-LLM had DeepGEMM's kernels for
-#: fp8 blocks (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull request 594), vLLM's runs those of
-#: Triton, since their script turned FlashInfer's and DeepGEMM's off (pull request 947 of the same). On H100 and H200
-#: the scripts for gpt-oss ask for Marlin's (``VLLM_MXFP4_USE_MARLIN``) since vLLM 0.13.0 (pull request 327).
-FORMER: dict[tuple[str, EngineName], dict[str, FormerExperts]] = {
-    ("b200", "trtllm"): {"1.2.0rc6": FormerExperts(("fp8_block",), "1.3.0rc20")},
-    ("b200", "vllm"): {"0.19.0": FormerExperts(("fp8_block",), "0.19.0")},
-    ("h100-sxm", "vllm"): _MARLIN,
-    ("h200", "vllm"): _MARLIN,
-}
-
-
-#: (accelerator, engine) -> version -> format -> products of versions before it. InferenceMAX's scripts for SGLang on a
-#: B200 in fp8 had FlashInfer's (``SGLANG_ENABLE_FLASHINFER_GEMM=true``, ``SGL_ENABLE_JIT_DEEPGEMM=false``) from October
-#: 2025 to 0.5.9; the engine's own choice, and its table's, is DeepGEMM.
-FORMER_PRODUCTS: dict[tuple[str, EngineName], dict[str, dict[str, Products]]] = {
-    ("b200", "sglang"): {"0.5.10": {"fp8_block": FLASHINFER_FP8_BLOCK}}
-}
-
-
-#: (accelerator, engine) -> version before which activations were quantised in passes of their own: TensorRT-LLM's
-#: ``FP8QDQLinearMethod`` finds and applies the scale of what comes in 16 bits where the checkpoint states none, and
-#: norms, SwiGLU and attention then write 16 bits. Its products of 1.0.0rc3 were measured so (aiconfigurator 0.2.0,
-#: ``h100_sxm/trtllm/1.0.0rc3/gemm_perf``): they take 10 us more than present ones without passes at 64 tokens, some
-#: 80 us at 4,096.
-FORMER_QUANTISE: dict[tuple[str, EngineName], str] = {("h100-sxm", "trtllm"): "1.0.0"}
 
 
 #: (accelerator, engine) -> version -> the one whose table has the all-reduce of versions before it. SGLang's took 26 us
 #: for 256 KiB on 8 ranks of a B200 in 0.5.9 and in 0.5.10, and takes 8.5 us in 0.5.14.
-FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
-
-
-#: (accelerator, engine) -> version -> the one whose table has the sparse attention of versions before it. A decode
-#: block of GLM-5 takes 37 us more in 0.5.10, on 8 heads, and one of 2,048 tokens of a prompt 1.7 times as long.
-FORMER_SPARSE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
+FORMER_ALL_REDUCE: dict[tuple[str, EngineName], dict[str, str]] = {
+    (name, "sglang"): {"0.5.14": "0.5.10"} for name in BLACKWELL
+}
 
 
 #: (accelerator, engine) -> engine whose table has the all-reduce that normalises on the way. FlashInfer's, which SGLang
 #: and vLLM run where it is asked for (``--enable-flashinfer-allreduce-fusion``, ``fuse_allreduce_rms``), is
 #: TensorRT-LLM's.
 FUSED_ALL_REDUCE: dict[tuple[str, EngineName], EngineName] = {
-    ("b200", "sglang"): "trtllm",
-    ("b200", "vllm"): "trtllm",
+    **dict.fromkeys(itertools.product(BLACKWELL, ("sglang", "vllm")), "trtllm"),
     ("h100-sxm", "vllm"): "trtllm",
     ("h200", "vllm"): "trtllm",
 }
 
 
-#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability).
+#: Accelerator -> ranks -> MiB up to which vLLM fuses (``FI_ALLREDUCE_FUSION_MAX_SIZE_MB``, by compute capability), no
+#: other numbers of ranks.
 VLLM_FUSED_MIB: dict[str, dict[int, float]] = {
     "b200": {2: 64, 4: 32, 8: 1},
+    "b300": {2: 64, 4: 64, 8: 2},
+    "gb200": {2: 64, 4: 32, 8: 1},
+    "gb300": {2: 64, 4: 64, 8: 2},
     "h100-sxm": {2: 64, 4: 2, 8: 0.5},
     "h200": {2: 64, 4: 2, 8: 0.5},
 }
+
+
+#: Accelerator -> systems whose collectives are its own, where not those of its tables alone: of each number of ranks
+#: those of the first that measured it. A tray of NVL72 has four ranks; GB300's all-reduces were measured on up to 16,
+#: over several trays, NCCL's other collectives on more than four by B300 alone, whose eight are as far apart by NVLink
+#: (an assumption). GB200's own tables have no more than four: they are GB300's but for vLLM's all-reduce of 0.19.0 and
+#: 0.24.0, which takes 2.8 times as long for 1 GiB on two ranks as that of 0.14.0 and all others.
+LINKS: dict[str, tuple[str, ...]] = {"gb200": ("gb300", "b300_sxm"), "gb300": ("gb300", "b300_sxm")}
 
 
 def data_folder(given: Path | None) -> Path:
@@ -171,18 +127,6 @@ def data_folder(given: Path | None) -> Path:
         if (folder / "h100_sxm").is_dir():
             return folder
     raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator's systems")
-
-
-def former_folder(given: Path) -> Path:
-    """``systems/data`` of aiconfigurator 0.8.0, below ``given``.
-
-    Raises:
-        ValueError: it is not there.
-    """
-    for folder in (given, given / "systems" / "data", given / "aiconfigurator" / "systems" / "data"):
-        if (folder / "b200_sxm" / "sglang").is_dir():
-            return folder
-    raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator 0.8.0")
 
 
 def fit_shipped(
@@ -221,7 +165,7 @@ def fit_shipped(
     order = [engine, *(other for other in ENGINES if other != engine)]
     measured = []
     for name in order:
-        tables = read_aiconfigurator(data, board.system, name)
+        tables = _with_links(read_aiconfigurator(data, board.system, name), accelerator_name, data, name)
         measured.append(Measured(name, newest_version(tables), tables))
     profile = build_profile(
         target,
@@ -235,130 +179,79 @@ def fit_shipped(
     if board.of_another:
         profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
-    profile = _with_former_products(profile, key, target)
-    profile = _with_former_sparse(profile, key, former, target, said)
-    profile = _with_former_experts(profile, key, data, target, said)
-    profile = _with_all_reduces(profile, key, data, board.system)
-    return with_hosts(_with_quantise(profile, key, data, board))
+    profile = with_former(profile, key, target, Sources(data, board.system, former), said)
+    profile = _with_all_reduces(profile, key, data)
+    return with_hosts(profile)
 
 
-def _with_former_products(
-    profile: LatencyProfileSpec, key: tuple[str, EngineName], target: Target
-) -> LatencyProfileSpec:
-    """``profile`` with the products of versions that ran other kernels; x is quantised as before the present ones."""
-    laws = profile.laws
-    assert laws is not None
-    found: dict[str, dict[str, GemmTerms]] = {}
-    for before, formats in FORMER_PRODUCTS.get(key, {}).items():
-        found[before] = {}
-        for dtype, published in formats.items():
-            layout = FORMATS[dtype]
-            passes = laws.gemm[dtype].quantise_bandwidth
-            found[before][dtype] = products(published, layout, target.sheet(layout.rate), passes)
-    return profile.model_copy(update={"laws": laws.model_copy(update={"former_gemm": found})})
+def _with_links(tables: Tables, accelerator_name: str, data: Path, engine: EngineName) -> Tables:
+    """``tables`` with the collectives of the accelerator's links."""
+    if accelerator_name not in LINKS:
+        return tables
+    frame, source = link_collectives(accelerator_name, data, engine)
+    return Tables(tables.frames | {"collectives": frame}, tables.sources | {"collectives": source})
 
 
-def _with_former_sparse(
-    profile: LatencyProfileSpec,
-    key: tuple[str, EngineName],
-    former: Path | None,
-    target: Target,
-    said: Callable[[str], None],
-) -> LatencyProfileSpec:
-    """``profile`` with the sparse attention of versions that ran other kernels."""
-    if key not in FORMER_SPARSE:
-        return profile
-    laws = profile.laws
-    assert laws is not None
-    if former is None:
-        shipped: LatencyProfileSpec = Catalogue().get("LatencyProfile", f"{key[1]}-{key[0]}").spec
-        found = shipped.laws.former_sparse if shipped.laws is not None else {}
-        said("sparse_attention of former versions: no tables of them, so as shipped")
-    else:
-        found = {
-            before: sparse_attention(
-                read_former_sparse(former, BOARDS[key[0]].system, key[1], version), laws.gemm, laws.mla_prefill, target,
-                said,
-            )
-            for before, version in FORMER_SPARSE[key].items()
-        }  # fmt: skip
-    return profile.model_copy(update={"laws": laws.model_copy(update={"former_sparse": found})})
+def link_collectives(accelerator_name: str, data: Path, engine: EngineName) -> tuple[pd.DataFrame, str]:
+    """Collectives of an accelerator's links under one engine, and the tables' names.
 
-
-def _with_former_experts(
-    profile: LatencyProfileSpec,
-    key: tuple[str, EngineName],
-    data: Path,
-    target: Target,
-    said: Callable[[str], None],
-) -> LatencyProfileSpec:
-    """``profile`` with the experts of versions that ran other kernels."""
-    if key not in FORMER:
-        return profile
-    laws, system = profile.laws, BOARDS[key[0]].system
-    assert laws is not None
-    found = {}
-    for before, former in FORMER[key].items():
-        frame, source = read_experts(data, system, key[1], former.table)
-        frame = frame[frame["source"].str.contains(former.kernel)]
-        found[before] = experts(former.formats, target, frame, source, said)
-        if former.experts is not None:
-            shorter_s = shorter_launch(frame, former.formats, former.experts)
-            for dtype, terms in found[before].items():
-                found[before][dtype] = terms.model_copy(update={"launch_s": terms.launch_s - shorter_s})
-    return profile.model_copy(update={"laws": laws.model_copy(update={"former_moe": found})})
-
-
-def shorter_launch(frame: pd.DataFrame, formats: tuple[str, ...], count: int) -> float:
-    """Seconds that a step of one token is shorter with ``count`` experts than in the rows of these ``formats``.
-
-    Kernels that align tokens by expert take longer with more experts, whatever their width: Marlin's 28 us with 128 on
-    an L40S, 39 with 384 and 61 with 896 on an H100. Straight through the shortest of each number of experts, of all
-    formats.
+    Raises:
+        ValueError: none were measured.
     """
-    one = frame[(frame["tokens"] == 1) & (frame["sets"] == 1)]
-    shortest = one.groupby("experts")["latency_s"].min()
-    slope, at_none = np.polyfit(shortest.index.to_numpy(np.float64), shortest.to_numpy(), 1)
-    known = one[one["dtype"].isin(formats)]["experts"].min()
-    return float(shortest[known] - (at_none + slope * count))
+    import pandas as pd
+
+    systems = LINKS.get(accelerator_name, (BOARDS[accelerator_name].system,))
+    parts, sources = [], []
+    known: set[tuple[str, int]] = set()
+    for system in systems:
+        found = read_collectives(data, system, engine)
+        if found is None:
+            continue
+        frame, source = found
+        of = pd.MultiIndex.from_frame(frame[["collective", "ranks"]])
+        new = set(of) - known
+        if new:
+            parts.append(frame[of.isin(list(new))])
+            more = {ranks for _, ranks in new}, {name for name, _ in new}
+            which = f" ({', '.join(sorted(more[1]))} on {', '.join(map(str, sorted(more[0])))} ranks)" if known else ""
+            sources.append(f"{system}: {source}{which}")
+        known |= new
+    if not parts:
+        raise ValueError(f"{data}: no collectives of system {', '.join(systems)} and engine {engine}")
+    return pd.concat(parts), "; ".join(sources)
 
 
-def _with_quantise(
-    profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path, board: Board
-) -> LatencyProfileSpec:
-    """``profile`` with the passes of versions that quantised activations apart."""
-    if key not in FORMER_QUANTISE:
-        return profile
-    laws = profile.laws
-    assert laws is not None
-    frame, source = read_quantise(data, board.system, key[1])
-    sheet = Sheet(laws.multiprocessors, laws.flops, laws.memory_bandwidth_bytes_per_s)
-    update = {"former_quantise": {FORMER_QUANTISE[key]: quantise(frame, source, sheet)}}
-    return profile.model_copy(update={"laws": laws.model_copy(update=update)})
-
-
-def _with_all_reduces(
-    profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path, system: str
-) -> LatencyProfileSpec:
+def _with_all_reduces(profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path) -> LatencyProfileSpec:
     """``profile`` with the engine's all-reduce before certain versions, and the one that normalises on the way."""
-    laws = profile.laws
+    laws, (accelerator_name, engine) = profile.laws, key
     assert laws is not None
     update: dict[str, object] = {}
     if key in FORMER_ALL_REDUCE:
+        present = laws.collectives.all_reduce if laws.collectives is not None else []
         update["former_all_reduce"] = {
-            before: curves_of(read_all_reduce(data, system, key[1], version))
+            before: with_more_ranks(
+                curves_of(read_all_reduce(data, BOARDS[accelerator_name].system, engine, version)), present
+            )
             for before, version in FORMER_ALL_REDUCE[key].items()
         }
     if key in FUSED_ALL_REDUCE:
-        tables = read_aiconfigurator(data, system, FUSED_ALL_REDUCE[key])
-        rows = tables.frames["collectives"]
+        rows, _ = link_collectives(accelerator_name, data, FUSED_ALL_REDUCE[key])
         fused = curves_of(rows[rows["collective"] == "all_reduce"])
-        most = VLLM_FUSED_MIB[key[0]] if key[1] == "vllm" else {}
-        update["fused_all_reduce"] = [
-            curve.model_copy(update={"up_to_bytes": most[curve.ranks] * 2.0**20}) if curve.ranks in most else curve
-            for curve in fused
-        ]
+        if engine == "vllm":
+            most = VLLM_FUSED_MIB[accelerator_name]
+            fused = [
+                curve.model_copy(update={"up_to_bytes": most[curve.ranks] * 2.0**20})
+                for curve in fused
+                if curve.ranks in most
+            ]
+        update["fused_all_reduce"] = fused
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
+
+
+def with_more_ranks(curves: list[CollectiveCurve], others: list[CollectiveCurve]) -> list[CollectiveCurve]:
+    """``curves``, and those of ``others`` for more ranks: beyond a host engines leave all-reduces to NCCL."""
+    most = max(curve.ranks for curve in curves)
+    return [*curves, *(curve for curve in others if curve.ranks > most)]
 
 
 def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Board) -> LatencyProfileSpec:

@@ -166,7 +166,7 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
         raise ValueError(f"{data}: no GEMM table of system {system} and engine {engine}")
     frames["gemm"] = _without_quantise(frames["gemm"], data / system / "quantize" / engine)
     for name, found in (
-        ("collectives", _collectives(data / system / "comm", engine)),
+        ("collectives", read_collectives(data, system, engine)),
         ("sparse_attention", _sparse(data / system / "sparse_attention" / engine)),
     ):
         if found is not None:
@@ -296,10 +296,14 @@ def _linear(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(dtype="bf16")[[*COLUMNS["linear_attention"], "latency_s", "source"]]
 
 
-def _collectives(folder: Path, engine: str) -> tuple[pd.DataFrame, str] | None:
-    """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements."""
+def read_collectives(data: Path, system: str, engine: str) -> tuple[pd.DataFrame, str] | None:
+    """The engine's own all-reduce inside a CUDA graph, and NCCL's other collectives, of 16-bit elements; their names.
+
+    None where neither was measured.
+    """
     import pandas as pd
 
+    folder = data / system / "comm"
     own = next(iter(_newest_first(folder / engine, ALL_REDUCE_TABLE)), None)
     nccl = next(iter(_newest_first(folder / "nccl", "nccl_perf")), None)
     parts, sources = [], []

@@ -16,12 +16,13 @@ from hisearch.specs.routing import RouterName
 from hisearch.specs.search_space import SearchSpaceSpec
 
 
-def check_worker(launch: Launch, accelerators_per_host: int) -> None:
+def check_worker(launch: Launch, accelerators_per_host: int, reach: int | None = None) -> None:
     """Refuse a worker that cannot be exported, whatever stands before it.
 
     Args:
         launch: its pool.
         accelerators_per_host: accelerator slots of its hosts.
+        reach: accelerators that peer links join, over several hosts; those of one where None.
 
     Raises:
         ExportError: the engine's command line cannot express it.
@@ -32,7 +33,7 @@ def check_worker(launch: Launch, accelerators_per_host: int) -> None:
     nodes = 1
     if pool.parallelism.ranks > accelerators_per_host:
         wide.check_expressible(pool)
-        nodes = wide.nodes_of(pool, accelerators_per_host)
+        nodes = wide.nodes_of(pool, accelerators_per_host, reach)
         wide.group_flags(pool.engine.name, nodes, "", "", "")
     else:
         place(pool, accelerators_per_host)
@@ -40,19 +41,22 @@ def check_worker(launch: Launch, accelerators_per_host: int) -> None:
     container(launch, 0, options=options, nodes=nodes)
 
 
-def check_deployment(deployment: DeploymentSpec, launches: Sequence[Launch], slots: Sequence[int]) -> None:
+def check_deployment(
+    deployment: DeploymentSpec, launches: Sequence[Launch], slots: Sequence[int], reaches: Sequence[int]
+) -> None:
     """Refuse a deployment that cannot be exported as what it is.
 
     Args:
         deployment: the deployment.
         launches: of each pool.
         slots: accelerator slots of a host of each pool.
+        reaches: accelerators that peer links of each pool's hosts join.
 
     Raises:
         ExportError: naming what cannot be expressed.
     """
-    for launch, count in zip(launches, slots, strict=True):
-        check_worker(launch, count)
+    for launch, count, reach in zip(launches, slots, reaches, strict=True):
+        check_worker(launch, count, reach)
     if len(launches) == 1:
         if deployment.admission.policy != "none":
             raise ExportError(f"no router here has the admission {deployment.admission.policy}")

@@ -1,4 +1,4 @@
-"""Replicas wider than a host: pipeline stages on several hosts, as launch scripts and as a LeaderWorkerSet.
+"""Replicas wider than a host: pipeline stages, or ranks that peer links join, as launch scripts and a LeaderWorkerSet.
 
 An engine that spans hosts runs one process tree on each, all with the same command line, the number of its host, and
 the address of the first one, which answers for all (vLLM 0.19.1 ``config/parallel.py`` and SGLang 0.5.9
@@ -58,29 +58,32 @@ class Share(NamedTuple):
     port: int
 
 
-def nodes_of(pool: PoolSpec, accelerators_per_host: int) -> int:
-    """Hosts of a replica: the fewest that hold whole stages, as many on each.
+def nodes_of(pool: PoolSpec, accelerators_per_host: int, reach: int | None = None) -> int:
+    """Hosts of a replica: the fewest that hold whole stages, as many on each, or that a stage fills.
+
+    Args:
+        pool: of the replicas.
+        accelerators_per_host: accelerator slots of one host.
+        reach: accelerators that peer links join, over several hosts; those of one where None.
 
     Raises:
-        ExportError: a stage is wider than a host.
+        ExportError: a stage is wider than a host, and fills no hosts that peer links join.
     """
     split = pool.parallelism
     if split.stage_ranks > accelerators_per_host:
-        raise ExportError(
-            f"pool {pool.name}: {split} does not fit a host with {accelerators_per_host} accelerators: a stage's ranks "
-            "share a host"
-        )
+        if split.stage_ranks > (reach or accelerators_per_host) or split.stage_ranks % accelerators_per_host:
+            raise ExportError(
+                f"pool {pool.name}: {split} does not fit a host with {accelerators_per_host} accelerators: a stage's "
+                "ranks share a host, or fill hosts that peer links join"
+            )
+        return split.ranks // accelerators_per_host
     counts = (n for n in range(1, split.pipeline + 1) if split.pipeline % n == 0)
     return next(n for n in counts if split.ranks // n <= accelerators_per_host)
 
 
-def place_shares(pool: PoolSpec, accelerators_per_host: int) -> list[Share]:
-    """Fill hosts one after the other, each share on one.
-
-    Raises:
-        ExportError: a stage is wider than a host.
-    """
-    nodes = nodes_of(pool, accelerators_per_host)
+def place_shares(pool: PoolSpec, accelerators_per_host: int, reach: int | None = None) -> list[Share]:
+    """Fill hosts one after the other, each share on one; arguments and errors of ``nodes_of``."""
+    nodes = nodes_of(pool, accelerators_per_host, reach)
     width = pool.parallelism.ranks // nodes
     per_host, found = accelerators_per_host // width, []
     for index in range(pool.replicas * nodes):
@@ -135,6 +138,7 @@ def export_wide(
     out: Path,
     *,
     accelerators_per_host: int,
+    reach: int | None = None,
     beside: Beside = Beside(),  # noqa: B008  (frozen)
 ) -> list[Path]:
     """Write launch scripts and a LeaderWorkerSet into the folder ``out``, as ``export_deployment`` does.
@@ -144,6 +148,7 @@ def export_wide(
         launch: of its pool.
         out: the folder that receives the files.
         accelerators_per_host: accelerator slots of one host.
+        reach: accelerators that peer links join, over several hosts; those of one where None.
         beside: what else belongs there.
 
     Returns:
@@ -155,7 +160,7 @@ def export_wide(
     """
     pool = launch.pool
     check_expressible(pool)
-    shares, nodes = place_shares(pool, accelerators_per_host), nodes_of(pool, accelerators_per_host)
+    shares, nodes = place_shares(pool, accelerators_per_host, reach), nodes_of(pool, accelerators_per_host, reach)
     engine, name = pool.engine.name, name_of(deployment)
     common: dict[str, Any] = {
         "deployment": deployment,
@@ -166,6 +171,7 @@ def export_wide(
         "checkpoint": weights_to_bring(launch),
         "shares": shares,
         "nodes": nodes,
+        "split_stages": pool.parallelism.stage_ranks > accelerators_per_host,
         "replicas": pool.replicas,
         "hosts": sorted({share.host for share in shares}),
         "service_port": SERVICE_PORTS[engine],

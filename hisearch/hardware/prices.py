@@ -98,7 +98,7 @@ def deployment_cost(
         devices: of the pools' devices blocks, by name.
 
     Raises:
-        ValueError: a name is unknown, or a worker needs more accelerators than its host has slots.
+        ValueError: a name is unknown, or a stage needs more accelerators than its host has.
     """
     accelerator_usd = host_usd = device_usd = 0.0
     count, tiers = 0, []
@@ -144,7 +144,7 @@ def _host_share(pool: PoolSpec, name: str | None, used: int, hosts: Mapping[str,
         return 0.0
     host = _find(hosts, name, "host")
     if problem := slots_problem(pool.parallelism, f"host {name}", host):
-        raise ValueError(f"pool {pool.name}: {problem.message}; a stage must fit into one host")
+        raise ValueError(f"pool {pool.name}: {problem.message}; a stage must fit into its host")
     return host.price.usd_per_hour * used / host.accelerators
 
 

@@ -16,7 +16,7 @@ from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.parallelism import workers_per_node
+from hisearch.specs.parallelism import nodes_per_worker, workers_per_node
 from hisearch.specs.tier_checks import TierProblem, scope_of, tier_problems
 from hisearch.specs.tiers import TierSpec
 
@@ -70,15 +70,15 @@ def plan_tiers(
             raise ValueError(f"no medium named '{tier.medium}'; known: {', '.join(sorted(media)) or 'none'}")
     for problem in tier_problems(pool, media, pool.host or accelerator.host, host):
         raise TierRefused(pool.name, problem)
-    nodes = workers_per_node(pool.parallelism, host)
+    sharing = workers_per_node(pool.parallelism, host)
     if not pool.tiers:
-        return Tiers(workers_per_node=nodes)
+        return Tiers(workers_per_node=sharing)
     plans = tuple(
-        _tier_plan(pool, index, tier, media[tier.medium], model, memory) for index, tier in enumerate(pool.tiers)
+        _tier_plan(pool, index, tier, media[tier.medium], model, memory, host) for index, tier in enumerate(pool.tiers)
     )
     if pool.mover == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
         raise TierRefused(pool.name, TierProblem("tiers.0.gib", _too_small(pool, plans[0], memory)))
-    return Tiers(plans, _movement_plan(pool, plans, model, memory, accelerator, host), nodes)
+    return Tiers(plans, _movement_plan(pool, plans, model, memory, accelerator, host), sharing)
 
 
 def _too_small(pool: PoolSpec, host: TierPlan, memory: MemoryPlan) -> str:
@@ -116,9 +116,10 @@ def link_law(link: LinkSpec, bytes_per_token: float) -> TransferLaw:
     return TransferLaw(link.latency_s, bytes_per_token / link.bandwidth_bytes_per_s)
 
 
-def devices_of(tier: TierSpec, medium: MediumSpec) -> int:
-    """Devices of the medium that a store of the tier is spread over."""
-    return max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), 1)
+def devices_of(tier: TierSpec, medium: MediumSpec, hosts: int = 1) -> int:
+    """Devices of the medium that a store of the tier is spread over: at least one in each of a worker's ``hosts``."""
+    own = hosts if scope_of(tier, medium) == "worker" else 1
+    return max(math.ceil(tier.gib * _GIB / medium.capacity_bytes), own)
 
 
 def _page_tokens(pool: PoolSpec) -> int:
@@ -136,14 +137,26 @@ def _storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
     return 1 if kept_once else pool.tensor_parallel
 
 
+def _storing_hosts(pool: PoolSpec, index: int, model: ModelSpec, host: HostSpec | None) -> int:
+    """Of the hosts that a worker lies in, those with ranks that put something into the tier."""
+    ranks = _storing_ranks(pool, index, model) * pool.attention_data_parallel
+    return min(nodes_per_worker(pool.parallelism, host), ranks)
+
+
 def _tier_plan(
-    pool: PoolSpec, index: int, tier: TierSpec, medium: MediumSpec, model: ModelSpec, memory: MemoryPlan
+    pool: PoolSpec,
+    index: int,
+    tier: TierSpec,
+    medium: MediumSpec,
+    model: ModelSpec,
+    memory: MemoryPlan,
+    host: HostSpec | None,
 ) -> TierPlan:
     per_rank = memory.kv_bytes_per_token_per_rank
     per_token = per_rank * _storing_ranks(pool, index, model)
     page = _page_tokens(pool)
     scope = scope_of(tier, medium)
-    devices = devices_of(tier, medium)
+    devices = devices_of(tier, medium, _storing_hosts(pool, index, model, host))
     read, write = (
         medium_law(medium, rate, devices=devices, bytes_per_token=per_token, operation_bytes=per_rank * page)
         for rate in (medium.read_bytes_per_s, medium.write_bytes_per_s)
@@ -200,13 +213,14 @@ def _movement_plan(
 ) -> MovementPlan:
     # Each rank moves its own shard over its own link, all at once.
     link = link_law(accelerator.host_link, memory.kv_bytes_per_token_per_rank)
-    shared = next((plan for plan in plans if plan.scope == "cluster" and plan.networked), None)
+    shared = next((i for i, plan in enumerate(plans) if plan.scope == "cluster" and plan.networked), None)
+    # Of a decode worker to the storage of the prefill workers, whichever that is.
+    index = 1 if pool.role == "decode" else shared
     network = None
-    if pool.role == "decode" and host is not None and host.network is not None:
-        # To the storage of the prefill workers, whichever that is.
-        network = link_law(host.network, memory.kv_bytes_per_token_per_rank * _storing_ranks(pool, 1, model))
-    elif shared is not None and host is not None and host.network is not None:
-        network = link_law(host.network, shared.bytes_per_token)
+    if index is not None and host is not None and host.network is not None:
+        # A worker that lies in several hosts has the networks of all of them, each for what its ranks store.
+        per_token = memory.kv_bytes_per_token_per_rank * _storing_ranks(pool, index, model)
+        network = link_law(host.network, per_token / _storing_hosts(pool, index, model, host))
     settings = pool.movement.model_dump(exclude={"mover"})
     return MovementPlan(
         mover=pool.mover,

@@ -131,7 +131,7 @@ def _useless_degrees(study: ResolvedStudy, refusals: Mapping[Parallelism, str]) 
 
 
 def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
-    """The largest size of each tier that does not fit, for each host and the smallest worker."""
+    """The largest size of each tier that does not fit, for each host and the smallest worker; memory of other hosts."""
     cache = study.space.spec.cache
     smallest = min(study.space.spec.execution.splits, key=lambda split: split.ranks)
     media = {name: document.spec for name, document in study.media.items()}
@@ -147,6 +147,10 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
             found += [
                 study.space.problem(f"spec.cache.tiers.{number}.gib", problem.message)
                 for problem in tier_checks.capacity_problems([tier], smallest, media, host_name, host.spec)
+            ]
+            found += [
+                study.space.problem(f"spec.cache.tiers.{number}.media", problem.message)
+                for problem in tier_checks.other_memory([tier], media, host_name, host.spec)
             ]
     return found
 

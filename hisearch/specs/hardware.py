@@ -39,8 +39,8 @@ class AcceleratorSpec(Strict):
     memory_bandwidth_bytes_per_s: Positive = Field(description="Peak of the device memory.")
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(
-        description="Between accelerators of one host, per accelerator and direction, at the link's full rate; "
-        "the share that collectives attain is the latency profile's."
+        description="Between accelerators of one host, or of its peer domain, per accelerator and direction, at the "
+        "link's full rate; the share that collectives attain is the latency profile's."
     )
     host_link: LinkSpec = Field(
         description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
@@ -119,6 +119,11 @@ class HostSpec(Strict):
     """
 
     accelerators: Count = Field(description="Accelerator slots.")
+    peer_domain: Count | None = Field(
+        None,
+        description="Accelerators that peer links join across so many such hosts, those of a rack of NVL72: a stage "
+        "may be as wide, on whole hosts. The slots where absent.",
+    )
     dram: str = Field(description="Name or path of the Medium of its main memory.")
     dram_bytes: Positive = Field(description="Size of its main memory; doctor holds the workers' tiers against it.")
     nvme: str | None = Field(None, description="Name or path of the Medium of its disks; none where absent.")
@@ -144,8 +149,16 @@ class HostSpec(Strict):
     price: Price = Field(description="Of the whole host, on top of its accelerators; pools pay by the slots they use.")
     provenance: Provenance = Field(description="Where the facts come from.")
 
+    @property
+    def reach(self) -> int:
+        """Accelerators that peer links join."""
+        return self.peer_domain if self.peer_domain is not None else self.accelerators
+
     @model_validator(mode="after")
     def _check(self) -> HostSpec:
+        if self.reach % self.accelerators:
+            message = f"must be whole hosts of {self.accelerators} accelerators, got {self.reach}"
+            raise KeyedError(("peer_domain",), message)
         if self.base_parts.total_w > self.base_w:
             message = f"the parts draw {self.base_parts.total_w:g} W, more than base_w, {self.base_w:g} W"
             raise KeyedError(("base_parts",), message)
@@ -153,7 +166,7 @@ class HostSpec(Strict):
 
 
 class FabricSpec(Strict):
-    """Links between hosts: what KV goes over from prefill to decode workers. A worker stays within one host so far."""
+    """Links between hosts: what KV goes over from prefill to decode workers."""
 
     topology: Literal["switch", "ring", "fully_connected"] = Field("switch", description="How hosts are connected.")
     link: LinkSpec = Field(description="Of one port.")

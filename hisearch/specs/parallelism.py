@@ -154,14 +154,22 @@ def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | No
 
 
 def slots_problem(split: Parallelism, host_name: str, host: HostSpec) -> SplitProblem | None:
-    """Why a stage does not fit into its host; None where it does. Stages may lie in different hosts."""
-    if split.stage_ranks <= host.accelerators:
+    """Why a stage does not fit into its host, or into whole hosts that peer links join; None where it does.
+
+    Stages may lie in different hosts.
+    """
+    slots = host.accelerators
+    if split.stage_ranks <= slots or (split.stage_ranks <= host.reach and split.stage_ranks % slots == 0):
         return None
     if split.attention_data == 1:
         ranks, key = f"tensor_parallel {split.tensor}", "tensor_parallel"
     else:
         ranks, key = f"a stage of {split.stage_ranks} ranks", "attention_data_parallel"
-    return SplitProblem(key, f"{ranks} exceeds the {host.accelerators} accelerator slots of {host_name}")
+    if split.stage_ranks <= host.reach:
+        return SplitProblem(key, f"{ranks} fills no whole hosts of {slots} accelerator slots, {host_name}")
+    if host.reach > slots:
+        return SplitProblem(key, f"{ranks} exceeds the {host.reach} accelerators that peer links of {host_name} join")
+    return SplitProblem(key, f"{ranks} exceeds the {slots} accelerator slots of {host_name}")
 
 
 def workers_per_node(split: Parallelism, host: HostSpec | None) -> int:
@@ -170,10 +178,15 @@ def workers_per_node(split: Parallelism, host: HostSpec | None) -> int:
 
 
 def nodes_per_worker(split: Parallelism, host: HostSpec | None) -> int:
-    """Hosts that one worker takes: stages lie whole, one after the other; 1 where the host is not known."""
+    """Hosts that one worker takes; 1 where the host is not known.
+
+    Stages lie whole, one after the other; one that is wider than a host fills as many as it needs.
+    """
     if host is None:
         return 1
-    return -(-split.pipeline // max(host.accelerators // split.stage_ranks, 1))
+    if split.stage_ranks > host.accelerators:
+        return split.pipeline * -(-split.stage_ranks // host.accelerators)
+    return -(-split.pipeline // (host.accelerators // split.stage_ranks))
 
 
 def nodes_used(split: Parallelism, workers: int, host: HostSpec | None) -> int:

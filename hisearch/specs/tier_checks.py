@@ -8,8 +8,9 @@ from typing import get_args
 
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
-from hisearch.specs.parallelism import Parallelism, workers_per_node
+from hisearch.specs.parallelism import Parallelism, nodes_per_worker, workers_per_node
 from hisearch.specs.tiers import TierSpec, mover_title, not_shared, shares_memory
+from hisearch.specs.wording import counted
 
 _GIB = 1024.0**3
 
@@ -113,10 +114,25 @@ def _node_problems(
             yield TierProblem(f"{at}.scope", f"{scope}: {tier.medium} is outside every node; its scope is cluster")
         elif scope != "worker" and host is None:
             yield TierProblem(f"{at}.scope", f"{scope}: nothing says what a node is; give the pool a host")
+        elif scope == "node" and (nodes := nodes_per_worker(pool.parallelism, host)) > 1:
+            yield TierProblem(f"{at}.scope", f"node: a worker lies in {nodes} hosts; what is theirs is of scope worker")
         elif scope == "cluster" and medium.kind != "cxl" and host is not None and host.network is None:
             yield TierProblem(f"{at}.scope", f"cluster: {host_name} has no network to a shared store")
         elif scope != "cluster" and medium.kind == "nvme" and host is not None and not (host.nvme and host.nvme_bytes):
             yield TierProblem(f"{at}.scope", f"{scope}: {host_name} has no disks")
+
+
+def other_memory(
+    tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host_name: str, host: HostSpec
+) -> list[TierProblem]:
+    """Tiers in main memory of a kind that the host does not have."""
+    return [
+        TierProblem(f"tiers.{index}.medium", f"{tier.medium}: the main memory of {host_name} is {host.dram}")
+        for index, tier in enumerate(tiers)
+        if media[tier.medium].kind == "dram"
+        and scope_of(tier, media[tier.medium]) != "cluster"
+        and tier.medium != host.dram
+    ]
 
 
 def capacity_problems(
@@ -126,11 +142,13 @@ def capacity_problems(
     host_name: str,
     host: HostSpec,
 ) -> list[TierProblem]:
-    """Main memory or disks that a full host has too little of for the tiers of all its workers."""
+    """Main memory or disks that a full host, or all of a worker's, have too little of for the tiers of all workers."""
     found = []
-    workers = workers_per_node(split, host)
-    sizes = {"dram": (host.dram_bytes / _GIB, "host memory"), "nvme": (host.nvme_bytes / _GIB, "disk")}
-    for kind, (has_gib, what) in sizes.items():
+    workers, nodes = workers_per_node(split, host), nodes_per_worker(split, host)
+    owner = f"{host_name} has" if nodes == 1 else f"{nodes} {host_name} have"
+    sizes = {"dram": (host.dram_bytes, "host memory"), "nvme": (host.nvme_bytes, "disk")}
+    for kind, (has_bytes, what) in sizes.items():
+        has_gib = nodes * has_bytes / _GIB
         need_gib, parts, last = 0.0, [], 0
         for index, tier in enumerate(tiers):
             medium = media[tier.medium]
@@ -138,10 +156,10 @@ def capacity_problems(
             if medium.kind != kind or scope == "cluster":
                 continue
             need_gib += tier.gib * (workers if scope == "worker" else 1)
-            each = f"{workers} workers of {split} with {tier.gib:g} GiB each"
+            each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB each"
             parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
             last = index
         if need_gib > has_gib:
-            message = f"{' and '.join(parts)} need {need_gib:g} GiB of {what}; {host_name} has {has_gib:g} GiB"
+            message = f"{' and '.join(parts)} need {need_gib:g} GiB of {what}; {owner} {has_gib:g} GiB"
             found.append(TierProblem(f"tiers.{last}.gib", message))
     return found

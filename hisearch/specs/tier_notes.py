@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.errors import Problem
 from hisearch.specs.resolved import ResolvedDeployment
-from hisearch.specs.tier_checks import TierProblem, capacity_problems
+from hisearch.specs.tier_checks import TierProblem, capacity_problems, other_memory
 
 
 def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
-    """Of each pool: tiers that a full host has no room for, and settings without effect."""
+    """Of each pool: tiers that a full host has no room for, or whose memory it has not; settings without effect."""
     media = {name: document.spec for name, document in resolved.media.items()}
     found = []
     for index, pool in enumerate(resolved.deployment.pools):
@@ -22,6 +22,7 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
         notes = list(_without_effect(pool))
         if host_name is not None:
             host = resolved.hosts[host_name].spec
+            notes += other_memory(pool.tiers, media, host_name, host)
             notes += capacity_problems(pool.tiers, pool.parallelism, media, host_name, host)
         found += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
     return found

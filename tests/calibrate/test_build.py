@@ -16,7 +16,17 @@ from hisearch.calibrate import families
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
-from hisearch.calibrate.shipped import BOARDS, LENT, carried_over, data_folder, shorter_launch
+from hisearch.calibrate.former import shorter_launch
+from hisearch.calibrate.shipped import (
+    BLACKWELL,
+    BOARDS,
+    LENT,
+    VLLM_FUSED_MIB,
+    carried_over,
+    data_folder,
+    link_collectives,
+    with_more_ranks,
+)
 from hisearch.calibrate.tables import (
     Tables,
     read_aiconfigurator,
@@ -357,3 +367,49 @@ def test_experts_of_former_versions_are_those_of_a_table_and_a_kernel(tmp_path: 
     assert shorter_launch(marlin, ("fp4",), 128) == pytest.approx(0.030e-3)
     with pytest.raises(FileNotFoundError):
         read_experts(tmp_path, "board", "vllm", "0.2")
+
+
+def write_links(folder: Path, system: str, own: dict[int, float], nccl: dict[int, float]) -> None:
+    """Tables of the all-reduce of an engine and of NCCL's all-gather, by ranks, in milliseconds for 2 kB."""
+    for family, times, frame in (
+        ("vllm/1.0/custom_allreduce_perf", own, {"backend": "vllm_graph"}),
+        ("nccl/2.0/nccl_perf", nccl, {"op_name": "all_gather", "nccl_dtype": "half"}),
+    ):
+        path = folder / system / "comm" / f"{family}.parquet"
+        path.parent.mkdir(parents=True)
+        rows = [
+            {"num_gpus": ranks, "message_size": size, "latency": ms * size / 1024, "kernel_source": "k", **frame}
+            for ranks, ms in times.items()
+            for size in (1024, 65536)
+        ]
+        pd.DataFrame(rows).to_parquet(path)
+
+
+def test_collectives_are_of_the_first_system_that_measured_so_many_ranks(tmp_path: Path) -> None:
+    write_links(tmp_path, "gb300", {2: 1.0, 16: 2.0}, {2: 3.0})
+    write_links(tmp_path, "b300_sxm", {2: 9.0, 8: 4.0}, {2: 9.0, 8: 5.0})
+    frame, source = link_collectives("gb200", tmp_path, "vllm")
+    at = frame[frame["payload_bytes"] == 2048].set_index(["collective", "ranks"])["latency_s"].mul(1e3).to_dict()
+    assert at == {
+        ("all_reduce", 2): 1.0, ("all_reduce", 16): 2.0, ("all_reduce", 8): 4.0,
+        ("all_gather", 2): 3.0, ("all_gather", 8): 5.0,
+    }  # fmt: skip
+    assert source.startswith("gb300: vllm/1.0/custom_allreduce_perf, nccl/2.0/nccl_perf; b300_sxm: ")
+    assert source.endswith("(all_gather, all_reduce on 8 ranks)")
+    own = curves_of(frame[frame["collective"] == "all_reduce"])
+    assert [curve.ranks for curve in with_more_ranks(own[:1], own)] == [2, 8, 16]
+    with pytest.raises(ValueError, match="no collectives of system b200_sxm"):
+        link_collectives("b200", tmp_path, "vllm")
+
+
+@pytest.mark.parametrize("accelerator", BLACKWELL)
+def test_shipped_profiles_of_blackwell_have_what_their_links_and_kernels_do(accelerator: str) -> None:
+    racks = accelerator.startswith("gb")
+    for engine in ("sglang", "vllm", "trtllm"):
+        laws = CATALOGUE.get("LatencyProfile", f"{engine}-{accelerator}").spec.laws
+        assert [curve.ranks for curve in laws.collectives.all_reduce] == ([2, 4, 8, 16] if racks else [2, 4, 8])
+        assert [curve.ranks for curve in laws.collectives.all_gather] == [2, 4, 8]
+        for (family, dtype), lender in LENT.get((accelerator, engine), {}).items():
+            assert f"{BOARDS[accelerator].system}/{family}/{lender}/" in getattr(laws, family)[dtype].source
+    fused = CATALOGUE.get("LatencyProfile", f"vllm-{accelerator}").spec.laws.fused_all_reduce
+    assert {curve.ranks: curve.up_to_bytes / 2**20 for curve in fused} == VLLM_FUSED_MIB[accelerator]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisearch.calibrate.shipped import former_folder
+from hisearch.calibrate.former import former_folder
 from hisearch.calibrate.tables import read_former_sparse
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import indexer, sparse_decode_s

@@ -50,7 +50,7 @@ def test_shares_hold_whole_stages_as_many_on_each_host(
 
 
 def test_a_stage_wider_than_a_host_is_refused(build_deployment: Any) -> None:
-    with pytest.raises(ExportError, match="a stage's ranks share a host"):
+    with pytest.raises(ExportError, match="a stage's ranks share a host, or fill hosts that peer links join"):
         nodes_of(build_deployment(pool={"tensor_parallel": 16}).pool, 8)
 
 
@@ -172,3 +172,27 @@ def test_all_ranks_of_a_replica_count_in_every_manifest(
     options = trtllm_engine_options(launch)
     assert (options["tensor_parallel_size"], options["pipeline_parallel_size"]) == (4, 2)
     assert options["moe_expert_parallel_size"] == 4
+
+
+def test_ranks_that_peer_links_join_lie_on_several_hosts(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    """Four ranks of a tray each, all in one command; where peer links join fewer it stays refused."""
+    deployment = build_deployment(engine={"name": "sglang"}, pool={"tensor_parallel": 8, "replicas": 2})
+    pool = deployment.pool
+    assert [(s.replica, s.node, s.host, s.devices) for s in place_shares(pool, 4, 72)] == [
+        (replica, node, 2 * replica + node, (0, 1, 2, 3)) for replica in (0, 1) for node in (0, 1)
+    ]
+    for refused in ({"reach": 4}, {}):
+        with pytest.raises(ExportError, match="fill hosts that peer links join"):
+            nodes_of(pool, 4, **refused)
+    with pytest.raises(ExportError, match="fill hosts that peer links join"):
+        nodes_of(build_deployment(pool={"tensor_parallel": 6}).pool, 4, 72)
+    launch = Launch(pool, build_model(), build_accelerator(), 400_000)
+    export_wide(deployment, launch, tmp_path, accelerators_per_host=4, reach=72)
+    script = (tmp_path / "sglang/run.sh").read_text()
+    assert "--nnodes 2" in script
+    assert "--tp-size 8" in script
+    readme = (tmp_path / "README.md").read_text()
+    assert "one NVLink domain" in readme
+    assert "Activations pass" not in readme

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from laws import CURVE, DECODE, GEMM, LAWS, MOE, PREFILL, SHEET
 
 from hisearch.calibrate.routing import power_law
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, relative_rate
 from hisearch.latency.laws.collectives import Collectives, curve_for, curve_s
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.moe import POPULARITY, TILE_TOKENS, Experts, Routing, dealt, drawn, moe_s
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
-from hisearch.latency.priced import AcrossHosts
+from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec
 
 HEADS = Heads(heads=32, kv_heads=8, width=128.0, kv_bytes=8 * 2 * 128 * 2.0)
 WIDE = {"weight_bytes": 2.0, "operand_bytes": 2.0}
@@ -310,3 +312,24 @@ def test_ranks_in_two_hosts_go_about_a_collective_in_two_stages() -> None:
 def test_dimensions_beyond_the_measured_are_named() -> None:
     assert beyond("o_proj", GEMM, n=4096, k=1) == []
     assert beyond("o_proj", GEMM, n=64) == ["o_proj: n 64 is outside the measured 128 to 65536"]
+
+
+def test_ranks_beyond_the_measured_are_named_and_fuse_nothing() -> None:
+    """GB200: all-reduces were measured on 16 ranks, gathers on 8; vLLM fuses no more than 8."""
+    profile = Catalogue().get("LatencyProfile", "vllm-gb200").spec
+    accelerator = Catalogue().get("Accelerator", "gb200").spec
+    estimator, engine = ScaledEstimator("vllm-gb200", profile), EngineSpec(name="vllm")
+
+    def told(split: Parallelism, model: str = "deepseek-v3") -> list[str]:
+        spec = Catalogue().get("Model", model).spec
+        priced = PricedWorker(spec, accelerator, split, "nvfp4", "bf16", engine, 512, 64, 10**5)
+        fused = estimator.worker(priced).collectives.fused_bytes
+        assert (fused > 0.0) == (split.attention_data == 1 and split.tensor <= 8)
+        return [text for text in estimator.compile(priced).warnings if "no measurement of" in text]
+
+    assert told(Parallelism(8)) == told(Parallelism(1, attention_data=8, expert=8)) == []
+    assert told(Parallelism(16)) == ["no measurement of all-gathers on 16 ranks: those on 8 price them"]
+    assert told(Parallelism(1, attention_data=32, expert=32)) == [
+        "no measurement of all-gathers on 32 ranks: those on 8 price them",
+        "no measurement of reduce-scatters on 32 ranks: those on 8 price them",
+    ]

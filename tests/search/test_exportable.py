@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hisearch
-from hisearch.api.exporting import launch_of, slots_of
+from hisearch.api.exporting import launch_of, reach_of, slots_of
 from hisearch.export.expressible import check_deployment
 from hisearch.export.flags import ExportError
 from hisearch.specs.errors import SpecError
@@ -28,7 +28,8 @@ def refused(result: Any) -> list[str]:
         pools = trial.deployment.pools
         launches = [launch_of(resolved, pool, result.simulation.kv_capacity_tokens(pool)) for pool in pools]
         try:
-            check_deployment(trial.deployment, launches, [slots_of(resolved, pool) for pool in pools])
+            slots, reaches = ([of(resolved, pool) for pool in pools] for of in (slots_of, reach_of))
+            check_deployment(trial.deployment, launches, slots, reaches)
         except ExportError as error:
             found.append(str(error))
     return found

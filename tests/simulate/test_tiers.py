@@ -332,3 +332,26 @@ def test_lanes_with_tiers_that_are_not_simulated_are_refused_by_key(
     with pytest.raises(InvalidParallelism, match=message) as caught:
         moe_worker(of)
     assert caught.value.key == key
+
+
+def test_a_worker_in_two_hosts_has_the_memory_and_the_networks_of_both() -> None:
+    """Where all of its ranks store something: what is kept once is in one host, over its network."""
+    tray = CATALOGUE.get("Host", "gb200-nvl72-tray").spec
+    asked = [{"medium": "lpddr5x", "gib": 800}, {"medium": "rdma-pool", "gib": 900}]
+
+    def plans(ranks: int, model: str, **fields: Any) -> Any:
+        of = pool(accelerator="gb200", tensor_parallel=ranks, weight_dtype="fp8", tiers=asked, **fields)
+        return tiers(of, model, host=tray)
+
+    # LMCache's workers take no host pool larger than the device's.
+    one, two = (plans(ranks, "qwen3-32b", engine="vllm", movement={"mover": "lmcache"}) for ranks in (4, 8))
+    assert one.plans[0].read.s_per_token == pytest.approx(2 * two.plans[0].read.s_per_token)
+    assert one.movement.network_read.s_per_token == pytest.approx(2 * two.movement.network_read.s_per_token)
+    own, kept_once = plans(8, "deepseek-v3"), plans(8, "deepseek-v3", movement={"mover": "lmcache"})
+    per_token = kept_once.plans[0].bytes_per_token
+    assert own.plans[0].read.s_per_token == pytest.approx(8 * per_token / (2 * 680e9))
+    assert kept_once.plans[0].read.s_per_token == pytest.approx(per_token / 680e9)
+    assert own.movement.network_read.s_per_token == pytest.approx(per_token / 90e9)
+    shared = pool(accelerator="gb200", tensor_parallel=8, tiers=[asked[0], asked[0] | {"scope": "node"}])
+    with pytest.raises(TierRefused, match="node: a worker lies in 2 hosts"):
+        tiers(shared, host=tray)

@@ -24,6 +24,7 @@ CATALOGUE = Catalogue()
 MOE: ModelSpec = CATALOGUE.get("Model", "deepseek-v3").spec
 DENSE: ModelSpec = CATALOGUE.get("Model", "qwen3-32b").spec
 HOST = CATALOGUE.get("Host", "hgx-h100-8").spec
+TRAY = CATALOGUE.get("Host", "gb200-nvl72-tray").spec
 
 
 def pool(engine: str = "sglang", **fields: object) -> PoolSpec:
@@ -135,3 +136,38 @@ def test_a_space_combines_its_degrees() -> None:
         Parallelism(8),
         Parallelism(8, pipeline=2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("split", "hosts", "problem"),
+    [
+        (Parallelism(4), 1, None),
+        (Parallelism(8), 2, None),
+        (Parallelism(1, attention_data=72), 18, None),
+        (Parallelism(8, pipeline=3), 6, None),
+        (Parallelism(2, pipeline=4), 2, None),
+        (Parallelism(6), 2, SplitProblem("tensor_parallel", "tensor_parallel 6 fills no whole hosts of 4 accelerator")),
+        (
+            Parallelism(1, attention_data=128),
+            32,
+            SplitProblem("attention_data_parallel", "a stage of 128 ranks exceeds the 72 accelerators that peer links"),
+        ),
+    ],
+)
+def test_a_stage_takes_whole_hosts_that_peer_links_join(
+    split: Parallelism, hosts: int, problem: SplitProblem | None
+) -> None:
+    found = slots_problem(split, "tray", TRAY)
+    assert (found is None) == (problem is None)
+    if found is not None and problem is not None:
+        assert found.key == problem.key
+        assert found.message.startswith(problem.message)
+    assert nodes_per_worker(split, TRAY) == hosts
+    assert nodes_used(split, 3, TRAY) == (3 * hosts if split.ranks >= 4 else hosts)
+    assert workers_per_node(split, TRAY) == 1
+
+
+def test_a_peer_domain_is_of_whole_hosts() -> None:
+    assert (HOST.reach, TRAY.reach) == (8, 72)
+    with pytest.raises(ValidationError, match="must be whole hosts of 4 accelerators, got 70"):
+        type(TRAY).model_validate(TRAY.model_dump() | {"peer_domain": 70})

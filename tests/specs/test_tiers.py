@@ -334,3 +334,14 @@ def test_a_store_of_the_cluster_takes_nothing_of_a_host() -> None:
     tiers = f"{DRAM}, {{medium: nvme-gen4, gib: 1e6, scope: cluster}}"
     checkup = load_any(SHIPPED, deployment(tiers=tiers))
     assert not any("GiB of disk" in found.message for found in checkup.warnings)
+
+
+def test_memory_that_the_host_does_not_have_is_warned_of() -> None:
+    grace = ["spec.pools.0.accelerator=gb200", *deployment(tiers=DRAM, host="gb200-nvl72-tray")]
+    notes = {note.message: note.key for note in tier_notes(load_deployment(SHIPPED, grace))}
+    assert notes["ddr5: the main memory of gb200-nvl72-tray is lpddr5x"] == "spec.pools.0.tiers.0.medium"
+    own = [
+        "spec.pools.0.accelerator=gb200",
+        *deployment(tiers=DRAM.replace("ddr5", "lpddr5x"), host="gb200-nvl72-tray"),
+    ]
+    assert not any("main memory" in note.message for note in tier_notes(load_deployment(SHIPPED, own)))

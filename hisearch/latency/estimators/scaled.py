@@ -428,14 +428,16 @@ class ScaledEstimator:
     def _fused(self, priced: PricedWorker) -> tuple[Sequence[CollectiveCurve], float]:
         """Curves of the all-reduce that normalises on the way, and bytes up to which it is taken; none: 0.
 
-        Its ranks lie in one host and share all sequences. VLLM takes it by itself where its profile has it: on
-        accelerators that FlashInfer's has kernels for.
+        Its ranks lie where peer links join them and share all sequences. VLLM takes it by itself where its profile has
+        it: on accelerators that FlashInfer's has kernels for, and no more ranks than it has a size for.
         """
         split, curves, known = priced.split, self.laws.collectives, self.laws.fused_all_reduce
         asked = priced.engine.fused_all_reduce
         if asked is None:
             asked = priced.engine.name == "vllm" and bool(known)
         if not asked or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+            return (), 0.0
+        if known and split.tensor > max(curve.ranks for curve in known):
             return (), 0.0
         most = curve_for(known, split.tensor).up_to_bytes if known else None
         if most is None:
@@ -462,6 +464,8 @@ class ScaledEstimator:
                 found.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
         if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
             found.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
+        for name, ranks, most in worker.collectives.beyond(worker.part.parallelism):
+            found.append(f"no measurement of {name}s on {ranks} ranks: those on {most} price them")
         return [*found, *self._outside(worker)]
 
     def _outside(self, worker: ScaledWorker) -> list[str]:

@@ -7,7 +7,7 @@ of the same place in all hosts, each over a port of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,22 @@ class Collectives:
     def spans_hosts(self, ranks: int) -> bool:
         """Whether ``ranks`` ranks do not lie in one host."""
         return self.hosts is not None and ranks > self.hosts.ranks_per_host
+
+    def beyond(self, split: Parallelism) -> Iterator[tuple[str, int, int]]:
+        """Collectives of more ranks than were measured: their name, ranks, and the most that were."""
+        if self.curves is None:
+            return
+        gathering = split.tensor if split.attention_data == 1 else split.stage_ranks
+        asked = (
+            ("all-reduce", split.tensor, self.curves.all_reduce),
+            ("all-gather", gathering, self.curves.all_gather),
+            ("reduce-scatter", gathering if split.attention_data > 1 else 1, self.curves.reduce_scatter),
+        )
+        for name, ranks, known in asked:
+            joined = min(ranks, self.hosts.ranks_per_host) if self.hosts is not None else ranks
+            most = max((curve.ranks for curve in known), default=joined)
+            if joined > most:
+                yield name, joined, most
 
     def all_reduce_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with the sum of all ranks' ``payload_bytes``."""

@@ -47,6 +47,11 @@ SYSTEMS = {
     "h100_sxm": "h100-sxm",
     "h200_sxm": "h200",
     "b200_sxm": "b200",
+    "b300_sxm": "b300",
+    "gb200": "gb200",
+    "gb200_sxm": "gb200",
+    "gb300": "gb300",
+    "gb300_sxm": "gb300",
     "l40s": "l40s",
     "rtx_pro_6000": "rtx-pro-6000",
     "rtx4090": "rtx4090",
@@ -226,9 +231,12 @@ class Pricer:
         )
 
     def _hosts(self, row: SiliconRow) -> AcrossHosts | None:
-        """Hosts of the row's workers: as many as their ranks fill, of the accelerator's usual kind."""
+        """Hosts of the row's workers, of the accelerator's usual kind, as many as their ranks fill.
+
+        Those that peer links join count as one.
+        """
         host = self._accelerator(row).host
-        slots = self._spec("Host", host).accelerators if host is not None else row.parallelism.stage_ranks
+        slots = self._spec("Host", host).reach if host is not None else row.parallelism.stage_ranks
         if row.parallelism.stage_ranks <= slots:
             return None
         link = self._spec("Fabric", apart.FABRIC).link

@@ -1,0 +1,189 @@
+"""Kernels that former versions of engines ran, for runs of these versions: ``former_*`` of a profile's laws.
+
+What rests on tables of former versions (``former_folder``) stays as it is shipped where these are absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hisearch.calibrate.build import Target, experts, sparse_attention
+from hisearch.calibrate.families import quantise
+from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
+from hisearch.calibrate.tables import read_experts, read_former_sparse, read_quantise
+from hisearch.latency.laws.formats import FORMATS
+from hisearch.latency.laws.sheet import Sheet
+from hisearch.specs.base import EngineName
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.laws import GemmTerms, LawsSpec, MoeTerms, QuantiseTerms, SparseTerms
+from hisearch.specs.profile import LatencyProfileSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: An accelerator of the catalogue under an engine.
+Key = tuple[str, EngineName]
+
+
+class FormerExperts(NamedTuple):
+    """Experts that ran other kernels.
+
+    formats: of the experts. table: version whose table of the engine's has them. kernel: part of their names there, all
+    where empty. experts: of the models that ran so, where the table has none with as few (``shorter_launch``).
+    """
+
+    formats: tuple[str, ...]
+    table: str
+    kernel: str = ""
+    experts: int | None = None
+
+
+#: Experts in MXFP4 under vLLM's scripts for gpt-oss on Hopper: Marlin's since 0.13.0.
+_MARLIN = {
+    "0.13.0": FormerExperts(("fp4",), "0.24.0"),
+    "0.24.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
+}
+
+#: (accelerator, engine) -> version -> experts of versions before it. On a B200 TensorRT-LLM had DeepGEMM's kernels for
+#: fp8 blocks (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull request 594), vLLM's runs those of
+#: Triton, since their script turned FlashInfer's and DeepGEMM's off (pull request 947 of the same). On H100 and H200
+#: the scripts for gpt-oss ask for Marlin's (``VLLM_MXFP4_USE_MARLIN``) since vLLM 0.13.0 (pull request 327).
+FORMER: dict[tuple[str, EngineName], dict[str, FormerExperts]] = {
+    ("b200", "trtllm"): {"1.2.0rc6": FormerExperts(("fp8_block",), "1.3.0rc20")},
+    ("b200", "vllm"): {"0.19.0": FormerExperts(("fp8_block",), "0.19.0")},
+    ("h100-sxm", "vllm"): _MARLIN,
+    ("h200", "vllm"): _MARLIN,
+}
+
+
+#: (accelerator, engine) -> version -> format -> products of versions before it. InferenceMAX's scripts for SGLang on a
+#: B200 in fp8 had FlashInfer's (``SGLANG_ENABLE_FLASHINFER_GEMM=true``, ``SGL_ENABLE_JIT_DEEPGEMM=false``) from October
+#: 2025 to 0.5.9; the engine's own choice, and its table's, is DeepGEMM.
+FORMER_PRODUCTS: dict[tuple[str, EngineName], dict[str, dict[str, Products]]] = {
+    ("b200", "sglang"): {"0.5.10": {"fp8_block": FLASHINFER_FP8_BLOCK}}
+}
+
+
+#: (accelerator, engine) -> version before which activations were quantised in passes of their own: TensorRT-LLM's
+#: ``FP8QDQLinearMethod`` finds and applies the scale of what comes in 16 bits where the checkpoint states none, and
+#: norms, SwiGLU and attention then write 16 bits. Its products of 1.0.0rc3 were measured so (aiconfigurator 0.2.0,
+#: ``h100_sxm/trtllm/1.0.0rc3/gemm_perf``): they take 10 us more than present ones without passes at 64 tokens, some
+#: 80 us at 4,096.
+FORMER_QUANTISE: dict[tuple[str, EngineName], str] = {("h100-sxm", "trtllm"): "1.0.0"}
+
+
+#: (accelerator, engine) -> version -> the one whose table has the sparse attention of versions before it. A decode
+#: block of GLM-5 takes 37 us more in 0.5.10, on 8 heads, and one of 2,048 tokens of a prompt 1.7 times as long.
+FORMER_SPARSE: dict[tuple[str, EngineName], dict[str, str]] = {("b200", "sglang"): {"0.5.14": "0.5.10"}}
+
+
+def former_folder(given: Path) -> Path:
+    """``systems/data`` of aiconfigurator 0.8.0, below ``given``.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    for folder in (given, given / "systems" / "data", given / "aiconfigurator" / "systems" / "data"):
+        if (folder / "b200_sxm" / "sglang").is_dir():
+            return folder
+    raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator 0.8.0")
+
+
+class Sources(NamedTuple):
+    """Where tables lie, and of which accelerator.
+
+    data: aiconfigurator-core's ``systems/data``. system: the accelerator's name there. former: of former versions.
+    """
+
+    data: Path
+    system: str
+    former: Path | None
+
+
+def with_former(
+    profile: LatencyProfileSpec, key: Key, target: Target, sources: Sources, said: Callable[[str], None]
+) -> LatencyProfileSpec:
+    """``profile`` with products, passes before them, sparse attention and experts of former versions.
+
+    Raises:
+        FileNotFoundError: a table of theirs is not there.
+    """
+    laws = profile.laws
+    assert laws is not None
+    update = {
+        "former_gemm": _products(key, laws, target),
+        "former_quantise": _quantise(key, laws, sources),
+        "former_sparse": _sparse(key, laws, target, sources, said),
+        "former_moe": _experts(key, target, sources, said),
+    }
+    return profile.model_copy(update={"laws": laws.model_copy(update=update)})
+
+
+def _products(key: Key, laws: LawsSpec, target: Target) -> dict[str, dict[str, GemmTerms]]:
+    """By version and format; activations are quantised as before the present ones."""
+    found: dict[str, dict[str, GemmTerms]] = {}
+    for before, formats in FORMER_PRODUCTS.get(key, {}).items():
+        found[before] = {}
+        for dtype, published in formats.items():
+            layout = FORMATS[dtype]
+            passes = laws.gemm[dtype].quantise_bandwidth
+            found[before][dtype] = products(published, layout, target.sheet(layout.rate), passes)
+    return found
+
+
+def _quantise(key: Key, laws: LawsSpec, sources: Sources) -> dict[str, QuantiseTerms]:
+    """Passes of versions that quantised activations apart."""
+    if key not in FORMER_QUANTISE:
+        return {}
+    frame, source = read_quantise(sources.data, sources.system, key[1])
+    sheet = Sheet(laws.multiprocessors, laws.flops, laws.memory_bandwidth_bytes_per_s)
+    return {FORMER_QUANTISE[key]: quantise(frame, source, sheet)}
+
+
+def _sparse(
+    key: Key, laws: LawsSpec, target: Target, sources: Sources, said: Callable[[str], None]
+) -> dict[str, dict[str, SparseTerms]]:
+    """By version and format of the KV cache."""
+    if key not in FORMER_SPARSE:
+        return {}
+    if sources.former is None:
+        shipped: LatencyProfileSpec = Catalogue().get("LatencyProfile", f"{key[1]}-{key[0]}").spec
+        said("sparse_attention of former versions: no tables of them, so as shipped")
+        return shipped.laws.former_sparse if shipped.laws is not None else {}
+    found = {}
+    for before, version in FORMER_SPARSE[key].items():
+        table = read_former_sparse(sources.former, sources.system, key[1], version)
+        found[before] = sparse_attention(table, laws.gemm, laws.mla_prefill, target, said)
+    return found
+
+
+def _experts(key: Key, target: Target, sources: Sources, said: Callable[[str], None]) -> dict[str, dict[str, MoeTerms]]:
+    """By version and format."""
+    found: dict[str, dict[str, MoeTerms]] = {}
+    for before, former in FORMER.get(key, {}).items():
+        frame, source = read_experts(sources.data, sources.system, key[1], former.table)
+        frame = frame[frame["source"].str.contains(former.kernel)]
+        found[before] = experts(former.formats, target, frame, source, said)
+        if former.experts is not None:
+            shorter_s = shorter_launch(frame, former.formats, former.experts)
+            for dtype, terms in found[before].items():
+                found[before][dtype] = terms.model_copy(update={"launch_s": terms.launch_s - shorter_s})
+    return found
+
+
+def shorter_launch(frame: pd.DataFrame, formats: tuple[str, ...], count: int) -> float:
+    """Seconds that a step of one token is shorter with ``count`` experts than in the rows of these ``formats``.
+
+    Kernels that align tokens by expert take longer with more experts, whatever their width: Marlin's 28 us with 128 on
+    an L40S, 39 with 384 and 61 with 896 on an H100. Straight through the shortest of each number of experts, of all
+    formats.
+    """
+    one = frame[(frame["tokens"] == 1) & (frame["sets"] == 1)]
+    shortest = one.groupby("experts")["latency_s"].min()
+    slope, at_none = np.polyfit(shortest.index.to_numpy(np.float64), shortest.to_numpy(), 1)
+    known = one[one["dtype"].isin(formats)]["experts"].min()
+    return float(shortest[known] - (at_none + slope * count))
