@@ -337,6 +337,11 @@ class TestRecipes:
         assert hosts.ranks_per_host == 8
         assert pricer.worker(only_row(tmp_path)).hosts is None
 
+    @pytest.mark.parametrize("system", ["b300_sxm", "gb200", "gb300_sxm"])
+    def test_ranks_that_peer_links_join_lie_in_one(self, tmp_path: Path, pricer: Pricer, system: str) -> None:
+        hosts = pricer.worker(only_row(tmp_path, system=system, tp="16.0", moe_tp="16.0")).hosts
+        assert (hosts.ranks_per_host if hosts is not None else None) == (8 if system == "b300_sxm" else None)
+
     def test_lengths_vary_as_in_the_campaigns_other_runs(self, tmp_path: Path) -> None:
         assert conditions_of(only_row(tmp_path, **APART)).output_share == 0.8
 
