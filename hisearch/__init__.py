@@ -13,12 +13,7 @@ Everything is imported at first use, so that ``import hisearch`` costs nothing.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
-
-# Simulations share the cores among themselves, and sums in another order would let the number of cores decide what a
-# search tries next. OpenBLAS reads this when NumPy and SciPy are imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     from hisearch.api.compare import compare_deployments as compare_deployments

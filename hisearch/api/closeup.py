@@ -26,6 +26,7 @@ from hisearch.report.closeup import (
     WorkerTimeline,
 )
 from hisearch.report.tier_figures import tier_timeline, tier_uses
+from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.job import TRIAL_ERRORS
 from hisearch.search.trial import Trial
 
@@ -281,11 +282,12 @@ def _round_interval(least_s: float) -> float:
 def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float], Result | None]) -> list[TierCurve]:
     """A curve per tier below HBM, of those that come in more than one size."""
     cost = subject.replay.cost
+    percent = percentile_of(spoken_of("ttft", stated(term.label for term in subject.replay.slo.terms))[-1])
     curves = []
     for index, (tier, price) in enumerate(zip(subject.tiers, cost.tiers, strict=bool(subject.tiers))):
         by_share = {share: results.get((index, share)) for share in TIER_SHARES} | {1.0: base}
         points = [
-            _tier_point(price.gib * price.stores * share, price.usd_per_hour * share, index, result)
+            _tier_point(price.gib * price.stores * share, price.usd_per_hour * share, index, result, percent)
             for share, result in by_share.items()
             if result is not None
         ]
@@ -298,6 +300,7 @@ def _tier_curves(subject: Subject, base: Result, results: dict[tuple[int, float]
                 tuple(sorted(points, key=lambda point: point.gib)),
                 base.makespan_s * len(base.workers.steps),
                 cost.accelerator_usd_per_hour + cost.host_usd_per_hour,
+                percent,
             )
         )
     return curves
@@ -314,9 +317,9 @@ def _tier_timeline(subject: Subject, base: Result) -> TierTimeline:
     return tier_timeline(series_of(plans, base, _interval_s(base)))
 
 
-def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result) -> TierPoint:
+def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result, percent: float) -> TierPoint:
     finished = result.requests.finished
-    ttft_s = float(np.percentile(result.requests.ttft_s[finished], 99)) if finished.any() else math.inf
+    ttft_s = float(np.percentile(result.requests.ttft_s[finished], percent)) if finished.any() else math.inf
     own = result.tier_hit_tokens[index + 1] / result.prompt_tokens if result.prompt_tokens else 0.0
     return TierPoint(gib, result.hit_rate, own, ttft_s, float(result.workers.busy_s.sum()), usd_per_hour)
 

@@ -15,6 +15,7 @@ from hisearch.report.comparison import (
     Change,
     Comparison,
     Driver,
+    Figure,
     Fronts,
     MeanTimes,
     ModelFigures,
@@ -26,6 +27,7 @@ from hisearch.report.comparison import (
     explain,
     time_rows,
 )
+from hisearch.score.stated import stated
 from hisearch.specs.wording import counted, listed
 
 if TYPE_CHECKING:
@@ -196,21 +198,27 @@ def _play(replay: Replay, trace: CompiledTrace, seed: int, load: float) -> _Play
 
 def _by_model(played: Sequence[Sequence[_Played]], has_slo: bool) -> tuple[ModelFigures, ...]:
     """Figures of each model that both sides serve, where either serves several; one served alone has all requests."""
-    metrics = [[_of_models(one) for one in side] for side in played]
+    scores = [[_of_models(one) for one in side] for side in played]
     if not any(one.shares for side in played for one in side):
         return ()
-    both = [model for model in metrics[0][0] if model in metrics[1][0]]
+    both = [model for model in scores[0][0] if model in scores[1][0]]
     return tuple(
-        ModelFigures(model, compare_figures(*([_shown(one[model], has_slo) for one in side] for side in metrics)))
-        for model in both
+        ModelFigures(model, _figures([[one[model] for one in side] for side in scores], has_slo)) for model in both
     )
 
 
-def _of_models(one: _Played) -> dict[str, Mapping[str, float]]:
-    """Figures by model."""
+def _of_models(one: _Played) -> dict[str, Score]:
+    """Scores by model."""
     if one.shares:
-        return {share.model: share.score.metrics for share in one.shares}
-    return {one.result.pools[0].model: one.score.metrics}
+        return {share.model: share.score for share in one.shares}
+    return {one.result.pools[0].model: one.score}
+
+
+def _figures(scores: Sequence[Sequence[Score]], has_slo: bool) -> tuple[Figure, ...]:
+    """Figures of both sides, seed by seed, with the percentiles that their SLOs state."""
+    asked = stated(check.label for side in scores for check in side[0].slo) if has_slo else ()
+    a, b = ([_shown(one.metrics, has_slo) for one in side] for side in scores)
+    return compare_figures(a, b, asked)
 
 
 def _fixed_trace_note(played: Sequence[Sequence[_Played]]) -> str:
@@ -236,7 +244,6 @@ def _compare(
     same_workload: bool = True,
 ) -> Comparison:
     """Score both sides and take their mean times apart, on the first seed."""
-    metrics = [[_shown(one.score.metrics, has_slo) for one in side] for side in played]
     notes = [*notes, *_unlike_slos(replays), *_unlike_profiles(replays)]
     looks = [_look(replay, *where) for replay, where in zip(replays, settings, strict=True)]
     times: tuple[TimeRow, ...] = ()
@@ -260,7 +267,7 @@ def _compare(
         seeds=seeds,
         question=question,
         changes=changes,
-        figures=compare_figures(*metrics),
+        figures=_figures([[one.score for one in side] for side in played], has_slo),
         models=_by_model(played, has_slo),
         times=times,
         parts=parts,

@@ -26,7 +26,8 @@ from hisearch.api.run_folder import PROVENANCE, check_one_model, has_ended
 from hisearch.api.run_state import RunState, run_state
 from hisearch.api.run_studies import RunStudies
 from hisearch.api.so_far import input_so_far
-from hisearch.report.dashboard_page import METRICS, REPORT_REFRESH_S, render_index, render_refusal
+from hisearch.report.dashboard_page import REPORT_REFRESH_S, may_show, render_index, render_refusal
+from hisearch.score.stated import stated
 
 #: First parts of addresses that optuna-dashboard answers.
 _OPTUNA = frozenset({"dashboard", "api", "static", "csv", "favicon.ico"})
@@ -115,9 +116,13 @@ class Dashboard:
         if best is None:
             return state
         facts = best.user_attrs
-        metrics = {name: float(facts["metrics"][name]) for name in METRICS if name in facts["metrics"]}
         return replace(
-            state, trial=int(facts["number"]), description=str(facts["deployment"]), feasible=True, metrics=metrics
+            state,
+            trial=int(facts["number"]),
+            description=str(facts["deployment"]),
+            feasible=True,
+            asked=stated(best.constraints),
+            metrics={name: float(value) for name, value in facts["metrics"].items() if may_show(name)},
         )
 
     def _report_so_far(self, folder: Path, refresh_s: int, other: str) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, has_ended
-from hisearch.report.dashboard_page import METRICS
+from hisearch.report.dashboard_page import may_show
+from hisearch.score.stated import stated
 from hisearch.specs.source import read_source
 
 
@@ -19,7 +20,8 @@ class RunState:
     label: its folder's name. study: the study's. ended: its documents are written. simulations: finished so far;
     budget: allowed. trial, description, feasible, metrics: of what it recommends (or its nearest miss), of a run that
     goes on of the cheapest so far that meets the SLO; "" and empty where that is not known. stopped: what ended it
-    early, in the words of provenance. has_report: there is one to look at, of a run that goes on so far.
+    early, in the words of provenance. has_report: there is one to look at, of a run that goes on so far. asked: metrics
+    of the latencies that its SLO bounds.
     """
 
     label: str
@@ -32,6 +34,7 @@ class RunState:
     description: str = ""
     feasible: bool | None = None
     has_report: bool = False
+    asked: tuple[str, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -72,10 +75,11 @@ def _shown(folder: Path) -> dict[str, Any]:
     number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
     frame = pd.read_parquet(folder / "trials.parquet")
     row = frame[frame["number"] == number].iloc[0]
-    metrics = {name: float(row[name]) for name in METRICS if name in row and pd.notna(row[name])}
+    metrics = {name: float(row[name]) for name in frame.columns if may_show(name) and pd.notna(row[name])}
     return {
         "trial": number,
         "description": str(row["description"]),
         "feasible": bool(row["feasible"]),
+        "asked": stated(name.removeprefix("margin_") for name in frame.columns if name.startswith("margin_")),
         "metrics": metrics,
     }

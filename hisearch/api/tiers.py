@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.parts import of_pool
 from hisearch.simulate.result import LinkUse, Result, StoreUse
@@ -124,7 +125,7 @@ class TierValue:
         busy_s_saved: device time of all workers.
         usd_per_hour_saved_per_gib: the share of accelerators' and hosts' price that this time is of the simulated time.
         usd_per_gib_hour: price.
-        ttft_p50_saved_s, ttft_p99_saved_s: of finished requests.
+        ttft_saved_s: of finished requests, by percentile: the median (``p50``), and those that the SLO states or p99.
     """
 
     tier: str
@@ -133,8 +134,7 @@ class TierValue:
     busy_s_saved: float
     usd_per_hour_saved_per_gib: float
     usd_per_gib_hour: float
-    ttft_p50_saved_s: float
-    ttft_p99_saved_s: float
+    ttft_saved_s: Mapping[str, float]
     pool: str = "main"
 
 
@@ -165,6 +165,8 @@ def _tier_value(simulated: SimulatedDeployment, p: int, index: int, cost: TierCo
     device_s = result.makespan_s * len(result.workers.busy_s)
     machines_usd = simulated.cost.accelerator_usd_per_hour + simulated.cost.host_usd_per_hour
     saved_usd = machines_usd * saved_s / device_s if device_s > 0 else 0.0
+    asked = spoken_of("ttft", stated(check.label for check in simulated.score.slo))
+    percentiles = sorted({50.0, *(percentile_of(name) for name in asked)})
     return TierValue(
         tier.medium,
         added_gib,
@@ -172,12 +174,11 @@ def _tier_value(simulated: SimulatedDeployment, p: int, index: int, cost: TierCo
         saved_s,
         saved_usd / added_gib,
         cost.usd_per_hour / (cost.gib * cost.stores),
-        _ttft(result, 50) - _ttft(enlarged, 50),
-        _ttft(result, 99) - _ttft(enlarged, 99),
+        {f"p{percent:g}": _ttft(result, percent) - _ttft(enlarged, percent) for percent in percentiles},
         pools[p].name,
     )
 
 
-def _ttft(result: Result, percent: int) -> float:
+def _ttft(result: Result, percent: float) -> float:
     finished = result.requests.finished
     return float(np.percentile(result.requests.ttft_s[finished], percent)) if finished.any() else 0.0

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.one_thread import on_one_thread
 from hisearch.specs.laws import FitError
 
 F8 = npt.NDArray[np.float64]
@@ -68,6 +69,7 @@ class Fit(NamedTuple):
     error: FitError
 
 
+@on_one_thread
 def fit(problem: Problem, seed: int = 0) -> Fit:
     """Fit the law on all points, and state the error on shapes left out.
 

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.calibrate.step_log import BOOL, F8, I8, StepLog
+from hisearch.one_thread import on_one_thread
 from hisearch.specs.regression import Regime, RegimeError, StepRanges
 
 #: Coefficients beside the knots of ``token_s``, in the order of the matrix's first columns.
@@ -75,6 +76,7 @@ class _Sums(NamedTuple):
     longest: F8
 
 
+@on_one_thread
 def fit_steps(log: StepLog, seed: int = 0) -> StepFit:
     """Fit the law to all steps, and state its errors on steps left out.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hisearch.api.deployment import SimulatedDeployment
 from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
 from hisearch.score.energy import JOULES_PER_KWH
-from hisearch.score.quantities import HOURS_PER_MONTH, notes, percent, significant, usd
+from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
+from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.deployments import describe
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.result import ObjectUse
@@ -223,25 +224,34 @@ def show_tier_values(values: Sequence[TierValue]) -> None:
             value.tier,
             f"{value.added_gib:,.1f}",
             f"{100 * value.hit_rate_gained:+.2f}",
-            f"{value.ttft_p50_saved_s * 1000:,.1f}",
-            f"{value.ttft_p99_saved_s * 1000:,.1f}",
+            *(f"{saved_s * 1000:,.1f}" for saved_s in value.ttft_saved_s.values()),
             f"${value.usd_per_hour_saved_per_gib:.6f}",
             f"${value.usd_per_gib_hour:.6f}",
         )
         for value in values
     ]
     columns = (
-        *("tier", "GiB more", "hits (points)", "TTFT p50 saved (ms)", "TTFT p99 saved (ms)"),
+        *("tier", "GiB more", "hits (points)"),
+        *(f"TTFT {point} saved (ms)" for point in (values[0].ttft_saved_s if values else ())),
         *("frees per GiB-hour", "costs per GiB-hour"),
     )
     output.table(columns, rows, numbers=range(1, len(columns)))
     output.say("Frees: accelerator time that is free then, at its price; it pays only where fewer workers will do.")
 
 
+def _latency(metrics: Mapping[str, float], name: str, point: float) -> str:
+    """A percentile; another model's SLO may state one that this one's figures lack."""
+    key = f"{name}_p{point:g}_s"
+    return seconds(metrics[key]) if key in metrics else UNDEFINED
+
+
 def _show_models(simulated: SimulatedDeployment) -> None:
     promised = simulated.slo is not None
+    asked = stated(check.label for check in simulated.score.slo) if promised else ()
+    points = {name: sorted({50.0, *map(percentile_of, spoken_of(name, asked))}) for name in ("ttft", "tpot")}
     columns = (
-        *("model", "pools", "requests", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
+        *("model", "pools", "requests"),
+        *(f"{name.upper()} p{point:g}" for name, found in points.items() for point in found),
         *(["meet every term"] * promised),
         *("requests/s", "per hour", "per million tokens"),
     )
@@ -253,7 +263,7 @@ def _show_models(simulated: SimulatedDeployment) -> None:
                 share.model,
                 ", ".join(share.pools),
                 f"{len(share.result.requests.outcome):,}",
-                *(seconds(metrics[f"{name}_{point}_s"]) for name in ("ttft", "tpot") for point in ("p50", "p99")),
+                *(_latency(metrics, name, point) for name, found in points.items() for point in found),
                 *([percent(metrics["attainment"])] * promised),
                 significant(metrics["throughput_rps"]),
                 usd(share.cost.total),

@@ -240,6 +240,7 @@ def silicon(
     are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows stands beside.
     """
     from hisearch.cli import output, silicon_view
+    from hisearch.one_thread import on_one_thread
     from hisearch.validate.silicon.fit import fit_engines, write_engines
     from hisearch.validate.silicon.peer import PeerPricer, installed
     from hisearch.validate.silicon.pricing import Pricer
@@ -253,7 +254,7 @@ def silicon(
     selection, pricer, left_out = _selection(where or ()), Pricer(profile), {}
     if fit is not None:
         note = (lambda _: None) if quiet else output.note
-        fitted = fit_engines(read_rows(file, selection)[1], pricer, note, versions_alone=versions_alone)
+        fitted = on_one_thread(fit_engines)(read_rows(file, selection)[1], pricer, note, versions_alone=versions_alone)
         write_engines(fit, fitted, file.name)
         pricer, left_out = Pricer(profile, engines=fitted.engines), fitted.left_out
     peer = PeerPricer(pricer) if installed() else None

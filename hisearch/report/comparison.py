@@ -15,18 +15,20 @@ The mean time of a request (E2E) is taken apart without remainder, seconds:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from hisearch.score.stated import USUAL, spoken_of, stated
 from hisearch.score.terms import Check, check_to_dict
 
 #: Share of the seeds' differences that an interval holds.
 CONFIDENCE = 0.95
 
-#: Figures that are compared, with the direction that is better: +1 more, -1 less, 0 neither.
+#: Figures that are compared, with the direction that is better: +1 more, -1 less, 0 neither. Instead of a latency's p99
+#: those of its percentiles are compared that are asked for, where any is.
 COMPARED: Mapping[str, int] = {
     "usd_per_hour": -1,
     "usd_per_million_tokens": -1,
@@ -167,6 +169,11 @@ class Comparison:
     notes: tuple[str, ...]
     models: tuple[ModelFigures, ...] = ()
 
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Metrics of the latencies that either side's SLO bounds."""
+        return stated(check.label for check in (*self.a.slo, *self.b.slo))
+
     def figure(self, name: str) -> Figure | None:
         """A figure by its name; None where it was not compared."""
         return next((figure for figure in self.figures if figure.name == name), None)
@@ -187,9 +194,18 @@ def _plain(figure: Figure) -> dict[str, Any]:
     return asdict(figure) | {"difference": figure.difference, "relative": figure.relative}
 
 
-def compare_figures(a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]]) -> tuple[Figure, ...]:
-    """Every figure of ``COMPARED`` that both sides have; ``a`` and ``b`` hold one mapping per seed, seed by seed."""
-    names = [name for name in COMPARED if all(name in metrics for metrics in (*a, *b))]
+def compare_figures(
+    a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]], asked: Iterable[str] = ()
+) -> tuple[Figure, ...]:
+    """Every figure of ``COMPARED`` that both sides have.
+
+    Args:
+        a: one mapping per seed.
+        b: likewise, seed by seed.
+        asked: metrics of the latencies that the SLO bounds, as ``score.stated.stated`` gives them.
+    """
+    known = [name for name in asked if all(name in metrics for metrics in (*a, *b))]
+    names = [name for name in _compared(known) if all(name in metrics for metrics in (*a, *b))]
     return tuple(
         _figure(name, [m[name] for m in a], [m[name] for m in b])
         for name in names
@@ -197,10 +213,19 @@ def compare_figures(a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, f
     )
 
 
+def _compared(asked: Sequence[str]) -> Iterator[str]:
+    """The names of ``COMPARED``, percentiles that are asked for in the place of p99; each once."""
+    seen: set[str] = set()
+    for name in COMPARED:
+        instead = spoken_of(name.partition("_")[0], asked) if name.endswith(f"_{USUAL}_s") else (name,)
+        yield from (one for one in instead if one not in seen)
+        seen.update(instead)
+
+
 def _figure(name: str, a: Sequence[float], b: Sequence[float]) -> Figure:
     low, high = paired_interval(a, b)
     mean_a, mean_b = float(np.mean(a)), float(np.mean(b))
-    return Figure(name, mean_a, mean_b, low, high, _better(COMPARED[name], mean_b - mean_a, low, high))
+    return Figure(name, mean_a, mean_b, low, high, _better(COMPARED.get(name, -1), mean_b - mean_a, low, high))
 
 
 def _better(direction: int, difference: float, low: float | None, high: float | None) -> Better:

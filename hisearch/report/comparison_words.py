@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from hisearch.report.comparison import CONFIDENCE, PART_MEANINGS, Comparison, Driver, Figure, Side
 from hisearch.report.terms import term_lines
 from hisearch.score.quantities import UNDEFINED, percent, significant, usd
+from hisearch.score.stated import spoken_of
 from hisearch.specs.wording import counted, in_percent, listed
 
 #: Metric -> its name for readers.
@@ -161,9 +162,14 @@ def _cost(comparison: Comparison) -> str:
 
 
 def _speed(comparison: Comparison) -> str:
-    """The TTFT and the TPOT that differ for sure, those that may not, and those that are the same."""
+    """The latencies of the SLO that differ for sure, those that may not, and those that are the same.
+
+    Without an SLO they are TTFT and TPOT.
+    """
     found, unsure, same = [], [], []
-    for name in ("ttft_p99_s", "tpot_p99_s"):
+    shown = [figure.name for figure in comparison.figures]
+    asked = [name for name in comparison.asked if name in shown]
+    for name in asked or [name for latency in ("ttft", "tpot") for name in spoken_of(latency, ())]:
         figure = comparison.figure(name)
         if figure is None or figure.relative is None:
             continue

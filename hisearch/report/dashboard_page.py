@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from hisearch.report.comparison_words import name_of, show
 from hisearch.report.templating import render_page
+from hisearch.score.stated import LATENCIES, spoken_of
 
-#: Metrics of the runs' recommendations, in rows.
-METRICS = (
-    "usd_per_hour", "goodput_rps", "attainment", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s", "hit_rate",
-)  # fmt: skip
+#: Metrics of the runs' recommendations, in rows; a latency stands for its percentiles.
+_ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "tpot", "e2e", "hit_rate")
 
 #: Seconds after which the page is loaded anew while a run is going on.
 REFRESH_S = 5
@@ -53,14 +52,27 @@ class RunRow(Protocol):
     @property
     def has_report(self) -> bool: ...  # noqa: D102
     @property
+    def asked(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
     def metrics(self) -> dict[str, float]: ...  # noqa: D102
+
+
+def shown_metrics(asked: Iterable[str]) -> list[str]:
+    """Metrics in rows; ``asked``: of the latencies that SLOs bound, as ``score.stated.stated`` gives them."""
+    known = tuple(asked)
+    return [name for row in _ROWS for name in (spoken_of(row, known) if row in LATENCIES else (row,))]
+
+
+def may_show(metric: str) -> bool:
+    """Whether a metric is one of the rows, whatever the SLOs ask for."""
+    return metric in _ROWS or metric.partition("_")[0] in LATENCIES
 
 
 def render_index(runs: Sequence[RunRow]) -> str:
     """The page's HTML; it loads itself anew while a run is going on."""
     rows = [
         (name_of(metric), [show(metric, run.metrics[metric]) if metric in run.metrics else "-" for run in runs])
-        for metric in METRICS
+        for metric in shown_metrics(name for run in runs for name in run.asked)
         if any(metric in run.metrics for run in runs)
     ]
     return render_page(

@@ -85,7 +85,7 @@ def _tiers(curves: Sequence[TierCurve], who: str) -> Drawing:
                     f"{significant(point.gib)}{here}",
                     percent(point.hit_rate),
                     percent(point.own_hit_rate),
-                    f"{significant(point.ttft_p99_s)} s",
+                    f"{significant(point.ttft_s)} s",
                     usd(point.usd_per_hour),
                     UNDEFINED if freed is None else f"${freed:,.2f}",
                 )
@@ -97,12 +97,12 @@ def _tiers(curves: Sequence[TierCurve], who: str) -> Drawing:
         "the engine or the host does not take are left out. Where a line is flat, more of the tier buys nothing. "
         "Below: what the next dollar for it frees in machine time (one cent at least is drawn): above the dashed $1 a "
         "larger size pays for itself, where so much time is freed that a machine can be given up.",
-        f"Hit rate, TTFT p99 and return over the size of {counted(len(curves), 'cache tier')}; the table has the same "
-        "numbers.",
+        f"Hit rate, {draw.ttft_of(curves)} and return over the size of {counted(len(curves), 'cache tier')}; the table "
+        "has the same numbers.",
         "tall half",
         NumberTable(
             "By size of each tier; the last column is of the step to the next larger size",
-            ("Tier", "GiB", "Hit rate", "of it here", "TTFT p99", "USD/hour", "Freed by the next dollar"),
+            ("Tier", "GiB", "Hit rate", "of it here", draw.ttft_of(curves), "USD/hour", "Freed by the next dollar"),
             tuple(rows),
         ),
     )

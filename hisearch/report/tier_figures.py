@@ -157,7 +157,7 @@ def figure_tier_room(timeline: TierTimeline) -> go.Figure:
 
 
 def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
-    """Hit rate, TTFT p99 and what the next dollar frees over the size of each tier; a diamond is the chosen size."""
+    """Hit rate, TTFT and what the next dollar frees over the size of each tier; a diamond is the chosen size."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07)
@@ -166,7 +166,7 @@ def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
         symbols = ["diamond" if point.gib == curve.chosen_gib else "circle" for point in curve.points]
         marker = {"symbol": symbols, "size": [13 if s == "diamond" else 7 for s in symbols], "color": colour}
         for row, values in enumerate(
-            ([100 * point.hit_rate for point in curve.points], [point.ttft_p99_s for point in curve.points]), start=1
+            ([100 * point.hit_rate for point in curve.points], [point.ttft_s for point in curve.points]), start=1
         ):
             figure.add_scatter(
                 x=[_short(point.gib) for point in curve.points], y=[_short(value) for value in values],
@@ -177,13 +177,18 @@ def figure_tiers(curves: Sequence[TierCurve]) -> go.Figure:
         _add_returns(figure, curve, colour, dash)
     figure.add_hline(y=1, line={"color": theme.SLO_LINE, "width": 1.5, "dash": "dash"}, row=3, col=1)
     figure.update_yaxes(title={"text": "Hit rate (%)"}, row=1, col=1)
-    figure.update_yaxes(title={"text": "TTFT p99 (s)"}, rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(title={"text": f"{ttft_of(curves)} (s)"}, rangemode="tozero", row=2, col=1)
     figure.update_yaxes(
         title={"text": "Next $ frees ($)"}, type="log", tickformat=",.3~r", tickprefix="$", dtick=1, row=3, col=1
     )
     figure.update_xaxes(type="log", tickformat=",.3~r", dtick="D2")
     figure.update_xaxes(title={"text": "Size of the tier, all its stores (GiB)"}, row=3, col=1)
     return theme.finish(figure, legend=_LEGEND)
+
+
+def ttft_of(curves: Sequence[TierCurve]) -> str:
+    """``TTFT p95``: the percentile that the curves are of."""
+    return f"TTFT p{curves[0].ttft_percentile:g}"
 
 
 def _add_returns(figure: go.Figure, curve: TierCurve, colour: str, dash: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ TURNED_AWAY = {Outcome.SHED: SHED, Outcome.LOST: LOST}
 #: How requests end that are not served.
 REJECTIONS = (Outcome.TOO_LARGE, *TURNED_AWAY)
 
-#: Percentiles that every score carries, whatever the SLO asks for.
+#: Percentiles that every score carries, beside those that the SLO asks for.
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -100,7 +100,7 @@ def evaluate(
     reasons |= {text: int(counts[outcome]) for outcome, text in TURNED_AWAY.items() if counts[outcome]}
     rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons)
 
-    metrics = _latency_metrics(latencies)
+    metrics = _latency_metrics(latencies, slo.terms)
     metrics |= _gap_metrics(result)
     metrics |= _rates(result, good, arrived)
     metrics[REJECTED] = rejection.value
@@ -180,14 +180,15 @@ def _good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo
     return good
 
 
-def _latency_metrics(latencies: Mapping[str, Latencies | None]) -> dict[str, float]:
+def _latency_metrics(latencies: Mapping[str, Latencies | None], terms: Sequence[SloTerm]) -> dict[str, float]:
     """Means and percentiles, seconds; NaN (the one object ``math.nan``, so that scores compare) where undefined."""
     metrics: dict[str, float] = {}
     for name, values in latencies.items():
         stem = name.removesuffix("_s")
         metrics[f"{stem}_mean_s"] = math.nan if values is None else values.mean()
-        for percent in PERCENTILES:
-            metrics[f"{stem}_p{percent}_s"] = math.nan if values is None else values.percentile(percent)
+        asked = (term.percentile for term in terms if term.metric == name)
+        for percent in dict.fromkeys((*PERCENTILES, *asked)):
+            metrics[f"{stem}_p{percent:g}_s"] = math.nan if values is None else values.percentile(percent)
     return metrics
 
 

@@ -2,8 +2,9 @@
 
 ============================  =====================================================================================
 ``{ttft,tpot,e2e}_{mean,p50,p90,p95,p99}_s``  over finished requests and, as infinite, those in flight at
-                              a horizon; TPOT over those with at least two output tokens, NaN where requests
-                              finished and none has a second one
+                              a horizon, with the other percentiles that the SLO states (``ttft_p97.5_s``); TPOT over
+                              those with at least two output tokens, NaN where requests finished and none has a
+                              second one
 ``itl_{mean,p50,p90,p95,p99}_s``  of every gap between two output tokens of a request, percentiles within 0.4 %;
                               NaN where there is none
 ``goodput_rps``               requests per second that are finished and within every SLO bound

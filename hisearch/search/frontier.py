@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hisearch.one_thread import on_one_thread
 from hisearch.search.arms import lone_arm
 from hisearch.search.beliefs import Beliefs
 from hisearch.search.clusters import role_problem, within_limits
@@ -100,6 +101,7 @@ class Frontier:
             gained = any(trial.number >= before for trial in front(ledger.considered, self._problem.objectives))
             in_vain = 0 if gained else in_vain + 1
 
+    @on_one_thread
     def may_serve(self, trials: Sequence[Trial], deployments: Sequence[DeploymentSpec]) -> list[DeploymentSpec]:
         """Those of ``deployments`` that may meet the SLO, by what is believed after ``trials``, in their order.
 
@@ -139,6 +141,7 @@ class Frontier:
                 break
         return chosen if gain >= _NO_GAIN else []
 
+    @on_one_thread
     def _best(
         self, trials: Sequence[Trial], front: Sequence[Trial], candidates: Sequence[_Neighbour], count: int
     ) -> tuple[list[DeploymentSpec], float]:

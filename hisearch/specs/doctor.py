@@ -1,4 +1,8 @@
-"""Checks a file without running it: what is wrong with it, and what is likely not meant."""
+"""Checks a file without running it: what is wrong with it, and what is likely not meant.
+
+Of a search space's lists only those that are written are warned of: from a default the search leaves out by itself what
+a model, an accelerator or a host does not take.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +80,8 @@ def load_any(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalogu
 def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
     execution = study.space.spec.execution
     problems, warnings = _parallelism(study)
-    dtypes = execution.weight_dtypes or [study.model.spec.weight_dtype]
     for name, accelerator in study.accelerators.items():
-        for dtype in dtypes:
+        for dtype in execution.weight_dtypes:
             if message := checks.dtype_problem(name, accelerator.spec, dtype):
                 warnings.append(study.space.problem("spec.execution.weight_dtypes", message))
     problems += _movers(study)
@@ -106,21 +109,27 @@ def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
         for split in execution.splits
         for problem in itertools.islice(split_problems(model.spec, split), 1)
     }
-    found = _useless_degrees(study, refusals)
+    takes_none = len(refusals) == len(set(execution.splits))
+    found = _useless_degrees(study, refusals, defaults=takes_none)
     for host_name, host in study.hosts.items():
         crowded = ((split, slots_problem(split, host_name, host.spec)) for split in execution.splits)
         found += _useless_degrees(study, {split: problem.message for split, problem in crowded if problem})
-    return (found, []) if len(refusals) == len(set(execution.splits)) else ([], found)
+    return (found, []) if takes_none else ([], found)
 
 
-def _useless_degrees(study: ResolvedStudy, refusals: Mapping[Parallelism, str]) -> list[Problem]:
+def _useless_degrees(
+    study: ResolvedStudy, refusals: Mapping[Parallelism, str], *, defaults: bool = False
+) -> list[Problem]:
     """The entries of the space's lists whose every combination is refused, where other entries of the list are not.
 
-    Where no combination is left at all, the tensor-parallel degrees are told of.
+    Where no combination is left at all, the tensor-parallel degrees are told of. defaults: lists that the space does
+    not state as well.
     """
     execution = study.space.spec.execution
     found = []
     for key in degrees_of(Parallelism()):
+        if not defaults and key not in execution.model_fields_set:
+            continue
         degrees: list[int] = getattr(execution, key)
         for index, degree in enumerate(degrees):
             splits = [split for split in execution.splits if degrees_of(split)[key] == degree]
@@ -133,6 +142,8 @@ def _useless_degrees(study: ResolvedStudy, refusals: Mapping[Parallelism, str]) 
 def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
     """The largest size of each tier that does not fit, for each host and the smallest worker; memory of other hosts."""
     cache = study.space.spec.cache
+    if "tiers" not in cache.model_fields_set:
+        return []
     smallest = min(study.space.spec.execution.splits, key=lambda split: split.ranks)
     media = {name: document.spec for name, document in study.media.items()}
     found = []
@@ -145,7 +156,7 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
         ]
         for tier, (host_name, host) in itertools.product(largest, study.hosts.items()):
             found += [
-                study.space.problem(f"spec.cache.tiers.{number}.gib", problem.message)
+                study.space.problem(f"spec.cache.tiers.{number}.gib", f"{problem.message}: left out for such workers")
                 for problem in tier_checks.capacity_problems([tier], smallest, media, host_name, host.spec)
             ]
             found += [
@@ -180,7 +191,8 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
             resolved.document.problem(f"{at}.{problem.key}", f"{problem.message} of {model.name}")
             for problem in itertools.islice(split_problems(model.spec, pool.parallelism), 1)
         ]
-        if message := checks.dtype_problem(pool.accelerator, accelerator, pool.weight_dtype or model.spec.weight_dtype):
+        dtype = pool.weight_dtype
+        if dtype is not None and (message := checks.dtype_problem(pool.accelerator, accelerator, dtype)):
             warnings.append(resolved.document.problem(f"{at}.weight_dtype", message))
         host_name = pool.host or accelerator.host
         if host_name is not None:

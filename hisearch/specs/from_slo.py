@@ -59,7 +59,9 @@ def study_from_slo(
     name = f"{catalogue.get('SLO', slo_ref).name}-{model_name}"
     spec = StudySpec(model=model, workload=WorkloadRef(trace=str(trace)), slo=slo_ref, space=space)
     description = "Made from an SLO; what was not asked for (space, objectives, budget, seed) is hisearch's default."
-    text = study_text(name, description, spec.model_dump(mode="json", exclude_none=True, exclude={"pins"}))
+    text = study_text(
+        name, description, spec.model_dump(mode="json", exclude_none=True, exclude={"pins", "objectives"})
+    )
     made = catalogue.root / f"{name}.yaml"
     try:
         source = apply_overrides(text_source(text, made), "Study", settings)
@@ -79,8 +81,8 @@ def _by_option(problem: Problem, made: Path) -> Problem:
 
 
 def _found_anywhere(study: ResolvedStudy, spec: dict[str, Any]) -> dict[str, Any]:
-    """The made study's data, with the user's own files by their absolute paths."""
-    spec = {**spec, "workload": dict(spec["workload"])}
+    """The made study's data, with the objectives that go with its SLO and the user's own files by absolute paths."""
+    spec = {**spec, "workload": dict(spec["workload"]), "objectives": list(study.study.objectives)}
     for key, document in (("model", study.model), ("slo", study.slo), ("space", study.space)):
         spec[key] = _absolute(document, spec[key])
     workload, trace = study.workload, spec["workload"]["trace"]

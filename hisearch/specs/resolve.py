@@ -175,6 +175,7 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     spec, resolver = document.spec, _Resolver(catalogue)
     model = _called(resolver.named_or_inline(document, "Model", "spec.model", spec.model), spec.huggingface_id)
     slo = _promise_of(resolver.named_or_inline(document, "SLO", "spec.slo", spec.slo), model)
+    document = replace(document, spec=spec.for_promise(slo.spec))
     space: Document[SearchSpaceSpec] = resolver.named_or_inline(document, "SearchSpace", "spec.space", spec.space)
     workload = resolver.workload(document)
     profile = resolver.profile(space, space.spec.profile)

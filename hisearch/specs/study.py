@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -208,10 +208,12 @@ class StudySpec(Strict):
         default=["ttft_p99", "goodput", "usd_per_hour"],
         min_length=2,
         max_length=4,
-        description="Axes of the Pareto front; goodput, capacity and agents_per_accelerator are maximised, all else "
-        "minimised. capacity, the largest factor on the arrival rate at which the SLO holds, takes about seven "
-        "simulations a deployment; so do agents_per_accelerator and usd_per_agent_hour, of the largest society of the "
-        "workload's kind that meets the SLO, in which capacity is a factor on the number of agents.",
+        description="Axes of the Pareto front; where none are given, the latency is at the percentile that the SLO "
+        "states (of TTFT, or of its first term where it bounds no TTFT). goodput, capacity and "
+        "agents_per_accelerator are maximised, all else minimised. capacity, the largest factor on the "
+        "arrival rate at which the SLO holds, takes about seven simulations a deployment; so do "
+        "agents_per_accelerator and usd_per_agent_hour, of the largest society of the workload's kind "
+        "that meets the SLO, in which capacity is a factor on the number of agents.",
     )
     limits: dict[Objective, LimitSpec] = Field(
         default_factory=dict,
@@ -241,6 +243,14 @@ class StudySpec(Strict):
         if self.confidence.at_least is not None and not self.confidence.draws:
             raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
         return self
+
+    def for_promise(self, slo: SloSpec) -> StudySpec:
+        """The study with objectives that go with its SLO, where it states none of its own."""
+        if "objectives" in self.model_fields_set:
+            return self
+        by_ttft_first = sorted((term.label for term in slo.terms), key=lambda label: not label.startswith("ttft"))
+        latency = next((label for label in by_ttft_first if label in get_args(Objective)), None)
+        return self if latency is None else self.model_copy(update={"objectives": [latency, *self.objectives[1:]]})
 
     @property
     def limits_by_name(self) -> dict[str, LimitSpec]:

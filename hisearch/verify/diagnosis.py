@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.one_thread import on_one_thread
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
 from hisearch.verify.prediction import Correction, Predictor, apart
@@ -170,6 +171,7 @@ class Diagnosis:
         return tuple(one for one in self.alone if one is not first and one.distance - first.distance < RIVAL)
 
 
+@on_one_thread
 def diagnose(cases: Sequence[Case]) -> Diagnosis:
     """The smallest correction that explains all cases together."""
     search = _Search(cases)
@@ -199,6 +201,7 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
     )
 
 
+@on_one_thread
 def refit(cases: Sequence[Case], terms: Sequence[str]) -> Correction:
     """The best correction of these terms alone, for other cases than those that they were found on."""
     search, found = _Search(cases), dict[str, float]()

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from hisearch.api.study import load_study
+from hisearch.report.dashboard_page import may_show, shown_metrics
 from tests import chromium
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import STUDY
@@ -68,6 +69,12 @@ def app(runs: list[Path]) -> Any:
     from hisearch.api.dashboard import Dashboard
 
     return Dashboard(runs, {HOST})
+
+
+def test_rows_are_of_the_percentiles_that_the_slos_state() -> None:
+    assert shown_metrics(["ttft_p95_s", "ttft_p50_s", "itl_p90_s"])[3:6] == ["ttft_p50_s", "ttft_p95_s", "tpot_p99_s"]
+    assert may_show("e2e_p97.5_s")
+    assert not may_show("usd_per_million_tokens")
 
 
 def test_the_first_page_shows_every_run(app: Any) -> None:

@@ -55,6 +55,14 @@ def test_a_file_from_before_tiers_were_looked_at_is_read(build_closeup: Any, bui
     assert not {"tier-use", "tier-room"} & set(drawn)
 
 
+def test_a_file_from_before_percentiles_were_asked_for_is_of_p99(build_closeup: Any, tmp_path: Path) -> None:
+    path = tmp_path / "closeup.json"
+    text = build_closeup().to_json()
+    assert "ttft_s" in text
+    path.write_text(text.replace('"ttft_s"', '"ttft_p99_s"').replace(',"ttft_percentile":99.0', ""), encoding="utf-8")
+    assert read_closeup(path) == build_closeup()
+
+
 def test_a_torn_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "closeup.json"
     path.write_text('{"closeup": 1,\n "tri', encoding="utf-8")

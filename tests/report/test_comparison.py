@@ -24,6 +24,7 @@ from hisearch.report.comparison import (
     time_rows,
 )
 from hisearch.report.comparison_page import bars, render_comparison
+from hisearch.score.stated import stated
 from hisearch.score.terms import TermCheck
 
 A = MeanTimes(queued_s=1.0, prefill_s=0.2, decode_s=5.0, missed_tokens=1000.0)
@@ -37,10 +38,11 @@ def make_comparison() -> Comparison:
         {"usd_per_hour": 12.5, "ttft_p99_s": 0.8 + 0.1 * i, "tpot_p99_s": 0.04 + 0.01 * (i - 1), "hit_rate": 0.5}
         for i in range(3)
     ]
+    tpot = TermCheck("tpot_p99", 0.04, 0.05)
     return Comparison(
         kind="deployments",
-        a=Side("a.yaml", "a.yaml", "2 × h100", (TermCheck("ttft_p99", 2.1, 2.0),), False),
-        b=Side("b.yaml", "b.yaml", "2 × <b>", (TermCheck("ttft_p99", 1.0, 2.0),), True),
+        a=Side("a.yaml", "a.yaml", "2 × h100", (TermCheck("ttft_p99", 2.1, 2.0), tpot), False),
+        b=Side("b.yaml", "b.yaml", "2 × <b>", (TermCheck("ttft_p99", 1.0, 2.0), tpot), True),
         workload="chat, 100 requests",
         same_workload=True,
         seeds=(0, 1, 2),
@@ -104,6 +106,27 @@ def test_the_summary_says_what_it_comes_to() -> None:
         "TTFT p99 is 1.10 s shorter. TPOT p99 does not clearly differ. A request takes 250 ms less on average: "
         "queueing −600 ms, decode +300 ms, misses −100 ms and transfers +100 ms."
     )
+
+
+def test_words_and_rows_are_of_the_percentiles_that_the_slo_states() -> None:
+    a, b = (
+        [{"ttft_p95_s": ttft, "ttft_p99_s": 9.0, "tpot_p99_s": 0.04, "e2e_p50_s": 5.0, "e2e_p97.5_s": 20.0}]
+        for ttft in (1.9, 0.8)
+    )
+    terms = tuple(TermCheck(label, 1.0, 2.0) for label in ("e2e_p97.5", "ttft_p95", "e2e_p50"))
+    asked = stated(check.label for check in terms)
+    base = make_comparison()
+    asking = replace(
+        base, a=replace(base.b, slo=terms), b=replace(base.b, slo=terms[:1]), figures=compare_figures(a, b, asked)
+    )
+    assert [name for name, *_ in words.figure_rows(asking.figures)] == ["TTFT p95", "TPOT p99", "E2E p50", "E2E p97.5"]
+    assert "Its TTFT p95 is 1.10 s shorter. E2E p97.5 and E2E p50 are the same." in words.summary(asking)
+    assert "p99" not in words.summary(asking)
+
+
+def test_a_percentile_that_one_side_alone_has_leaves_p99() -> None:
+    found = compare_figures([{"ttft_p99_s": 1.0, "ttft_p97_s": 1.0}], [{"ttft_p99_s": 1.0}], ["ttft_p97_s"])
+    assert [figure.name for figure in found] == ["ttft_p99_s"]
 
 
 def test_a_deployment_against_itself_in_words() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -96,6 +96,8 @@ def test_what_the_next_dollar_frees_is_a_level_from_size_to_size() -> None:
     )
     curve = TierCurve("ddr5, per worker", 128.0, points, device_s=100.0, machines_usd_per_hour=20.0)
     assert curve.returns() == pytest.approx((4.0, -1.0))
+    asked = figures.figure_tiers([replace(curve, ttft_percentile=95.0)])
+    assert asked.layout.yaxis2.title.text == "TTFT p95 (s)"
     hits, ttft, freed = figures.figure_tiers([curve]).data
     assert list(hits.y) == [30, 40, 40]
     assert list(ttft.y) == [2.0, None, 1.0]

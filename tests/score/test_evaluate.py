@@ -73,6 +73,13 @@ def test_terms_say_value_bound_and_verdict() -> None:
     assert math.isnan(score.metrics["usd_per_hour"])
 
 
+def test_figures_have_every_percentile_that_the_slo_states() -> None:
+    odd = SLO.model_copy(update={"terms": [SloTerm(metric="e2e_s", percentile=97.5, at_most_s=1.0)]})
+    score = evaluate(random_result(1), odd)
+    assert score.metrics["e2e_p97.5_s"] == score.slo[0].value_s
+    assert "ttft_p97.5_s" not in score.metrics
+
+
 def test_too_many_rejections_are_infeasible_however_fast_the_rest() -> None:
     loose = SLO.model_copy(update={"terms": [SloTerm(metric="e2e_s", percentile=50, at_most_s=1e6)]})
     assert evaluate(random_result(0, rejected=10), loose).feasible

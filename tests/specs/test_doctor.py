@@ -43,7 +43,7 @@ def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
             "exceeds the 8 accelerator slots of hgx-h100-8",
         ),
         ([_space("weight_dtypes: [int4]")], "h100-sxm has no int4 rate; known: fp32, bf16, fp16, fp8, int8"),
-        (["spec.model=gpt-oss-120b", _space("kv_dtypes: [bf16]")], "h100-sxm has no fp4 rate"),
+        (["spec.model=gpt-oss-120b", _space("weight_dtypes: [fp4]")], "h100-sxm has no fp4 rate"),
         ([_space("chunk_tokens: [128]")], "128 is less than max_running_requests 256: left out for vLLM"),
         (
             [_cache("tiers: [{media: [ddr5], gib: [0, 256]}]")],
@@ -57,6 +57,15 @@ def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
 )
 def test_what_a_study_is_unlikely_to_mean(project: Path, settings: list[str], warning: str) -> None:
     assert warning in _warnings("studies/mine.yaml", *settings)
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-7b", "gpt-oss-120b", "glm-5"])
+@pytest.mark.parametrize("accelerator", sorted(path.stem for path in (ROOT / "profiles/accelerators").glob("*.yaml")))
+def test_what_a_space_does_not_state_is_no_cause_for_warnings(project: Path, model: str, accelerator: str) -> None:
+    space = f"spec.space={{execution: {{accelerators: [{accelerator}], engines: [sglang, vllm, trtllm]}}}}"
+    checkup = load_any("studies/mine.yaml", [f"spec.model={model}", space])
+    assert checkup.problems == ()
+    assert [str(one) for one in checkup.warnings if "are assumptions of" not in str(one)] == []
 
 
 @pytest.mark.parametrize(

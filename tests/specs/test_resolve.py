@@ -200,6 +200,24 @@ def test_a_study_from_an_slo_alone(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("terms", "axis"),
+    [
+        ("{metric: tpot_s, percentile: 90, at_most_s: 1}, {metric: ttft_s, percentile: 95, at_most_s: 1}", "ttft_p95"),
+        ("{metric: e2e_s, percentile: 90, at_most_s: 60}", "e2e_p90"),
+        ("{metric: ttft_s, percentile: 97, at_most_s: 1}", "ttft_p99"),
+    ],
+)
+def test_the_latency_that_a_study_minimises_by_default_is_the_slo_s(project: Path, terms: str, axis: str) -> None:
+    envelope = "apiVersion: hisearch/v1\nkind: SLO\nmetadata: {name: own}\nspec: "
+    own = write(project / "own.yaml", f"{envelope}{{terms: [{terms}]}}\n")
+    study, kept = study_from_slo(own, "qwen3-8b", "studies/trace.csv")
+    assert study.study.objectives == [axis, "goodput", "usd_per_hour"]
+    assert load_study(write(project / "again.yaml", kept)).study.objectives == study.study.objectives
+    asked = ["spec.objectives=[tpot_p50, goodput]"]
+    assert study_from_slo(own, "qwen3-8b", "studies/trace.csv", overrides=asked)[0].study.objectives[0] == "tpot_p50"
+
+
+@pytest.mark.parametrize(
     ("slo", "model", "trace", "message"),
     [
         ("none", "qwen3-8b", "studies/trace.csv", "no SLO named 'none'; known: agent-society, batch"),
