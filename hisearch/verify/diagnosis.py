@@ -20,7 +20,7 @@ import numpy as np
 from hisearch.one_thread import on_one_thread
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
-from hisearch.verify.prediction import Correction, Predictor, apart
+from hisearch.verify.prediction import CHOICES, Correction, Predictor, apart
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import OCTAVES, Term, Variables, correction_of, terms_of
 
@@ -90,22 +90,24 @@ class Case(NamedTuple):
             return self.measurement.figures
         return requests.keep(np.isin(requests.rows, self.rows)).figures()
 
-    def predicted(self, correction: Correction) -> dict[str, float]:
-        """Likewise, by the corrected model."""
-        found = self.predict(correction)
+    def predicted(self, correction: Correction, choice: int = 0) -> dict[str, float]:
+        """Likewise, by the corrected model; ``choice``: of the prompts that lose their hits."""
+        found = self.predict(correction, choice)
         if self.rows is None:
             return found.figures
         return found.requests.keep(np.isin(found.requests.rows, self.rows)).figures()
 
-    def differences(self, correction: Correction) -> dict[str, float]:
+    def differences(self, correction: Correction, choice: int = 0) -> dict[str, float]:
         """Of the figures that count."""
-        return differences(self.measured(), self.predicted(correction))
+        return differences(self.measured(), self.predicted(correction, choice))
 
-    def error(self, correction: Correction) -> float:
+    def error(self, correction: Correction, choice: int = 0) -> float:
         """Root mean square of the differences."""
-        return root_mean_square(self.differences(correction).values())
+        return root_mean_square(self.differences(correction, choice).values())
 
-    def steps_error(self, correction: Correction, simulated: Correction | None = None) -> float | None:
+    def steps_error(
+        self, correction: Correction, simulated: Correction | None = None, choice: int = 0
+    ) -> float | None:
         """How far step times among neighbours are from those of the simulation; None where they are not known.
 
         Both are counted in the same way, and are off by the same where the model is right: see ``prediction.apart``.
@@ -113,7 +115,8 @@ class Case(NamedTuple):
         where absent) says, and are far off. A third of what luck alone makes of it does not count: all of it would let
         luck explain everything.
         """
-        found, own = self.predict.steps(correction, simulated), self.predict.own_steps(simulated or correction)
+        found = self.predict.steps(correction, simulated, choice)
+        own = self.predict.own_steps(simulated or correction, choice)
         if found is None or own is None:
             return None
         measured, predicted = (
@@ -183,8 +186,9 @@ def diagnose(cases: Sequence[Case]) -> Diagnosis:
             alone = [_alone(search, point, term) for point, term in candidates]
         points = sorted((point for point, _ in candidates), key=search.cost)
         starts = points[:_POLISHED] + (search.beside_lost_hits() if len(chosen) == 1 else [])
-        best = points[0] if not chosen else min((search.polish(start) for start in starts), key=search.cost)
-        if not search.is_worth(chosen, best):
+        found = points[:1] if not chosen else sorted((search.polish(start) for start in starts), key=search.cost)
+        best = next((point for point in found if search.is_worth(chosen, point)), None)
+        if best is None:
             break
         before, chosen = set(chosen), search.without_idle(best)
         if set(chosen) <= before:
@@ -233,11 +237,14 @@ class _Search:
         found = [error for case in self._cases if (error := case.steps_error(*corrections)) is not None]
         return float(np.mean(found)) if found else None
 
-    def distance(self, variables: Variables) -> float:
+    def distance(self, variables: Variables, choice: int = 0) -> float:
         """What is left of the figures and of the step times, each case weighing as one."""
         correction = correction_of(variables)
         return root_mean_square(
-            math.hypot(case.error(correction), _STEPS_WEIGHT * (case.steps_error(correction) or 0.0))
+            math.hypot(
+                case.error(correction, choice),
+                _STEPS_WEIGHT * (case.steps_error(correction, choice=choice) or 0.0),
+            )
             for case in self._cases
         )
 
@@ -246,7 +253,7 @@ class _Search:
         correction = correction_of(variables)
         return root_mean_square(
             root_mean_square(
-                differences(case.predict.otherwise(correction).figures, case.predict(correction).figures).values()
+                differences(case.predict(correction, 1).figures, case.predict(correction).figures).values()
             )
             for case in self._cases
         )
@@ -289,9 +296,17 @@ class _Search:
         return self.error(variables) <= EXPLAINED and (self.steps_error(variables) or 0.0) <= STEPS_EXPLAINED
 
     def is_worth(self, fewer: Variables, more: Variables) -> bool:
-        """The terms that ``more`` has beyond ``fewer`` take away a fair part of the distance."""
-        distance = self.distance(fewer)
-        return distance - self.distance(more) >= max(WORTHWHILE, WORTHWHILE_SHARE * distance)
+        """The terms that ``more`` has beyond ``fewer`` take away a fair part of the distance, and more than luck does.
+
+        Whichever prompts lose their hits: near saturation queues hang on every one of them, so that a fit finds the few
+        prompts whose loss happens to make the measured queue.
+        """
+        least = max(WORTHWHILE, self.luck(more))
+        for choice in range(CHOICES):
+            distance = self.distance(fewer, choice)
+            if distance - self.distance(more, choice) < max(least, WORTHWHILE_SHARE * distance):
+                return False
+        return True
 
     def without_idle(self, variables: Variables) -> dict[str, float]:
         """Without the terms that the others, where they were moved to beside them, do as well without."""

@@ -30,6 +30,8 @@ TOKENS_TOLERANCE = 0.1
 TEMPLATE_TOKENS = 64
 #: Poisson arrivals whose times the tool did not write are drawn so often.
 DRAWS = 5
+#: So many choices of the prompts that lose their hits: the first is fitted with, the others tell what is luck.
+CHOICES = 3
 #: What names of terms that are a pool's speed begin with.
 POOL = "pool:"
 _COLUMNS = ("rows", "ttft_s", "e2e_s", "input_tokens", "output_tokens")
@@ -108,51 +110,59 @@ class Predictor:
         self._replay = _of_measurement(measurement, replay)
         self._arrivals_s = _arrivals(measurement, self._replay, seed)
         chance = stream("verify", seed)
-        self._orders = tuple(chance.permutation(len(self._replay)) for _ in range(2))
+        self._orders = tuple(chance.permutation(len(self._replay)) for _ in range(CHOICES))
         self._name = measurement.source
-        self._known: dict[Correction, Prediction] = {}
+        self._known: dict[tuple[Correction, int], Prediction] = {}
         self._neighbours = _neighbours(measurement, plan)
         self._luck: dict[Correction, float] = {}
-        self._otherwise: dict[Correction, Prediction] = {}
-        self._own_steps: dict[Correction, tuple[I8, F8]] = {}
+        self._own_steps: dict[tuple[Correction, int], tuple[I8, F8]] = {}
         self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
-    def __call__(self, correction: Correction) -> Prediction:
+    def __call__(self, correction: Correction, choice: int = 0) -> Prediction:
         """What the corrected model says.
+
+        Args:
+            correction: what is done to the model.
+            choice: of the prompts that lose their hits, below ``CHOICES``; what two of them differ by is luck.
 
         Raises:
             ValueError: a request is not finished: the deployment cannot serve what was sent.
         """
-        if correction not in self._known:
-            self._known[correction] = self._predict(correction)
-        return self._known[correction]
+        key = correction, choice if correction.hits_lost else 0
+        if key not in self._known:
+            self._known[key] = self._predict(*key)
+        return self._known[key]
 
-    def steps(self, correction: Correction, simulated: Correction | None = None) -> tuple[I8, F8] | None:
+    def steps(
+        self, correction: Correction, simulated: Correction | None = None, choice: int = 0
+    ) -> tuple[I8, F8] | None:
         """Differences of step times among neighbours, see ``Neighbours.differences``; None where they are not known.
 
         Args:
             correction: whose factors the steps are counted with.
             simulated: of the simulation that says who was whose neighbour; ``correction`` where absent.
+            choice: of the simulation's prompts that lose their hits.
         """
         if self._neighbours is None:
             return None
-        placed = self(simulated or correction).placed
+        placed = self(simulated or correction, choice).placed
         return None if placed is None else self._neighbours.differences(placed, correction.factors_of)
 
-    def own_steps(self, correction: Correction) -> tuple[I8, F8] | None:
+    def own_steps(self, correction: Correction, choice: int = 0) -> tuple[I8, F8] | None:
         """``steps`` of what the corrected model predicts, taken as the measurement: what counting itself is off by.
 
         Prompts that share a step, and ends that are known to a step alone, make it more than nothing.
         """
         if self._neighbours is None:
             return None
-        found = self(correction)
+        found = self(correction, choice)
         if found.placed is None:
             return None
-        if correction not in self._own_steps:
+        key = correction, choice
+        if key not in self._own_steps:
             counted = self._neighbours.of(replace(found.requests, start_s=self._arrivals_s[0]))
-            self._own_steps[correction] = counted.differences(found.placed, correction.factors_of)
-        return self._own_steps[correction]
+            self._own_steps[key] = counted.differences(found.placed, correction.factors_of)
+        return self._own_steps[key]
 
     def luck(self, correction: Correction) -> float:
         """Difference of step times, see ``apart``, that comes of not knowing which prompts have lost their hits.
@@ -164,22 +174,14 @@ class Predictor:
         if correction.hits_lost == 0.0 or placed is None or self._neighbours is None:
             return 0.0
         if correction not in self._luck:
-            other = self.otherwise(correction)
+            other = self(correction, 1)
             counted = self._neighbours.of(replace(other.requests, start_s=self._arrivals_s[0]))
             assert other.placed is not None, "arrivals that are drawn once place every request"
             theirs, own = (counted.differences(one, correction.factors_of)[1] for one in (placed, other.placed))
             self._luck[correction] = apart(theirs, own)
         return self._luck[correction]
 
-    def otherwise(self, correction: Correction) -> Prediction:
-        """The same with hits lost by other prompts, as many: what they make of a figure is luck."""
-        if correction.hits_lost == 0.0:
-            return self(correction)
-        if correction not in self._otherwise:
-            self._otherwise[correction] = self._predict(correction, 1)
-        return self._otherwise[correction]
-
-    def _predict(self, correction: Correction, choice: int = 0) -> Prediction:
+    def _predict(self, correction: Correction, choice: int) -> Prediction:
         """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""
         plan = corrected_fleet(self._plan, correction)
         traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
