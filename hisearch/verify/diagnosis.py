@@ -105,9 +105,7 @@ class Case(NamedTuple):
         """Root mean square of the differences."""
         return root_mean_square(self.differences(correction, choice).values())
 
-    def steps_error(
-        self, correction: Correction, simulated: Correction | None = None, choice: int = 0
-    ) -> float | None:
+    def steps_error(self, correction: Correction, simulated: Correction | None = None, choice: int = 0) -> float | None:
         """How far step times among neighbours are from those of the simulation; None where they are not known.
 
         Both are counted in the same way, and are off by the same where the model is right: see ``prediction.apart``.
