@@ -1,7 +1,7 @@
 """Host work of engines, fitted to measured runs: six constants of an engine, and of each version with enough runs.
 
     r_i = log(predicted / measured) of TTFT and TPOT of run i, simulated; w_i its weight
-    minimise   sum_i w_i |r_i|  +  RIDGE * |(theta - start) / unit|^2     within 0 <= theta <= BOUNDS
+    minimise   sum_i w_i |r_i|  +  |RIDGE (theta - start) / unit|^2     within 0 <= theta <= BOUNDS
 
 by Gauss-Newton steps, shortened where they miss, on reweighted least squares (weights 1 / sqrt(r^2 + ROUNDING^2)),
 derivatives by simulating again with each constant raised by one unit, until a group stands still. An engine's own
