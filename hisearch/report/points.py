@@ -21,7 +21,7 @@ STATUS_ORDER: tuple[Status, ...] = ("infeasible", "dominated", "front", "highlig
 #: At most this many points off the front are drawn; more would bury the front and swell the report.
 MAX_FAINT = 1000
 
-#: An axis turns logarithmic where what it shows spans more than this factor.
+#: An axis turns logarithmic where the bulk of what it shows spans more than this factor.
 _LOG_RATIO = 10.0
 
 #: Share of the points at each end of an axis that may be outliers, and how much longer, as a share, an axis may become
@@ -159,27 +159,28 @@ def _axis(name: str, index: int, faint: Sequence[Point], bold: Sequence[Point], 
     shown = quantity(name)
     bound = next((term.at_most_s * shown.scale for term in data.slo if term.label == name), None)
     needed = [point.values[index] for point in bold] + ([bound] if bound is not None else [])
-    low, high = _span(sorted([*needed, *(point.values[index] for point in faint)]), needed)
-    return Axis(name, shown, low > 0 and high / low > _LOG_RATIO, bound, (low, high))
+    span, log = _span(sorted([*needed, *(point.values[index] for point in faint)]), needed)
+    return Axis(name, shown, log, bound, span)
 
 
-def _span(values: Sequence[float], needed: Sequence[float]) -> tuple[float, float]:
-    """Least and largest of ``values`` (sorted), without outliers that would squeeze the rest.
+def _span(values: Sequence[float], needed: Sequence[float]) -> tuple[tuple[float, float], bool]:
+    """Least and largest of ``values`` (sorted), without outliers that squeeze the rest; whether to take logarithms.
 
     An end is cut at the 10th or the 90th percentile, or at the outermost of ``needed``, where what lies beyond would
-    take more than ``_LONG_TAIL`` of what is left.
+    take more than ``_LONG_TAIL`` of what is left. What is left says which scale it is, whatever then comes into view.
     """
     if not values:
-        return 0.0, 1.0
+        return (0.0, 1.0), False
     tail = math.floor(_TAIL * len(values))
     low = min([values[tail], *needed])
     high = max([values[-1 - tail], *needed])
+    log = low > 0 and high / low > _LOG_RATIO
     room = _LONG_TAIL * (high - low)
-    if low - values[0] <= room:
+    if low - values[0] <= room and not (log and values[0] <= 0):
         low = values[0]
     if values[-1] - high <= room:
         high = values[-1]
-    return low, high
+    return (low, high), log
 
 
 def parallel_data(data: ReportInput) -> ParallelData:

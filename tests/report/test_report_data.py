@@ -249,6 +249,20 @@ def test_a_short_tail_stays_in_view(build_input: Any) -> None:
     assert pareto_data(build_input()).beyond("goodput", "usd_per_hour") == 0
 
 
+def test_one_far_cheaper_miss_does_not_make_an_axis_logarithmic(build_input: Any) -> None:
+    """The bulk says which scale it is: $22 to $110 here, though a deployment of $4 comes into view."""
+    data = build_input(100, objectives=("ttft_p99", "goodput", "usd_per_hour"))
+    far = next(trial for trial in data.trials if not trial.feasible)
+    prices = {t.number: 4.0 if t is far else 22.0 + 2.2 * (t.number % 41) for t in data.trials}
+    trials = {
+        t.number: dataclasses.replace(t, metrics=t.metrics | {"usd_per_hour": prices[t.number]}) for t in data.trials
+    }
+    front = tuple(trials[t.number] for t in data.front)
+    axis = pareto_data(dataclasses.replace(data, trials=tuple(trials.values()), front=front)).axes[2]
+    assert axis.span == (4.0, 110.0)
+    assert not axis.log
+
+
 def test_parallel_has_no_more_axes_than_the_page_is_wide(build_input: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel_data(build_input()).omitted == ()
     monkeypatch.setattr("hisearch.report.points.MAX_DIMENSIONS", 6)
