@@ -128,11 +128,27 @@ def other_memory(
     """Tiers in main memory of a kind that the host does not have."""
     return [
         TierProblem(f"tiers.{index}.medium", f"{tier.medium}: the main memory of {host_name} is {host.dram}")
+        for index, tier in _other_memory(tiers, media, host).items()
+    ]
+
+
+def _other_memory(tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host: HostSpec) -> dict[int, TierSpec]:
+    """Tiers in main memory of a kind that the host does not have, by their places."""
+    return {
+        index: tier
         for index, tier in enumerate(tiers)
         if media[tier.medium].kind == "dram"
         and scope_of(tier, media[tier.medium]) != "cluster"
         and tier.medium != host.dram
-    ]
+    }
+
+
+def of_another_host(
+    tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host_name: str, hosts: Mapping[str, HostSpec]
+) -> bool:
+    """Whether a tier is the main memory of another of the hosts. What none of them has stands for any host's own."""
+    elsewhere = {host.dram for host in hosts.values()}
+    return any(tier.medium in elsewhere for tier in _other_memory(tiers, media, hosts[host_name]).values())
 
 
 def capacity_problems(
