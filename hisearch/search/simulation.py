@@ -40,7 +40,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.study import LimitSpec
-from hisearch.specs.tier_checks import capacity_problems, of_another_host, storing_hosts
+from hisearch.specs.tier_checks import capacity_problems, of_another_host, spread_of
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
@@ -162,7 +162,7 @@ class Simulation:
         """
         name, world = pool.host or self._accelerator(pool).host, self._world
         if name is not None:
-            spread = [storing_hosts(pool, index, world.model, world.hosts[name]) for index in range(len(pool.tiers))]
+            spread = spread_of(pool, world.model, world.hosts[name])
             if capacity_problems(pool.tiers, pool.parallelism, world.media, name, world.hosts[name], spread):
                 return False
             if of_another_host(pool.tiers, world.media, name, world.hosts):

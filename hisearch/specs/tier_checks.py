@@ -162,10 +162,15 @@ def storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
     return 1 if kept_once else pool.tensor_parallel
 
 
-def storing_hosts(pool: PoolSpec, index: int, model: ModelSpec, host: HostSpec | None) -> int:
-    """Of the hosts that a worker lies in, those with ranks that put something into the tier."""
-    ranks = storing_ranks(pool, index, model) * pool.attention_data_parallel
-    return min(nodes_per_worker(pool.parallelism, host), ranks)
+def storing_hosts(pool: PoolSpec, index: int, model: ModelSpec, nodes: int) -> int:
+    """Of the ``nodes`` hosts that a worker lies in, those with ranks that put something into the tier."""
+    return min(nodes, storing_ranks(pool, index, model) * pool.attention_data_parallel)
+
+
+def spread_of(pool: PoolSpec, model: ModelSpec, host: HostSpec | None) -> list[int]:
+    """Of each of a pool's tiers, the hosts of a worker that it is spread over."""
+    nodes = nodes_per_worker(pool.parallelism, host)
+    return [storing_hosts(pool, index, model, nodes) for index in range(len(pool.tiers))]
 
 
 def capacity_problems(
@@ -184,7 +189,7 @@ def capacity_problems(
         media: by name.
         host_name: of the workers.
         host: likewise.
-        spread: of each tier, hosts of a worker that it is spread over (``storing_hosts``); all of them where None.
+        spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of them where None.
     """
     found = []
     workers, nodes = workers_per_node(split, host), nodes_per_worker(split, host)

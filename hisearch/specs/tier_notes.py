@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.errors import Problem
 from hisearch.specs.resolved import ResolvedDeployment
-from hisearch.specs.tier_checks import TierProblem, capacity_problems, other_memory, storing_hosts
+from hisearch.specs.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 
 
 def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
@@ -23,8 +23,7 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
         if host_name is not None:
             host = resolved.hosts[host_name].spec
             notes += other_memory(pool.tiers, media, host_name, host)
-            model = resolved.model_of(pool).spec
-            spread = [storing_hosts(pool, tier, model, host) for tier in range(len(pool.tiers))]
+            spread = spread_of(pool, resolved.model_of(pool).spec, host)
             notes += capacity_problems(pool.tiers, pool.parallelism, media, host_name, host, spread)
         found += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
     return found
