@@ -206,12 +206,15 @@ def capacity_problems(
             hosts = nodes if spread is None else spread[index]
             over.add(hosts)
             in_one_gib += tier.gib * (workers if scope == "worker" else 1) / hosts
-            each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB each"
+            each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB{' each' if workers > 1 else ''}"
             parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
             last = index
         if in_one_gib > has_gib:
             hosts, of = (over.pop(), what) if len(over) == 1 else (1, f"{what} in one host")
             owner = f"{host_name} has" if hosts == 1 else f"{hosts} {host_name} have"
-            message = f"{' and '.join(parts)} need {hosts * in_one_gib:g} GiB of {of}; {owner} {hosts * has_gib:g} GiB"
+            need = "needs" if len(parts) == 1 and parts[0].startswith("1 worker ") else "need"
+            message = (
+                f"{' and '.join(parts)} {need} {hosts * in_one_gib:g} GiB of {of}; {owner} {hosts * has_gib:g} GiB"
+            )
             found.append(TierProblem(f"tiers.{last}.gib", message))
     return found

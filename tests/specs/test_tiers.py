@@ -358,5 +358,5 @@ def test_what_one_rank_of_a_worker_in_two_hosts_stores_needs_room_in_one() -> No
         return [found.message for found in checkup.warnings if "GiB of host memory" in found.message]
 
     (message,) = told("deepseek-v3")
-    assert message.endswith("need 1500 GiB of host memory; gb200-nvl72-tray has 894.07 GiB")
+    assert message.endswith("with 1500 GiB needs 1500 GiB of host memory; gb200-nvl72-tray has 894.07 GiB")
     assert told("qwen3-32b") == []
