@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hisearch.calibrate.aic_tables import read_experts, read_former_sparse, read_quantise
 from hisearch.calibrate.build import Target, experts, sparse_attention
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
-from hisearch.calibrate.tables import read_experts, read_former_sparse, read_quantise
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName

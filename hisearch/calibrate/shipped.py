@@ -9,16 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hisearch.calibrate.build import (
-    Measured,
-    Target,
-    build_profile,
-    curves_of,
-    newest_version,
-)
+from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_collectives
+from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, newest_version
 from hisearch.calibrate.former import Sources, with_former
 from hisearch.calibrate.hosts import with_hosts
-from hisearch.calibrate.tables import Tables, read_aiconfigurator, read_all_reduce, read_collectives
+from hisearch.calibrate.tables import Tables
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.laws import CollectiveCurve, LawsSpec

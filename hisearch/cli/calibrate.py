@@ -67,8 +67,8 @@ def operators(
         typer.Option(
             "--former",
             metavar="FOLDER",
-            help="With --shipped: aiconfigurator 0.8.0, unpacked, for laws of engines' former versions; they stay as "
-            "they are shipped where absent.",
+            help="aiconfigurator 0.8.0, unpacked, for laws of engines' former versions; they stay as they are shipped "
+            "where absent.",
         ),
     ] = None,
     as_json: options.Json = False,
@@ -97,6 +97,8 @@ def operators(
         raise typer.BadParameter("vllm, sglang or trtllm", param_hint="--engine")
     serving = engine
     if folder is not None and _is_own(folder):
+        if former is not None:
+            raise typer.BadParameter("goes with aiconfigurator's tables, not with one's own", param_hint="--former")
         if multiprocessors is None:
             raise typer.BadParameter("needed with tables of one's own", param_hint="--multiprocessors")
         found = api.calibrate_own(
@@ -110,7 +112,7 @@ def operators(
             said=said,
         )
     else:
-        found = api.calibrate_aiconfigurator(accelerator, serving, folder=folder, name=name, said=said)
+        found = api.calibrate_aiconfigurator(accelerator, serving, folder=folder, former=former, name=name, said=said)
     _put(found, output, {"laws": _errors(found.profile)} if as_json else None)
 
 

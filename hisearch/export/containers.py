@@ -22,6 +22,7 @@ from hisearch.export.flags import (
 )
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.tier_checks import storing_hosts
 
 IMAGES: dict[EngineName, str] = {
     "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
@@ -118,7 +119,7 @@ def container(launch: Launch, port: int | str, replica: int = 0, options: str = 
         accelerators=ranks,
         kv_scope=scope,
         kv_gib=gib,
-        memory_gib=memory_gib(pool, nodes),
+        memory_gib=memory_gib(launch, nodes),
         cores=CORES + CORES_PER_RANK * ranks,
         options=options,
     )
@@ -134,10 +135,15 @@ def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
     return on_disk[0].scope, on_disk[0].gib
 
 
-def memory_gib(pool: PoolSpec, nodes: int = 1) -> int:
-    """Host memory of a replica on each of its ``nodes``: its own nearest tier, and what the engine takes."""
-    own = pool.tiers[0].gib if has_tiers(pool) and not has_server(pool) else 0.0
-    return math.ceil(own / nodes) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
+def memory_gib(launch: Launch, nodes: int = 1) -> int:
+    """Host memory of a replica on each of its ``nodes``: its own nearest tier, and what the engine takes.
+
+    Where one rank stores for all, its node needs room for the whole tier; all nodes ask for as much.
+    """
+    pool, own, storing = launch.pool, 0.0, nodes
+    if has_tiers(pool) and not has_server(pool):
+        own, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
+    return math.ceil(own / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
 
 
 def router_words(deployment: DeploymentSpec, port: int, *more: str) -> list[str]:

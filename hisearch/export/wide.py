@@ -40,6 +40,7 @@ from hisearch.export.rendering import render
 from hisearch.export.targets import benchmark_files, name_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.parallelism import fits_hosts
 from hisearch.specs.yaml_nodes import dump_yaml
 
 #: Port at which the hosts of a replica meet; replica N takes the N-th after it.
@@ -70,12 +71,12 @@ def nodes_of(pool: PoolSpec, accelerators_per_host: int, reach: int | None = Non
         ExportError: a stage is wider than a host, and fills no hosts that peer links join.
     """
     split = pool.parallelism
+    if not fits_hosts(split.stage_ranks, accelerators_per_host, reach or accelerators_per_host):
+        raise ExportError(
+            f"pool {pool.name}: {split} does not fit a host with {accelerators_per_host} accelerators: a stage's "
+            "ranks share a host, or fill hosts that peer links join"
+        )
     if split.stage_ranks > accelerators_per_host:
-        if split.stage_ranks > (reach or accelerators_per_host) or split.stage_ranks % accelerators_per_host:
-            raise ExportError(
-                f"pool {pool.name}: {split} does not fit a host with {accelerators_per_host} accelerators: a stage's "
-                "ranks share a host, or fill hosts that peer links join"
-            )
         return split.ranks // accelerators_per_host
     counts = (n for n in range(1, split.pipeline + 1) if split.pipeline % n == 0)
     return next(n for n in counts if split.ranks // n <= accelerators_per_host)

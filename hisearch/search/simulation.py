@@ -40,7 +40,7 @@ from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.slo import SloSpec
 from hisearch.specs.study import LimitSpec
-from hisearch.specs.tier_checks import capacity_problems
+from hisearch.specs.tier_checks import capacity_problems, of_another_host, spread_of
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
 
@@ -156,10 +156,17 @@ class Simulation:
         return plan.kv_capacity_tokens
 
     def can_build(self, pool: PoolSpec) -> bool:
-        """True where ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need."""
+        """True where ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need.
+
+        Main memory that another host of the study has, and this one has not, is none.
+        """
         name, world = pool.host or self._accelerator(pool).host, self._world
-        if name is not None and capacity_problems(pool.tiers, pool.parallelism, world.media, name, world.hosts[name]):
-            return False
+        if name is not None:
+            spread = spread_of(pool, world.model, world.hosts[name])
+            if capacity_problems(pool.tiers, pool.parallelism, world.media, name, world.hosts[name], spread):
+                return False
+            if of_another_host(pool.tiers, world.media, name, world.hosts):
+                return False
         try:
             self.plan(pool)
         except (AgentsRefused, DoesNotFit, InvalidParallelism, TierRefused):

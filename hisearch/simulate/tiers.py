@@ -17,7 +17,7 @@ from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import nodes_per_worker, workers_per_node
-from hisearch.specs.tier_checks import TierProblem, scope_of, tier_problems
+from hisearch.specs.tier_checks import TierProblem, scope_of, storing_hosts, storing_ranks, tier_problems
 from hisearch.specs.tiers import TierSpec
 
 _GIB = float(2**30)
@@ -73,8 +73,9 @@ def plan_tiers(
     sharing = workers_per_node(pool.parallelism, host)
     if not pool.tiers:
         return Tiers(workers_per_node=sharing)
+    nodes = nodes_per_worker(pool.parallelism, host)
     plans = tuple(
-        _tier_plan(pool, index, tier, media[tier.medium], model, memory, host) for index, tier in enumerate(pool.tiers)
+        _tier_plan(pool, index, tier, media[tier.medium], model, memory, nodes) for index, tier in enumerate(pool.tiers)
     )
     if pool.mover == "hicache" and plans[0].capacity_tokens <= memory.kv_capacity_tokens:
         raise TierRefused(pool.name, TierProblem("tiers.0.gib", _too_small(pool, plans[0], memory)))
@@ -127,22 +128,6 @@ def _page_tokens(pool: PoolSpec) -> int:
     return pool.movement.chunk_tokens if pool.mover == "lmcache" else pool.engine.page_size
 
 
-def _storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
-    """Ranks that put something into the tier: each its shard; under MLA all have the same, which is kept once.
-
-    Where it is kept once: HiCache's storage (``backup_skip`` in SGLang's ``cache_controller.py``) and all of LMCache
-    (``save_only_first_rank``). Host pools are each rank's own.
-    """
-    kept_once = model.mla is not None and (index > 0 or pool.mover == "lmcache")
-    return 1 if kept_once else pool.tensor_parallel
-
-
-def _storing_hosts(pool: PoolSpec, index: int, model: ModelSpec, host: HostSpec | None) -> int:
-    """Of the hosts that a worker lies in, those with ranks that put something into the tier."""
-    ranks = _storing_ranks(pool, index, model) * pool.attention_data_parallel
-    return min(nodes_per_worker(pool.parallelism, host), ranks)
-
-
 def _tier_plan(
     pool: PoolSpec,
     index: int,
@@ -150,13 +135,13 @@ def _tier_plan(
     medium: MediumSpec,
     model: ModelSpec,
     memory: MemoryPlan,
-    host: HostSpec | None,
+    nodes: int,
 ) -> TierPlan:
     per_rank = memory.kv_bytes_per_token_per_rank
-    per_token = per_rank * _storing_ranks(pool, index, model)
+    per_token = per_rank * storing_ranks(pool, index, model)
     page = _page_tokens(pool)
     scope = scope_of(tier, medium)
-    devices = devices_of(tier, medium, _storing_hosts(pool, index, model, host))
+    devices = devices_of(tier, medium, storing_hosts(pool, index, model, nodes))
     read, write = (
         medium_law(medium, rate, devices=devices, bytes_per_token=per_token, operation_bytes=per_rank * page)
         for rate in (medium.read_bytes_per_s, medium.write_bytes_per_s)
@@ -219,8 +204,9 @@ def _movement_plan(
     network = None
     if index is not None and host is not None and host.network is not None:
         # A worker that lies in several hosts has the networks of all of them, each for what its ranks store.
-        per_token = memory.kv_bytes_per_token_per_rank * _storing_ranks(pool, index, model)
-        network = link_law(host.network, per_token / _storing_hosts(pool, index, model, host))
+        per_token = memory.kv_bytes_per_token_per_rank * storing_ranks(pool, index, model)
+        nodes = nodes_per_worker(pool.parallelism, host)
+        network = link_law(host.network, per_token / storing_hosts(pool, index, model, nodes))
     settings = pool.movement.model_dump(exclude={"mover"})
     return MovementPlan(
         mover=pool.mover,

@@ -146,6 +146,7 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
         return []
     smallest = min(study.space.spec.execution.splits, key=lambda split: split.ranks)
     media = {name: document.spec for name, document in study.media.items()}
+    hosts = {name: document.spec for name, document in study.hosts.items()}
     found = []
     for number, space in enumerate(cache.tiers):
         largest = [
@@ -155,15 +156,16 @@ def _tier_capacities(study: ResolvedStudy) -> list[Problem]:
             if space.sizes()[-1] > 0
         ]
         for tier, (host_name, host) in itertools.product(largest, study.hosts.items()):
+            left_out = ": left out there" if tier_checks.of_another_host([tier], media, host_name, hosts) else ""
             found += [
                 study.space.problem(f"spec.cache.tiers.{number}.gib", f"{problem.message}: left out for such workers")
                 for problem in tier_checks.capacity_problems([tier], smallest, media, host_name, host.spec)
             ]
             found += [
-                study.space.problem(f"spec.cache.tiers.{number}.media", problem.message)
+                study.space.problem(f"spec.cache.tiers.{number}.media", f"{problem.message}{left_out}")
                 for problem in tier_checks.other_memory([tier], media, host_name, host.spec)
             ]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _movers(study: ResolvedStudy) -> list[Problem]:

@@ -153,13 +153,18 @@ def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | No
     return None
 
 
+def fits_hosts(stage_ranks: int, slots: int, reach: int) -> bool:
+    """Whether a stage lies in one host of so many slots, or fills hosts whose accelerators peer links join."""
+    return stage_ranks <= slots or (stage_ranks <= reach and stage_ranks % slots == 0)
+
+
 def slots_problem(split: Parallelism, host_name: str, host: HostSpec) -> SplitProblem | None:
     """Why a stage does not fit into its host, or into whole hosts that peer links join; None where it does.
 
     Stages may lie in different hosts.
     """
     slots = host.accelerators
-    if split.stage_ranks <= slots or (split.stage_ranks <= host.reach and split.stage_ranks % slots == 0):
+    if fits_hosts(split.stage_ranks, slots, host.reach):
         return None
     if split.attention_data == 1:
         ranks, key = f"tensor_parallel {split.tensor}", "tensor_parallel"

@@ -190,6 +190,8 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
         for index, name in enumerate(tier.media):
             resolver.medium(hardware, space, f"spec.cache.tiers.{number}.media.{index}", name)
     _pools_of_space(resolver, hardware, space)
+    cache = space.spec.cache.in_memory_of(host.spec for host in hardware.hosts.values())
+    space = replace(space, spec=space.spec.model_copy(update={"cache": cache}))
     study = ResolvedStudy(document, model, slo, space, profile, workload, hardware, overrides)
     _check_pins(study)
     return study

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
@@ -20,7 +21,7 @@ from hisearch.specs.base import Count, DType, EngineName, Fraction, NonNegative,
 from hisearch.specs.deployment import EvictionName
 from hisearch.specs.devices import DevicesSpec
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.hardware import ScopeName
+from hisearch.specs.hardware import HostSpec, ScopeName
 from hisearch.specs.parallelism import Parallelism
 from hisearch.specs.pool_space import PoolsSpace
 from hisearch.specs.routing import ROUTER_PARAMETERS, AdmissionSpec, HashKeyName, RouterName, RouterSpec
@@ -274,7 +275,8 @@ class CacheSpace(Strict):
     tiers: list[TierSpace] = Field(
         default=[TierSpace(media=["ddr5"], gib=[0.0, 128.0, 256.0, 512.0])],
         max_length=3,
-        description="Nearest first; by default {media: [ddr5], gib: [0, 128, 256, 512]}. Empty: no tiers.",
+        description="Nearest first; by default {media: [ddr5], gib: [0, 128, 256, 512]}, the medium being the hosts' "
+        "main memory. Empty: no tiers.",
     )
     movement: MovementSpace = Field(MovementSpace(), description="How KV moves between them.")
     agents: AgentMemorySpace | None = Field(
@@ -289,6 +291,14 @@ class CacheSpace(Strict):
         if self.agents is not None and self.agents.has_objects and tiered and not any(self.agents.slots):
             raise KeyedError(("agents", "slots"), "workers with tiers need a number; null is for those without")
         return self
+
+    def in_memory_of(self, hosts: Iterable[HostSpec]) -> CacheSpace:
+        """With tiers in the main memory that the hosts have, where the space states no tiers."""
+        media = list(dict.fromkeys(host.dram for host in hosts))
+        if "tiers" in self.model_fields_set or not media:
+            return self
+        tiers = [tier.model_copy(update={"media": media}) for tier in self.tiers]
+        return CacheSpace.model_construct(_fields_set=self.model_fields_set, **(dict(self) | {"tiers": tiers}))
 
 
 class SearchSpaceSpec(Strict):

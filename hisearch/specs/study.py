@@ -209,9 +209,9 @@ class StudySpec(Strict):
         min_length=2,
         max_length=4,
         description="Axes of the Pareto front; where none are given, the latency is at the percentile that the SLO "
-        "states (of TTFT, or of its first term where it bounds no TTFT). goodput, capacity and "
-        "agents_per_accelerator are maximised, all else minimised. capacity, the largest factor on the "
-        "arrival rate at which the SLO holds, takes about seven simulations a deployment; so do "
+        "states (of TTFT, or of its first term where it bounds no TTFT), or the next one that can be an objective. "
+        "goodput, capacity and agents_per_accelerator are maximised, all else minimised. capacity, the largest factor "
+        "on the arrival rate at which the SLO holds, takes about seven simulations a deployment; so do "
         "agents_per_accelerator and usd_per_agent_hour, of the largest society of the workload's kind "
         "that meets the SLO, in which capacity is a factor on the number of agents.",
     )
@@ -248,9 +248,11 @@ class StudySpec(Strict):
         """The study with objectives that go with its SLO, where it states none of its own."""
         if "objectives" in self.model_fields_set:
             return self
-        by_ttft_first = sorted((term.label for term in slo.terms), key=lambda label: not label.startswith("ttft"))
-        latency = next((label for label in by_ttft_first if label in get_args(Objective)), None)
-        return self if latency is None else self.model_copy(update={"objectives": [latency, *self.objectives[1:]]})
+        term = next((one for one in slo.terms if one.metric == "ttft_s"), slo.terms[0])
+        stem = f"{term.metric.removesuffix('_s')}_p"
+        offered = [name for name in get_args(Objective) if name.startswith(stem)]
+        latency = next((name for name in offered if float(name.removeprefix(stem)) >= term.percentile), offered[-1])
+        return self.model_copy(update={"objectives": [latency, *self.objectives[1:]]})
 
     @property
     def limits_by_name(self) -> dict[str, LimitSpec]:

@@ -8,6 +8,7 @@ from typing import get_args
 
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.hardware import HostSpec, MediumSpec, ScopeName
+from hisearch.specs.model import ModelSpec
 from hisearch.specs.parallelism import Parallelism, nodes_per_worker, workers_per_node
 from hisearch.specs.tiers import TierSpec, mover_title, not_shared, shares_memory
 from hisearch.specs.wording import counted
@@ -128,11 +129,48 @@ def other_memory(
     """Tiers in main memory of a kind that the host does not have."""
     return [
         TierProblem(f"tiers.{index}.medium", f"{tier.medium}: the main memory of {host_name} is {host.dram}")
+        for index, tier in _other_memory(tiers, media, host).items()
+    ]
+
+
+def _other_memory(tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host: HostSpec) -> dict[int, TierSpec]:
+    """Tiers in main memory of a kind that the host does not have, by their places."""
+    return {
+        index: tier
         for index, tier in enumerate(tiers)
         if media[tier.medium].kind == "dram"
         and scope_of(tier, media[tier.medium]) != "cluster"
         and tier.medium != host.dram
-    ]
+    }
+
+
+def of_another_host(
+    tiers: Sequence[TierSpec], media: Mapping[str, MediumSpec], host_name: str, hosts: Mapping[str, HostSpec]
+) -> bool:
+    """Whether a tier is the main memory of another of the hosts. What none of them has stands for any host's own."""
+    elsewhere = {host.dram for host in hosts.values()}
+    return any(tier.medium in elsewhere for tier in _other_memory(tiers, media, hosts[host_name]).values())
+
+
+def storing_ranks(pool: PoolSpec, index: int, model: ModelSpec) -> int:
+    """Ranks that put something into the tier: each its shard; under MLA all have the same, which is kept once.
+
+    Where it is kept once: HiCache's storage (``backup_skip`` in SGLang's ``cache_controller.py``) and all of LMCache
+    (``save_only_first_rank``). Host pools are each rank's own.
+    """
+    kept_once = model.mla is not None and (index > 0 or pool.mover == "lmcache")
+    return 1 if kept_once else pool.tensor_parallel
+
+
+def storing_hosts(pool: PoolSpec, index: int, model: ModelSpec, nodes: int) -> int:
+    """Of the ``nodes`` hosts that a worker lies in, those with ranks that put something into the tier."""
+    return min(nodes, storing_ranks(pool, index, model) * pool.attention_data_parallel)
+
+
+def spread_of(pool: PoolSpec, model: ModelSpec, host: HostSpec | None) -> list[int]:
+    """Of each of a pool's tiers, the hosts of a worker that it is spread over."""
+    nodes = nodes_per_worker(pool.parallelism, host)
+    return [storing_hosts(pool, index, model, nodes) for index in range(len(pool.tiers))]
 
 
 def capacity_problems(
@@ -141,25 +179,42 @@ def capacity_problems(
     media: Mapping[str, MediumSpec],
     host_name: str,
     host: HostSpec,
+    spread: Sequence[int] | None = None,
 ) -> list[TierProblem]:
-    """Main memory or disks that a full host, or all of a worker's, have too little of for the tiers of all workers."""
+    """Main memory or disks that a full host, or all of a worker's, have too little of for the tiers of all workers.
+
+    Args:
+        tiers: of each worker.
+        split: its parallelism.
+        media: by name.
+        host_name: of the workers.
+        host: likewise.
+        spread: of each tier, hosts of a worker that it is spread over (``spread_of``); all of them where None.
+    """
     found = []
     workers, nodes = workers_per_node(split, host), nodes_per_worker(split, host)
-    owner = f"{host_name} has" if nodes == 1 else f"{nodes} {host_name} have"
     sizes = {"dram": (host.dram_bytes, "host memory"), "nvme": (host.nvme_bytes, "disk")}
     for kind, (has_bytes, what) in sizes.items():
-        has_gib = nodes * has_bytes / _GIB
-        need_gib, parts, last = 0.0, [], 0
+        has_gib, in_one_gib = has_bytes / _GIB, 0.0
+        parts, last = [], 0
+        over = set[int]()
         for index, tier in enumerate(tiers):
             medium = media[tier.medium]
             scope = scope_of(tier, medium)
             if medium.kind != kind or scope == "cluster":
                 continue
-            need_gib += tier.gib * (workers if scope == "worker" else 1)
-            each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB each"
+            hosts = nodes if spread is None else spread[index]
+            over.add(hosts)
+            in_one_gib += tier.gib * (workers if scope == "worker" else 1) / hosts
+            each = f"{counted(workers, 'worker')} of {split} with {tier.gib:g} GiB{' each' if workers > 1 else ''}"
             parts.append(each if scope == "worker" else f"{tier.gib:g} GiB of the node")
             last = index
-        if need_gib > has_gib:
-            message = f"{' and '.join(parts)} need {need_gib:g} GiB of {what}; {owner} {has_gib:g} GiB"
+        if in_one_gib > has_gib:
+            hosts, of = (over.pop(), what) if len(over) == 1 else (1, f"{what} in one host")
+            owner = f"{host_name} has" if hosts == 1 else f"{hosts} {host_name} have"
+            need = "needs" if len(parts) == 1 and parts[0].startswith("1 worker ") else "need"
+            message = (
+                f"{' and '.join(parts)} {need} {hosts * in_one_gib:g} GiB of {of}; {owner} {hosts * has_gib:g} GiB"
+            )
             found.append(TierProblem(f"tiers.{last}.gib", message))
     return found

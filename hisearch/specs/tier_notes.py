@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.errors import Problem
 from hisearch.specs.resolved import ResolvedDeployment
-from hisearch.specs.tier_checks import TierProblem, capacity_problems, other_memory
+from hisearch.specs.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 
 
 def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
@@ -23,7 +23,8 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
         if host_name is not None:
             host = resolved.hosts[host_name].spec
             notes += other_memory(pool.tiers, media, host_name, host)
-            notes += capacity_problems(pool.tiers, pool.parallelism, media, host_name, host)
+            spread = spread_of(pool, resolved.model_of(pool).spec, host)
+            notes += capacity_problems(pool.tiers, pool.parallelism, media, host_name, host, spread)
         found += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
     return found
 

@@ -13,6 +13,7 @@ import yaml
 
 from hisearch.api.calibrate import aic_profile, auto_profile, calibrate_own
 from hisearch.calibrate import families
+from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_experts, read_quantise
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
@@ -27,14 +28,7 @@ from hisearch.calibrate.shipped import (
     link_collectives,
     with_more_ranks,
 )
-from hisearch.calibrate.tables import (
-    Tables,
-    read_aiconfigurator,
-    read_all_reduce,
-    read_experts,
-    read_own,
-    read_quantise,
-)
+from hisearch.calibrate.tables import Tables, read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s

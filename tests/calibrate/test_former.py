@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hisearch.calibrate.aic_tables import read_former_sparse
 from hisearch.calibrate.former import former_folder
-from hisearch.calibrate.tables import read_former_sparse
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import indexer, sparse_decode_s
 from hisearch.latency.sharding import Parallelism, shard

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.calibrate import tables
+from hisearch.calibrate import aic_tables
 from hisearch.calibrate.routing import measured, power_law
 from hisearch.latency.laws.moe import TILE_TOKENS, Experts, dealt
 
@@ -64,4 +64,4 @@ def rows(**columns: object) -> pd.DataFrame:
     ],
 )
 def test_rows_routed_by_groups_of_made_up_scores_are_left_out(columns: dict[str, object], kept: bool) -> None:
-    assert len(tables._moe(rows(**columns))) == int(kept)
+    assert len(aic_tables._moe(rows(**columns))) == int(kept)

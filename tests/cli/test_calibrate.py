@@ -14,6 +14,12 @@ def test_what_was_measured_must_be_said(hisearch: Hisearch, tmp_path: Path) -> N
     own = hisearch("calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm")
     assert own.code == 2
     assert "--multiprocessors" in own.err
+    former = hisearch(
+        "calibrate", tmp_path, "--accelerator", "h100-sxm", "--engine", "vllm", "--multiprocessors", "132",
+        "--former", tmp_path,
+    )  # fmt: skip
+    assert former.code == 2
+    assert "--former" in former.err
 
 
 def test_tables_that_are_not_there_are_an_error(hisearch: Hisearch, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.export.containers import memory_gib
 from hisearch.export.dynamo import trtllm_engine_options
 from hisearch.export.flags import ExportError, Launch, engine_flags
 from hisearch.export.wide import export_wide, nodes_of, place_shares
+from hisearch.specs.catalogue import Catalogue
 from tests.export import forms
 from tests.export.command_lines import parse
 from tests.export.test_export_scripts import call
@@ -196,3 +198,22 @@ def test_ranks_that_peer_links_join_lie_on_several_hosts(
     readme = (tmp_path / "README.md").read_text()
     assert "one NVLink domain" in readme
     assert "Activations pass" not in readme
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "mover", "pool", "asked"),
+    [
+        ("qwen3-32b", "vllm", "lmcache", {"tensor_parallel": 8}, 300),
+        ("deepseek-v3", "vllm", "lmcache", {"tensor_parallel": 8}, 600),
+        ("deepseek-v3", "sglang", "hicache", {"tensor_parallel": 8}, 300),
+        ("deepseek-v3", "sglang", "hicache", {"tensor_parallel": 1, "attention_data_parallel": 8}, 300),
+    ],
+)
+def test_pods_ask_for_the_memory_that_the_ranks_of_their_host_store_in(
+    build_deployment: Any, build_accelerator: Any, model: str, engine: str, mover: str, pool: dict[str, int], asked: int
+) -> None:
+    """Beside 32 GiB and 8 a rank. Under MLA LMCache's first rank stores for all, HiCache's pools are each rank's."""
+    tiers = [{"medium": "ddr5", "gib": 600}]
+    found = build_deployment(engine={"name": engine}, pool={**pool, "tiers": tiers, "movement": {"mover": mover}}).pool
+    launch = Launch(found, Catalogue().get("Model", model).spec, build_accelerator(), 400_000)
+    assert memory_gib(launch, 2) == asked + 32 + 8 * 4

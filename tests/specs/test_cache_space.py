@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.search_space import CacheSpace, GibRange, TierSpace
 from tests.specs.files import refusal
+
+CATALOGUE = Catalogue()
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,14 @@ def test_what_is_refused(project: Path, cache: str, key: str, message: str) -> N
     found = refusal("mine", space)
     assert f": spec.space.cache.{key}: {message}" in found
     assert "\n" not in found
+
+
+def test_tiers_that_are_not_stated_are_in_the_memory_that_the_hosts_have() -> None:
+    hosts = [CATALOGUE.get("Host", name).spec for name in ("gb200-nvl72-tray", "hgx-b200-8", "hgx-h100-8")]
+    usual = CacheSpace()
+    (tier,) = usual.in_memory_of(hosts).tiers
+    assert (tier.media, tier.sizes()) == (["lpddr5x", "ddr5"], usual.tiers[0].sizes())
+    assert "tiers" not in usual.in_memory_of(hosts).model_fields_set
+    assert usual.in_memory_of([]) is usual
+    stated = CacheSpace(tiers=[TierSpace(media=["ddr5"], gib=[64])])
+    assert stated.in_memory_of(hosts) is stated

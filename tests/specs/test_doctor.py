@@ -53,6 +53,17 @@ def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
             [_cache("tiers: [{media: [ddr5], gib: [64]}, {media: [nvme-gen4], gib: {low: 500, high: 20000}}]")],
             "spec.space.cache.tiers.1.gib: 20000 GiB of the node need 20000 GiB of disk; l40s-8 has 14305.1 GiB",
         ),
+        (
+            [_cache("tiers: [{media: [lpddr5x], gib: [0, 16]}]")],
+            "lpddr5x: the main memory of l40s-8 is ddr5",
+        ),
+        (
+            [
+                _cache("tiers: [{media: [ddr5], gib: [0, 16]}]"),
+                "spec.space.execution.accelerators=[l40s, gb200]",
+            ],
+            "ddr5: the main memory of gb200-nvl72-tray is lpddr5x: left out there",
+        ),
     ],
 )
 def test_what_a_study_is_unlikely_to_mean(project: Path, settings: list[str], warning: str) -> None:

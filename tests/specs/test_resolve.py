@@ -204,7 +204,12 @@ def test_a_study_from_an_slo_alone(project: Path) -> None:
     [
         ("{metric: tpot_s, percentile: 90, at_most_s: 1}, {metric: ttft_s, percentile: 95, at_most_s: 1}", "ttft_p95"),
         ("{metric: e2e_s, percentile: 90, at_most_s: 60}", "e2e_p90"),
-        ("{metric: ttft_s, percentile: 97, at_most_s: 1}", "ttft_p99"),
+        (
+            "{metric: tpot_s, percentile: 90, at_most_s: 1}, {metric: ttft_s, percentile: 97.5, at_most_s: 1}",
+            "ttft_p99",
+        ),
+        ("{metric: tpot_s, percentile: 93, at_most_s: 1}, {metric: e2e_s, percentile: 90, at_most_s: 9}", "tpot_p95"),
+        ("{metric: ttft_s, percentile: 99.9, at_most_s: 1}", "ttft_p99"),
     ],
 )
 def test_the_latency_that_a_study_minimises_by_default_is_the_slo_s(project: Path, terms: str, axis: str) -> None:

@@ -345,3 +345,18 @@ def test_memory_that_the_host_does_not_have_is_warned_of() -> None:
         *deployment(tiers=DRAM.replace("ddr5", "lpddr5x"), host="gb200-nvl72-tray"),
     ]
     assert not any("main memory" in note.message for note in tier_notes(load_deployment(SHIPPED, own)))
+
+
+def test_what_one_rank_of_a_worker_in_two_hosts_stores_needs_room_in_one() -> None:
+    """MLA under LMCache: the first rank's host has all of it."""
+    tiers = "{medium: lpddr5x, gib: 1500}"
+    wide = deployment("vllm", tiers, "{mover: lmcache}", host="gb200-nvl72-tray")
+    wide += ["spec.pools.0.accelerator=gb200", "spec.pools.0.tensor_parallel=8"]
+
+    def told(model: str) -> list[str]:
+        checkup = load_any(SHIPPED, [*wide, f"spec.model={model}"])
+        return [found.message for found in checkup.warnings if "GiB of host memory" in found.message]
+
+    (message,) = told("deepseek-v3")
+    assert message.endswith("with 1500 GiB needs 1500 GiB of host memory; gb200-nvl72-tray has 894.07 GiB")
+    assert told("qwen3-32b") == []

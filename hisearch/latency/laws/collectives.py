@@ -1,8 +1,9 @@
 """Collectives of one worker: measured curves where there are any, else alpha-beta, and their sequence in a step.
 
-The curves are straight between knots in both logarithms. They were measured within a host; ranks in several hosts go
-about it in two stages, as hierarchical collectives do (``hardware.topology``): within each host, and between the ranks
-of the same place in all hosts, each over a port of its own.
+The curves are straight between knots in both logarithms. They were measured within a host, or over hosts whose
+accelerators peer links join; ranks in other hosts go about it in two stages, as hierarchical collectives do
+(``hardware.topology``): within each host, and between the ranks of the same place in all hosts, each over a port of
+its own.
 """
 
 from __future__ import annotations
