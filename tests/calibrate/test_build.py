@@ -17,6 +17,7 @@ from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _or
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.former import shorter_launch
+from hisearch.calibrate.own_tables import read_own
 from hisearch.calibrate.shipped import (
     BLACKWELL,
     BOARDS,
@@ -32,7 +33,6 @@ from hisearch.calibrate.tables import (
     read_aiconfigurator,
     read_all_reduce,
     read_experts,
-    read_own,
     read_quantise,
 )
 from hisearch.calibrate.writing import profile_yaml
