@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from hisearch.calibrate.build import Measured, Target, build_profile
 from hisearch.calibrate.former import former_folder
+from hisearch.calibrate.own_tables import check_fit_for, read_own
 from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped
-from hisearch.calibrate.tables import read_own
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
@@ -57,16 +57,19 @@ def calibrate_own(
     name: str | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
-    """Fit on tables of our own form (``hisearch.calibrate.tables`` says which columns).
+    """Fit on tables of our own form (``hisearch.calibrate.own_tables`` says which columns).
 
     Raises:
-        ValueError: no table is there, one lacks a column, or a family that every step has is missing.
+        ValueError: no table is there, one lacks a column or holds a value that is none, a family that every step has is
+            missing, or latencies cannot be seconds.
     """
     catalogue = Catalogue()
     target = Target(accelerator, catalogue.get("Accelerator", accelerator).spec, multiprocessors, engine)
+    tables = read_own(folder)
+    check_fit_for(tables, target.accelerator, folder)
     profile = build_profile(
         target,
-        [Measured(engine, engine_version, read_own(folder))],
+        [Measured(engine, engine_version, tables)],
         catalogue.get("LatencyProfile", "roofline").spec,
         source=source,
         as_of=_today(),
@@ -92,7 +95,10 @@ def calibrate_aiconfigurator(
         ValueError: the tables are not there, or have nothing of that accelerator.
     """
     if accelerator not in BOARDS:
-        raise ValueError(f"no tables of accelerator {accelerator}; known: {', '.join(BOARDS)}")
+        raise ValueError(
+            f"aiconfigurator has no tables of accelerator {accelerator}, only of {', '.join(BOARDS)}: give a folder of "
+            "tables of one's own, or a log of steps (calibrate steps)"
+        )
     profile = fit_shipped(
         accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(),
         former=None if former is None else former_folder(former), said=said,

@@ -7,17 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from hisearch.api.calibrate import Calibrated
+from hisearch.calibrate.own_tables import FASTEST, SLOWEST
 from hisearch.calibrate.step_fit import fit_steps
-from hisearch.calibrate.step_log import read_step_logs
+from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.calibrate.writing import profile_yaml
+from hisearch.latency.estimator import compile_costs
+from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.base import ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
 from hisearch.specs.regression import StepRegression
 from hisearch.specs.wording import in_percent
 
 __all__ = ["LoggedWorker", "calibrate_steps"]
+
+
+#: Steps of a log that are held against the roofline, at most.
+_LOOKED_AT = 100
 
 
 class LoggedWorker(NamedTuple):
@@ -37,13 +49,16 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
 
     Raises:
         StepLogError: a file that cannot be read; names file, line and key.
-        ValueError: too few steps, or none of a kind that every server has.
+        ValueError: too few steps, none of a kind that every server has, or times that cannot be seconds.
         SpecError: no such model or accelerator.
     """
     catalogue = Catalogue()
     model = catalogue.get("Model", worker.model).spec
     accelerator = catalogue.get("Accelerator", worker.accelerator).spec
-    found = fit_steps(read_step_logs(files))
+    roofline: LatencyProfileSpec = catalogue.get("LatencyProfile", "roofline").spec
+    log = read_step_logs(files)
+    _check_seconds(log, worker, model, accelerator, roofline, ", ".join(str(path) for path in files))
+    found = fit_steps(log)
     law = StepRegression(
         model=model.huggingface_id,
         accelerator=Path(worker.accelerator).stem,
@@ -60,7 +75,6 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
         **found.law.coefficients,
     )
     worst = max(error.median for error in found.errors.values())
-    roofline: LatencyProfileSpec = catalogue.get("LatencyProfile", "roofline").spec
     profile = roofline.model_copy(
         update={
             "estimator": "regression",
@@ -75,6 +89,39 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
     description = f"{title}, {law.model} on {law.tensor_parallel} x {law.accelerator}: whole steps, fitted to its log."
     called = name or f"{worker.engine}-{Path(worker.accelerator).stem}-{Path(worker.model).stem}-steps"
     return Calibrated(called, profile, profile_yaml(called, description, profile))
+
+
+def _check_seconds(
+    log: StepLog, worker: LoggedWorker, model: ModelSpec, accelerator: AcceleratorSpec, roofline: LatencyProfileSpec,
+    source: str,
+) -> None:  # fmt: skip
+    """Hold the log against the roofline, which knows a step to much less than a unit.
+
+    Raises:
+        ValueError: steps take another order of time.
+    """
+    count = len(log.latency_s)
+    tokens, sequences = (np.bincount(log.step, weights, count) for weights in (log.new, None))
+    context = np.bincount(log.step, log.new + log.cached, count)
+    costs = compile_costs(
+        "roofline", roofline, model, accelerator, tensor_parallel=worker.tensor_parallel,
+        weight_dtype=worker.weight_dtype, kv_dtype=worker.kv_dtype, engine=EngineSpec(name=worker.engine),
+        max_tokens=int(tokens.max()), max_sequences=int(sequences.max()), max_context_tokens=int(context.max()),
+    ).seconds  # fmt: skip
+    ends = np.searchsorted(log.step, np.arange(count + 1))
+    ratios = []
+    for at in np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist():
+        mine = slice(ends[at], ends[at + 1])
+        shares = list(zip(log.new[mine].tolist(), log.cached[mine].tolist(), log.decode[mine].tolist(), strict=True))
+        chunks = [(new, cached) for new, cached, decode in shares if not decode]
+        reads = [cached + 1 for _, cached, decode in shares if decode]
+        ratios.append(log.latency_s[at] / step_seconds(costs, chunks, reads))
+    ratio = float(np.median(ratios))
+    if not FASTEST <= ratio <= SLOWEST:
+        raise ValueError(
+            f"{source}: latency_s: steps take {ratio:,.3g} times what the roofline says of {worker.model} on "
+            f"{worker.tensor_parallel} x {worker.accelerator}: is this another worker, or are these no seconds?"
+        )
 
 
 def _notes(law: StepRegression) -> str:

@@ -116,12 +116,18 @@ def data_folder(given: Path | None) -> Path:
     if given is None:
         found = importlib.util.find_spec("aiconfigurator_core")
         if found is None or found.origin is None:
-            raise ValueError("aiconfigurator_core is not installed; install aiconfigurator-core or give its folder")
+            raise ValueError(
+                "aiconfigurator_core is not installed: install aiconfigurator-core, or give its folder, or one of "
+                "tables of one's own"
+            )
         given = Path(found.origin).parent
     for folder in (given, given / "systems" / "data", given / "aiconfigurator_core" / "systems" / "data"):
         if (folder / "h100_sxm").is_dir():
             return folder
-    raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator's systems")
+    raise ValueError(
+        f"{given}: no tables of one's own (gemm.csv, …), and neither it nor systems/data below it has the folders of "
+        "aiconfigurator's systems"
+    )
 
 
 def fit_shipped(

@@ -80,6 +80,7 @@ def operators(
     fit. --json prints those instead of the profile.
     """
     from hisearch.api import calibrate as api
+    from hisearch.calibrate.own_tables import is_own
     from hisearch.cli import output as out
     from hisearch.specs.base import ENGINE_TITLES
 
@@ -93,10 +94,11 @@ def operators(
         return
     if accelerator is None:
         raise typer.BadParameter("say which accelerator was measured", param_hint="--accelerator")
+    _check(output)
     if engine not in ENGINE_TITLES:
         raise typer.BadParameter("vllm, sglang or trtllm", param_hint="--engine")
     serving = engine
-    if folder is not None and _is_own(folder):
+    if folder is not None and is_own(folder):
         if former is not None:
             raise typer.BadParameter("goes with aiconfigurator's tables, not with one's own", param_hint="--former")
         if multiprocessors is None:
@@ -151,6 +153,7 @@ def steps(
     from hisearch.api.calibrate_steps import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
+    _check(output)
     _known("--engine", engine, ENGINE_TITLES)
     for option, dtype in (("--weight-dtype", weight_dtype), ("--kv-dtype", kv_dtype)):
         if dtype is not None:
@@ -168,22 +171,24 @@ def _known(option: str, value: str, known: Iterable[str]) -> None:
         raise typer.BadParameter(f"expected {', '.join(known)}, not {value}", param_hint=option)
 
 
+def _check(output: Path | None) -> None:
+    from hisearch.api.run_folder import check_place
+
+    if output is not None:
+        check_place(output)
+
+
 def _put(found: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
     """Write the profile, and print ``figures``, or it where there is neither a file nor figures."""
+    from hisearch.api.run_folder import write_text
     from hisearch.cli import output as out
 
     if output is not None:
-        output.write_text(found.yaml, encoding="utf-8")
+        write_text(output, found.yaml)
     if figures is not None:
         out.print_json({"name": found.name} | figures)
     elif output is None:
         typer.echo(found.yaml, nl=False)
-
-
-def _is_own(folder: Path) -> bool:
-    from hisearch.calibrate.tables import COLUMNS
-
-    return any((folder / f"{table}{suffix}").exists() for table in COLUMNS for suffix in (".csv", ".parquet"))
 
 
 def _errors(profile: Any) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ Every figure that both sides have gives one difference, the logarithm of measure
 tool says when each request was sent, the steps that its neighbours leave it give another, of the step times alone (see
 ``neighbours``): near saturation tails say little of what is off, as a step that is a thousandth longer moves them by a
 tenth. Terms of the model are corrected one after another, each time the one that leaves the smallest distance, as long
-as one more term takes away a fair part of it. A small penalty on the size of corrections decides between terms that
-explain equally much.
+as one more term takes away a fair part of it, or half of what is left of the figures without touching the step times: a
+measurement's own noise stays in these whatever is corrected, and says nothing against it. A small penalty on the size
+of corrections decides between terms that explain equally much.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from hisearch.one_thread import on_one_thread
 from hisearch.verify.measured import Measurement
 from hisearch.verify.neighbours import FACTORS
-from hisearch.verify.prediction import CHOICES, Correction, Predictor, apart
+from hisearch.verify.prediction import CHOICES, POOL, Correction, Predictor, parts
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import OCTAVES, Term, Variables, correction_of, terms_of
 
@@ -33,6 +34,8 @@ _SHORTEST_S = 1e-4
 #: One more term has to take away this share of the difference that is left, and this much of it.
 WORTHWHILE_SHARE = 0.2
 WORTHWHILE = 0.01
+#: Or this share of the figures' difference alone, where step times among neighbours come no farther than by this.
+WORTHWHILE_ALONE, STEPS_SAME = 0.5, 1e-3
 #: What is left below this is explained: simulations of equal requests at other moments differ as much.
 EXPLAINED = 0.03
 #: So are step times among neighbours below this: a step's end is known to a token alone.
@@ -105,12 +108,19 @@ class Case(NamedTuple):
         """Root mean square of the differences."""
         return root_mean_square(self.differences(correction, choice).values())
 
-    def steps_error(self, correction: Correction, simulated: Correction | None = None, choice: int = 0) -> float | None:
+    def steps_error(
+        self,
+        correction: Correction,
+        simulated: Correction | None = None,
+        choice: int = 0,
+        but_for_luck: bool = True,
+    ) -> float | None:
         """How far step times among neighbours are from those of the simulation; None where they are not known.
 
         Both are counted in the same way, and are off by the same where the model is right: see ``prediction.apart``.
         Nothing is squared: some requests have other neighbours than the simulation of ``simulated`` (of ``correction``
-        where absent) says, and are far off. A third of what luck alone makes of it does not count: all of it would let
+        where absent) says, and are far off. ``but_for_luck``: what comes of not knowing which worker each request came
+        to does not count, nor a third of what comes of not knowing which prompts lost their hits: all of that would let
         luck explain everything.
         """
         found = self.predict.steps(correction, simulated, choice)
@@ -122,8 +132,12 @@ class Case(NamedTuple):
         )
         if not len(measured) or not len(predicted):
             return None
-        luck = _LUCK_SHARE * self.predict.luck(simulated or correction)
-        return max(apart(measured, predicted) - luck, 0.0)
+        found_parts = parts(measured, predicted)
+        if not but_for_luck:
+            return sum(found_parts)
+        placing = zip(found_parts, self.predict.placing().steps, strict=True)
+        left = sum(max(part - luck, 0.0) for part, luck in placing)
+        return max(left - _LUCK_SHARE * self.predict.luck(simulated or correction), 0.0)
 
 
 @dataclass(frozen=True)
@@ -223,38 +237,46 @@ class _Search:
     def __init__(self, cases: Sequence[Case]) -> None:
         self._cases = cases
         self.terms = terms_of(cases[0].predict)
+        #: By how much figures differ where requests are served by other workers.
+        pairs = [(one.predict.placing().figures, one.predict(Correction()).figures) for one in cases]
+        self.placing = root_mean_square(root_mean_square(differences(*pair).values()) for pair in pairs)
 
     def error(self, variables: Variables) -> float:
         """Root mean square over all cases."""
         correction = correction_of(variables)
         return root_mean_square(case.error(correction) for case in self._cases)
 
-    def steps_error(self, variables: Variables, simulated: Variables | None = None) -> float | None:
+    def steps_error(self, variables: Variables) -> float | None:
         """Mean over the cases that know it; None where none does."""
-        corrections = correction_of(variables), None if simulated is None else correction_of(simulated)
-        found = [error for case in self._cases if (error := case.steps_error(*corrections)) is not None]
+        correction = correction_of(variables)
+        found = [error for case in self._cases if (error := case.steps_error(correction)) is not None]
         return float(np.mean(found)) if found else None
 
-    def distance(self, variables: Variables, choice: int = 0) -> float:
-        """What is left of the figures and of the step times, each case weighing as one."""
+    def counted(self, variables: Variables, simulated: Variables) -> float:
+        """``steps_error`` with luck, by the neighbours of another simulation; 0 where no case knows it."""
+        corrections = correction_of(variables), correction_of(simulated)
+        errors = (case.steps_error(*corrections, but_for_luck=False) for case in self._cases)
+        return float(np.mean([error for error in errors if error is not None] or [0.0]))
+
+    def left(self, variables: Variables, choice: int = 0) -> tuple[float, float]:
+        """What is left of the figures, and of the step times by their weight, each case weighing as one."""
         correction = correction_of(variables)
-        return root_mean_square(
-            math.hypot(
-                case.error(correction, choice),
-                _STEPS_WEIGHT * (case.steps_error(correction, choice=choice) or 0.0),
-            )
-            for case in self._cases
+        return (
+            root_mean_square(case.error(correction, choice) for case in self._cases),
+            _STEPS_WEIGHT
+            * root_mean_square(case.steps_error(correction, choice=choice) or 0.0 for case in self._cases),
         )
 
+    def distance(self, variables: Variables, choice: int = 0) -> float:
+        """What is left of both."""
+        return math.hypot(*self.left(variables, choice))
+
     def luck(self, variables: Variables) -> float:
-        """By how much figures differ with hits lost by other prompts, root mean square; 0 where none are lost."""
+        """By how much figures differ with hits lost by other prompts, or served by other workers, root mean square."""
         correction = correction_of(variables)
-        return root_mean_square(
-            root_mean_square(
-                differences(case.predict(correction, 1).figures, case.predict(correction).figures).values()
-            )
-            for case in self._cases
-        )
+        pairs = [(case.predict(correction, 1).figures, case.predict(correction).figures) for case in self._cases]
+        hits = root_mean_square(root_mean_square(differences(*pair).values()) for pair in pairs)
+        return math.hypot(hits, self.placing)
 
     def cost(self, variables: Variables) -> float:
         """Squared distance and the penalty on what is corrected."""
@@ -291,18 +313,25 @@ class _Search:
 
     def is_explained(self, variables: Variables) -> bool:
         """What is left of the figures and of the step times is no more than luck."""
-        return self.error(variables) <= EXPLAINED and (self.steps_error(variables) or 0.0) <= STEPS_EXPLAINED
+        return (
+            self.error(variables) <= max(EXPLAINED, self.placing)
+            and (self.steps_error(variables) or 0.0) <= STEPS_EXPLAINED
+        )
 
     def is_worth(self, fewer: Variables, more: Variables) -> bool:
         """The terms that ``more`` has beyond ``fewer`` take away a fair part of the distance, and more than luck does.
 
+        Or so much of the figures' difference that it is explained without the step times, which are no worse for it.
         Whichever prompts lose their hits: near saturation queues hang on every one of them, so that a fit finds the few
         prompts whose loss happens to make the measured queue.
         """
         least = max(WORTHWHILE, self.luck(more))
         for choice in range(CHOICES):
-            distance = self.distance(fewer, choice)
-            if distance - self.distance(more, choice) < max(least, WORTHWHILE_SHARE * distance):
+            before, after = self.left(fewer, choice), self.left(more, choice)
+            distance = math.hypot(*before)
+            both = distance - math.hypot(*after) >= max(least, WORTHWHILE_SHARE * distance)
+            figures = before[0] - after[0] >= max(least, WORTHWHILE_ALONE * before[0]) and before[0] > EXPLAINED
+            if not both and not (figures and after[1] <= before[1] + STEPS_SAME):
                 return False
         return True
 
@@ -350,9 +379,7 @@ class _Search:
 
             def error(x: np.ndarray, simulated: Variables = found) -> float:
                 inside = np.clip(x, -OCTAVES, OCTAVES)
-                return (
-                    self.steps_error({**variables, **dict(zip(names, inside.tolist(), strict=True))}, simulated) or 0.0
-                )
+                return self.counted({**variables, **dict(zip(names, inside.tolist(), strict=True))}, simulated)
 
             start = np.array([found[name] for name in names])
             fitted = minimize(
@@ -404,14 +431,14 @@ class _Search:
 
         Neighbours are first those of the simulation without the term, then of the one with it.
         """
-        if term.name not in FACTORS or self.steps_error(others) is None:
+        if not (term.name in FACTORS or term.name.startswith(POOL)) or self.steps_error(others) is None:
             return None
         grid = np.linspace(term.low, term.high, _GUESSES).tolist()
         simulated: Variables = others
         for _ in range(_ROUNDS):
 
             def error(x: float, simulated: Variables = simulated) -> float:
-                return self.steps_error({**others, term.name: x}, simulated) or 0.0
+                return self.counted({**others, term.name: x}, simulated)
 
             simulated = {**others, term.name: min(grid, key=error)}
         return simulated[term.name]

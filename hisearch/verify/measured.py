@@ -120,6 +120,8 @@ def read_measurements(path: Path) -> list[Measurement]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise MeasurementError(f"{path}: expected UTF-8 text: {error.reason} at byte {error.start}") from error
+    if not text.strip():
+        raise MeasurementError(f"{path}: empty: the benchmark wrote nothing, or has not ended")
     documents = _documents(path, text)
     found: list[Measurement] = []
     for number, (where, data) in enumerate(documents, 1):
@@ -278,7 +280,9 @@ def _guidellm_run(name: str, run: Any) -> Measurement:
     try:
         by_status = run["requests"]
         good = by_status["successful"] or []
-        others = [*(by_status.get("errored") or []), *(by_status.get("incomplete") or [])]
+        unfinished = [*(by_status.get("errored") or []), *(by_status.get("incomplete") or [])]
+        # A run that was ended early also lists requests that it never sent.
+        others = [one for one in unfinished if one["request_start_time"] is not None]
         sent_at = sorted(float(one["request_start_time"]) for one in (*good, *others))
         rows = sorted(
             (

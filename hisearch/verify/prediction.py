@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,8 @@ TEMPLATE_TOKENS = 64
 DRAWS = 5
 #: So many choices of the prompts that lose their hits: the first is fitted with, the others tell what is luck.
 CHOICES = 3
+#: A client's times are off by as much as this, seconds: which worker a request comes to then is luck.
+JITTER_S = 0.005
 #: What names of terms that are a pool's speed begin with.
 POOL = "pool:"
 _COLUMNS = ("rows", "ttft_s", "e2e_s", "input_tokens", "output_tokens")
@@ -80,6 +83,17 @@ class Prediction:
     hit_rate: float
 
 
+class Placing(NamedTuple):
+    """What comes of not knowing which worker each request came to.
+
+    figures: of a simulation of the uncorrected model that differs in nothing but a client's jitter. steps: differences
+    of its step times from the other's, see ``parts``.
+    """
+
+    figures: dict[str, float]
+    steps: tuple[float, float]
+
+
 class Predictor:
     """Predicts one measurement; equal corrections are simulated once."""
 
@@ -115,6 +129,8 @@ class Predictor:
         self._known: dict[tuple[Correction, int], Prediction] = {}
         self._neighbours = _neighbours(measurement, plan)
         self._luck: dict[Correction, float] = {}
+        self._placing: Placing | None = None
+        self._jitter = partial(stream("verify jitter", seed).uniform, 0.0, JITTER_S)
         self._own_steps: dict[tuple[Correction, int], tuple[I8, F8]] = {}
         self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
 
@@ -181,6 +197,28 @@ class Predictor:
             self._luck[correction] = apart(theirs, own)
         return self._luck[correction]
 
+    def placing(self) -> Placing:
+        """What luck makes of where requests are served; none where there is one worker, or arrivals are drawn."""
+        if self._placing is None:
+            self._placing = self._find_placing()
+        return self._placing
+
+    def _find_placing(self) -> Placing:
+        """Of two simulations that differ in nothing else, one taken as the measurement, as in ``luck``."""
+        correction = Correction()
+        usual = self(correction)
+        if usual.placed is None or sum(pool.slots for pool in self._plan.pools) < 2:
+            return Placing(usual.figures, (0.0, 0.0))
+        arrival_s = self._arrivals_s[0] + self._jitter(len(self._replay))
+        result = self._run(self._plan, self._replay.compile(self._name, arrival_s))
+        requests = replace(self._requests(result, arrival_s), start_s=arrival_s)
+        if self._neighbours is None:
+            return Placing(requests.figures(), (0.0, 0.0))
+        counted = self._neighbours.of(requests)
+        either = (usual.placed, self._placed(result, arrival_s))
+        theirs, own = (counted.differences(one, correction.factors_of)[1] for one in either)
+        return Placing(requests.figures(), parts(theirs, own))
+
     def _predict(self, correction: Correction, choice: int) -> Prediction:
         """Over all draws of the arrivals, whose requests are taken together; ``choice``: of who loses its hits."""
         plan = corrected_fleet(self._plan, correction)
@@ -235,11 +273,16 @@ class Predictor:
         return self._traces[alone, choice]
 
 
-def apart(measured: F8, predicted: F8) -> float:
+def parts(measured: F8, predicted: F8) -> tuple[float, float]:
     """How far two sets of differences lie apart: their medians, and their mean distances from these."""
     middles = [float(np.median(one)) for one in (measured, predicted)]
     spreads = [float(np.abs(one - at).mean()) for one, at in zip((measured, predicted), middles, strict=True)]
-    return abs(middles[0] - middles[1]) + abs(spreads[0] - spreads[1])
+    return abs(middles[0] - middles[1]), abs(spreads[0] - spreads[1])
+
+
+def apart(measured: F8, predicted: F8) -> float:
+    """Both ``parts`` together."""
+    return sum(parts(measured, predicted))
 
 
 def corrected_fleet(plan: FleetPlan, correction: Correction) -> FleetPlan:

@@ -30,11 +30,11 @@ class Search(Protocol):
 
     terms: tuple[Term, ...]
 
-    def distance(self, variables: Variables) -> float:
-        """What is left of the figures and of the step times."""
+    def left(self, variables: Variables) -> tuple[float, ...]:
+        """What is left of the figures and of the step times, one by one."""
 
     def luck(self, variables: Variables) -> float:
-        """By how much a distance may be larger for no other reason than which prompts lose their hits."""
+        """By how much either may be larger for no other reason than which prompts lose their hits."""
 
     def with_term(self, others: Variables, term: Term) -> dict[str, float]:
         """``others`` and the best value of ``term`` beside them."""
@@ -46,17 +46,18 @@ def ranges(search: Search, best: Mapping[str, float], tolerance: float) -> dict[
     Args:
         search: tells how well.
         best: the correction that was found, a point of the search.
-        tolerance: on the distance, beside luck, where ``best`` leaves less.
+        tolerance: on what is left, beside luck, where ``best`` leaves less.
 
     Returns:
         By name, in the term's own unit; of the terms of ``best``, and of those that may stand in for them.
     """
-    # Where even the best leaves much, what leaves as much again is no worse an explanation.
-    left = search.distance(dict(best))
-    limit = left + max(tolerance, left)
+    # Where even the best leaves much, what leaves as much again is no worse an explanation: of the figures and of the
+    # step times each, since noise that one of them has excuses nothing in the other.
+    limits = [left + max(tolerance, left) for left in search.left(dict(best))]
 
     def explains(point: Variables) -> bool:
-        return search.distance(point) <= limit + search.luck(point)
+        luck = search.luck(point)
+        return all(left <= limit + luck for left, limit in zip(search.left(point), limits, strict=True))
 
     by_name = {term.name: term for term in search.terms}
     points = [dict(best)]

@@ -18,6 +18,7 @@ from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _or
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
 from hisearch.calibrate.former import shorter_launch
+from hisearch.calibrate.own_tables import read_own
 from hisearch.calibrate.shipped import (
     BLACKWELL,
     BOARDS,
@@ -28,7 +29,7 @@ from hisearch.calibrate.shipped import (
     link_collectives,
     with_more_ranks,
 )
-from hisearch.calibrate.tables import Tables, read_own
+from hisearch.calibrate.tables import Tables
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
 from hisearch.latency.laws.gemm import gemm_s

@@ -39,6 +39,13 @@ def compiled(name: str, profile: LatencyProfileSpec, *, ranks: int = 1, kv_dtype
 SCALED = compiled("vllm-h100-sxm", CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec).seconds
 
 
+def test_milliseconds_are_no_seconds(tmp_path: Path) -> None:
+    steps = drawn_steps(60)
+    path = write_jsonl(tmp_path / "ms.jsonl", steps, 1e3 * timed(SCALED, steps))
+    with pytest.raises(ValueError, match=r"ms\.jsonl: latency_s: steps take .* the roofline says .* no seconds"):
+        calibrate_steps([path], WORKER, source="a test")
+
+
 class TestReading:
     def test_both_forms_say_the_same(self, tmp_path: Path) -> None:
         steps = drawn_steps(30)

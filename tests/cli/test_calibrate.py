@@ -29,4 +29,4 @@ def test_tables_that_are_not_there_are_an_error(hisearch: Hisearch, tmp_path: Pa
     assert "neither it nor systems/data below it" in found.err
     unknown = hisearch("calibrate", "--accelerator", "abacus", "--engine", "vllm")
     assert unknown.code == 1
-    assert "no tables of accelerator abacus; known: a100-80gb" in unknown.err
+    assert "no tables of accelerator abacus, only of a100-80gb" in unknown.err

@@ -30,6 +30,9 @@ class Valley:
         together = off["prefill"] + self._slope * off["hits_lost"]
         return math.hypot(together, self._apart * off["hits_lost"], off["decode"])
 
+    def left(self, variables: Variables) -> tuple[float, ...]:
+        return (self.distance(variables),)
+
     def luck(self, _: Variables) -> float:
         return 0.0
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,13 @@ from hisearch.api.verify import Verification, verify_run
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.corrections import corrected
 from hisearch.search.simulation import Simulation
+from hisearch.simulate.engine import simulate_fleet
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
+from hisearch.specs.routing import RouterSpec
+from hisearch.verify.diagnosis import Case, _Search
 from hisearch.verify.measured import read_measurements
+from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
 from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
 
@@ -115,6 +121,70 @@ def test_near_saturation_a_slow_decode_is_no_lost_hits(result: StudyResult, tmp_
     assert diagnosis.steps_before is not None
     assert diagnosis.steps_after is not None
     assert diagnosis.steps_after < 0.4 * diagnosis.steps_before
+
+
+def test_which_worker_serves_a_request_is_luck(result: StudyResult, tmp_path: Path) -> None:
+    """Of several workers behind a router, times a few milliseconds apart bring requests together with others."""
+    replay, _, table = measure(result)
+    assert result.recommendation is not None
+    (measurement,) = read_measurements(write_guidellm(tmp_path / "g.json", table))
+    deployment = result.recommendation.trial.deployment
+    router, found = RouterSpec(policy="least_outstanding_tokens"), {}
+    for workers in (1, 3):
+        pools = [pool.model_copy(update={"replicas": workers}) for pool in deployment.pools]
+        fleet = result.simulation.fleet(deployment.model_copy(update={"pools": pools, "router": router}))
+        found[workers] = Predictor(measurement, replay, fleet, partial(simulate_fleet, seed=1))
+    assert found[1].placing().steps == (0.0, 0.0)
+    assert found[1].placing().figures == found[1](Correction()).figures
+    middle, spread = found[3].placing().steps
+    assert 0.0 <= middle < 0.02 < spread
+    # What the other placing would have measured is explained, whichever worker the model says.
+    late_s = np.random.default_rng(3).uniform(0.0, JITTER_S, len(replay))
+    placed = simulate_fleet(found[3]._plan, replay.compile("late", replay.arrival_s + late_s), seed=1).requests
+    (late,) = read_measurements(write_guidellm(tmp_path / "late.json", placed))
+    case = Case(late, Predictor(late, replay, found[3]._plan, partial(simulate_fleet, seed=1)))
+    counted, left = (case.steps_error(Correction(), but_for_luck=on) for on in (False, True))
+    assert counted is not None
+    assert left is not None
+    assert left < 0.5 * counted
+
+
+def test_requests_that_were_never_sent_take_no_place(result: StudyResult, tmp_path: Path) -> None:
+    path = write_guidellm(tmp_path / "g.json", measure(result)[2])
+    document = json.loads(path.read_text())
+    document["benchmarks"][0]["requests"]["incomplete"] = [{"request_start_time": None, "request_latency": None}]
+    path.write_text(json.dumps(document))
+    (found,) = read_measurements(path)
+    assert (found.sent, found.failed) == (400, 0)
+
+
+class _Left(_Search):
+    """Leaves what it is told to."""
+
+    def __init__(self, lefts: dict[tuple[str, ...], tuple[float, float]]) -> None:
+        self._lefts = lefts
+
+    def left(self, variables: Mapping[str, float], choice: int = 0) -> tuple[float, float]:
+        return self._lefts[tuple(variables)]
+
+    def luck(self, variables: Mapping[str, float]) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worth"),
+    [
+        ((0.08, 0.11), (0.02, 0.11), True),  # a front end's wait beside noise between tokens
+        ((0.08, 0.11), (0.05, 0.11), False),  # neither half of the figures nor a fifth of all
+        ((0.08, 0.11), (0.02, 0.13), False),  # the step times pay for it
+        ((0.025, 0.11), (0.01, 0.11), False),  # the figures were explained
+        ((0.08, 0.0), (0.05, 0.0), True),
+    ],
+)
+def test_noise_in_step_times_says_nothing_against_a_term_of_the_figures(
+    before: tuple[float, float], after: tuple[float, float], worth: bool
+) -> None:
+    assert _Left({(): before, ("front_end_s",): after}).is_worth({}, {"front_end_s": 0.3}) == worth
 
 
 def test_host_work_that_looks_like_decode_is_named_as_a_rival(result: StudyResult, tmp_path: Path) -> None:
@@ -272,7 +342,7 @@ def test_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "expected a JSON object"),
+        ("", "empty: the benchmark wrote nothing"),
         ("[1]", "expected a JSON object"),
         ('{"a": 1}', "expected the output of sglang.bench_serving, vllm bench serve or guidellm"),
         ('{"server_info": null}\n{', "x:2: expected JSON"),
