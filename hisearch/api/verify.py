@@ -12,7 +12,8 @@ import numpy as np
 
 from hisearch.api.recalibrated import Recalibrated, recalibrated, write_profiles
 from hisearch.specs.wording import in_percent
-from hisearch.verify.diagnosis import Case, Diagnosis, diagnose, refit
+from hisearch.verify.cases import Case
+from hisearch.verify.diagnosis import Diagnosis, diagnose, refit
 from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import POOL, Correction, Predictor
 from hisearch.verify.ranges import TANGLED

@@ -26,7 +26,7 @@ Explains = Callable[[dict[str, float]], bool]
 
 
 class Search(Protocol):
-    """What tells how well a point explains the measurements; see ``diagnosis``."""
+    """What tells how well a point explains the measurements: ``correction_search``."""
 
     terms: tuple[Term, ...]
 

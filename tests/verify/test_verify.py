@@ -23,7 +23,7 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
 from hisearch.specs.routing import RouterSpec
-from hisearch.verify.diagnosis import Case, _Search
+from hisearch.verify.cases import Case
 from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
@@ -158,7 +158,7 @@ def test_requests_that_were_never_sent_take_no_place(result: StudyResult, tmp_pa
     assert (found.sent, found.failed) == (400, 0)
 
 
-class _Left(_Search):
+class _Left(CorrectionSearch):
     """Leaves what it is told to."""
 
     def __init__(self, lefts: dict[tuple[str, ...], tuple[float, float]]) -> None:
