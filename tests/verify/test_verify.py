@@ -24,6 +24,7 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.profile import CorrectionSpec, LatencyProfileSpec
 from hisearch.specs.routing import RouterSpec
 from hisearch.verify.cases import Case
+from hisearch.verify.correction_search import CorrectionSearch
 from hisearch.verify.measured import read_measurements
 from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
