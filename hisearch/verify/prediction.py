@@ -224,8 +224,8 @@ class Predictor:
         plan = corrected_fleet(self._plan, correction)
         traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
         results = [self._run(plan, trace) for trace in traces]
-        parts = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+        served = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
+        columns = [np.concatenate([getattr(draw, name) for draw in served]) for name in _COLUMNS]
         rows, ttft_s, e2e_s, inputs, outputs = columns
         late_s = correction.front_end_s
         requests = PerRequest(rows, None, ttft_s + late_s, e2e_s + late_s, inputs, outputs)
