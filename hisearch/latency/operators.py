@@ -62,7 +62,8 @@ class Operator:
     """One operator of ``layers`` layers; figures are per layer and rank.
 
     A unit brings the units of ``token_groups`` attention groups with it; ``flops_per_unit`` and ``bytes_per_unit``
-    count them. The ``experts`` of the layer lie on ``expert_ranks`` sets of ranks.
+    count them. The ``experts`` of the layer lie on ``expert_ranks`` sets of ranks; where ``routed``, tokens choose
+    among them.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Operator:
     experts_per_token: int = 1
     expert_ranks: int = 1
     token_groups: int = 1
+    routed: bool = False
 
     def flops(self, units: F8) -> F8:
         """FLOPs for each entry of ``units``."""
@@ -228,6 +230,7 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator
         experts_per_token=matrix.experts_per_token,
         expert_ranks=matrix.expert_ranks,
         token_groups=matrix.token_groups,
+        routed=matrix.routed,
     )
 
 

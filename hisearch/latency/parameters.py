@@ -35,8 +35,9 @@ class Matrix:
     """A weight matrix of one rank, ``inputs x outputs`` elements, in ``layers`` layers.
 
     The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
-    Dense matrices have one of one. ``token_groups`` attention groups send their tokens through it. ``wide_in``: formats
-    of the weights in whose checkpoints it keeps 16 bits, beside those that are never ``quantised``.
+    Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
+    ``token_groups`` attention groups send their tokens through it. ``wide_in``: formats of the weights in whose
+    checkpoints it keeps 16 bits, beside those that are never ``quantised``.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Matrix:
     quantised: bool = True
     expert_ranks: int = 1
     token_groups: int = 1
+    routed: bool = False
     wide_in: frozenset[DType] = frozenset()
 
     def takes(self, weight_dtype: DType) -> bool:
@@ -116,7 +118,7 @@ def redundant_expert_bytes_per_rank(
 ) -> float:
     """Bytes of the copies of experts that each rank holds beside the first, ``redundant`` a layer in all."""
     part = shard(model, split)
-    routed = sum(m.elements for m in matrices(model, part) if m.experts > 1)
+    routed = sum(m.elements for m in matrices(model, part) if m.routed)
     if not routed:
         return 0.0
     copies = redundant / part.parallelism.expert / part.experts
@@ -289,7 +291,7 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
         return []
     up, counts = _up_factor(model), (part.experts, moe.experts_per_token)
     groups, ranks = part.parallelism.attention_data, part.parallelism.expert
-    routed = functools.partial(Matrix, expert_ranks=ranks, token_groups=groups)
+    routed = functools.partial(Matrix, expert_ranks=ranks, token_groups=groups, routed=True)
     found = [
         Matrix("router", hidden, moe.experts, layers, quantised=False),
         routed("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),

@@ -100,7 +100,7 @@ class FittedLaw:
 
     def _product_s(self, work: Work) -> F8:
         matrix = self._matrices[work.name]
-        if matrix.experts == 1:
+        if not matrix.routed:
             return self.worker.product_s(matrix, work.units * matrix.token_groups)
         if self.stated or law_of(self.worker.laws.moe, self.worker.weights) is None:
             return self.other.cost(work)

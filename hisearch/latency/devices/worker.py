@@ -261,7 +261,7 @@ class DeviceWorker:
         if self.expert_loads is None:
             return np.asarray(total)
         for product in self.products:
-            fetched = self.expert_loads.fetched_bytes(product.op, load.tokens) if product.op.experts > 1 else None
+            fetched = self.expert_loads.fetched_bytes(product.op, load.tokens) if product.op.routed else None
             if fetched is not None:
                 ahead_s = self.transfer_s(self.map["experts"], fetched[0], fetched[2])
                 total = total + product.op.layers * np.maximum(ahead_s - layer, 0.0)
@@ -307,7 +307,7 @@ class DeviceWorker:
             if product.family != family or (after is not None and after != (product.op.name in AFTER_ATTENTION)):
                 continue
             share = product.op.layers / self.model.layers
-            if product.op.experts > 1 and self.expert_loads is not None:
+            if product.op.routed and self.expert_loads is not None:
                 found += self._expert_stages(product, load, share, measure)
             else:
                 work = operator_work(product.op, product.matrix, load.tokens * product.token_scale)

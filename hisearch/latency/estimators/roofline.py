@@ -131,7 +131,7 @@ class RooflineWorker:
 
     def routed_s(self, tokens: F8) -> F8:
         """Of ``token_s``, routed experts alone."""
-        return self.scale * self._operators([op for op in self.token_ops if op.experts > 1], tokens)
+        return self.scale * self._operators([op for op in self.token_ops if op.routed], tokens)
 
     def sequence_s(self, sequences: F8) -> F8:
         """LM head, sampling and the logits' all-gather for ``sequences`` (at least 1) sequences."""

@@ -119,7 +119,7 @@ class ScaledWorker:
         total = np.full_like(tokens, softmax * self.launch_s * self.launch_share)
         shared = np.zeros_like(tokens)
         for matrix in self.products():
-            if matrix.experts == 1:
+            if not matrix.routed:
                 beside = shared if matrix.name.startswith("shared_") else total
                 beside += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
@@ -154,7 +154,7 @@ class ScaledWorker:
         split = self.part.parallelism
         total = np.zeros_like(tokens)
         for matrix in matrices(self.model, self.part):
-            if matrix.experts == 1 and matrix.token_groups > 1:
+            if not matrix.routed and matrix.token_groups > 1:
                 total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             total += moe_layers(self.model) * self.experts_s(tokens)
@@ -206,7 +206,7 @@ class ScaledWorker:
         assert moe is not None
         name = law_of(self.laws.moe, self.weights)
         if name is None:
-            routed = [op for op in self.roofline.token_ops if op.experts > 1]
+            routed = [op for op in self.roofline.token_ops if op.routed]
             return np.asarray(sum(self._gemm_roofline_s(op, tokens) for op in routed))
         layout, terms = FORMATS[name], self.laws.moe[name]
         experts = Experts(
@@ -453,7 +453,7 @@ class ScaledEstimator:
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
         dense = any(
-            matrix.experts == 1 and matrix.takes(worker.weight_dtype) for matrix in matrices(worker.model, worker.part)
+            not matrix.routed and matrix.takes(worker.weight_dtype) for matrix in matrices(worker.model, worker.part)
         )
         families = ((dense, "dense products", laws.gemm), (moe_layers(worker.model) > 0, "experts", laws.moe))
         for present, family, known in families:
@@ -473,7 +473,7 @@ class ScaledEstimator:
         found = []
         for matrix in matrices(worker.model, worker.part):
             name = law_of(self.laws.gemm, worker.weights if matrix.takes(worker.weight_dtype) else "bf16")
-            if matrix.experts == 1 and matrix.name not in SMALL and name is not None:
+            if not matrix.routed and matrix.name not in SMALL and name is not None:
                 found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         return found + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)

@@ -35,7 +35,7 @@ def least_tpot_s(row: SiliconRow, priced: PricedWorker, conditions: Conditions) 
     decoding = np.array([max(in_flight * decode_s / (row.measured_ttft_s + decode_s), 1.0)])
     context = decoding * (row.input_tokens * (1.0 + conditions.input_share) / 2.0 + made / 2.0)
     worker = peak_worker(priced)
-    dense = replace(worker, token_ops=[op for op in worker.token_ops if op.experts == 1])
+    dense = replace(worker, token_ops=[op for op in worker.token_ops if not op.routed])
     step_s = dense.token_s(decoding) + _experts_s(worker, priced, decoding)
     step_s += worker.sequence_s(decoding) + worker.decode_s(decoding, context)
     return float(step_s[0]) / (1.0 + conditions.draft_tokens)
@@ -45,7 +45,7 @@ def _experts_s(worker: RooflineWorker, priced: PricedWorker, tokens: np.ndarray)
     """Routed experts of all layers, on the mean rank."""
     total = np.zeros_like(tokens)
     for op in worker.token_ops:
-        if op.experts == 1:
+        if not op.routed:
             continue
         whole = Experts(priced.model.hidden_size, 1.0, op.experts, op.experts_per_token, 1)
         used = drawn(whole, tokens * op.token_groups).used / op.expert_ranks
