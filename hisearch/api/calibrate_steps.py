@@ -20,8 +20,9 @@ from hisearch.specs.base import ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.regression import StepRegression
 from hisearch.specs.wording import in_percent
 

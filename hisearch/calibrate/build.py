@@ -19,6 +19,7 @@ from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, DType, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.laws import (
     CollectiveCurve,
     CollectiveCurves,
@@ -29,7 +30,7 @@ from hisearch.specs.laws import (
     PrefillTerms,
     SparseTerms,
 )
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.wording import in_percent
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from hisearch.specs.profile import EngineOverhead, HostTimes, LatencyProfileSpec
+from hisearch.specs.host import EngineOverhead, HostTimes
+from hisearch.specs.profile import LatencyProfileSpec
 
 FILE = Path(__file__).with_name("host_times.yaml")
 

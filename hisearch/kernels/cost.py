@@ -97,9 +97,22 @@ def even_seconds(costs, sequences, excess):
 
 
 @kernel
+def floor_seconds(costs, sequences, tokens, chunks):
+    """What the host needs for a step (see ``latency.costs.HostFloor``)."""
+    host = costs.host
+    total = host.floor_step_s + host.floor_sequence_s * sequences
+    if tokens > host.floor_graph_tokens:
+        return total + host.floor_eager_s
+    if chunks > 0:
+        return total + host.floor_pieces_s
+    return total
+
+
+@kernel
 def decode_step_seconds(costs, sequences, context, excess):
     """A step in which ``sequences`` requests decode that read ``context`` tokens in all (see ``skew_seconds``)."""
-    return even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
+    device = even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
+    return max(device, floor_seconds(costs, sequences, sequences, 0))
 
 
 @kernel
@@ -226,7 +239,16 @@ def _one_beside(table, at, ahead, share):
 
 @kernel
 def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
-    """Cost of a step: ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
+    """Cost of a step (see ``batch_parts``): the longer of the device's time and the host's."""
+    device, host = batch_parts(costs, requests, batch, size, decoding, context, longest, squares)
+    return max(device, host)
+
+
+@kernel
+def batch_parts(costs, requests, batch, size, decoding, context, longest, squares):
+    """The device's and the host's time of a step.
+
+    It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
     ``context``: tokens the decodes read in all; ``longest``: most that one of them reads, ``squares``: sum of the
     squares of what each reads; both looked at where costs are skewed. ``requests[r].part`` says whether a chunk
@@ -246,6 +268,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
             longest = max(longest, request.computed + 1)
             squares += (request.computed + 1) * (request.computed + 1)
             chunks -= 1
+    host = floor_seconds(costs, chunks + decoding, tokens, chunks)
     total = token_wise(costs, chunks + decoding, tokens, sampling)
     if chunks > 0:
         total += dense(costs.prompt_s, tokens - decoding)
@@ -256,14 +279,14 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
             pairs += request.chunk * (request.computed + (request.chunk + 1) / 2.0)
             total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoding)
     if decoding == 0:
-        return total
+        return total, host
     if chunks == 0:
         if costs.host.skewed:
             total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
-        return total + decode_seconds(costs.decode_s, decoding, context)
+        return total + decode_seconds(costs.decode_s, decoding, context), host
     if costs.host.beside_prompts == 0:
-        return total + decode_seconds(costs.decode_s, decoding, context)
-    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares)
+        return total + decode_seconds(costs.decode_s, decoding, context), host
+    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares), host
 
 
 @kernel
@@ -275,6 +298,7 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess)
+    floor = floor_seconds(costs, decoding, decoding, 0)
     i = cell(decoding, table.shape[0] - 1)
     fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
     now = start_s
@@ -293,7 +317,7 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
             fy = (context - low) * share
             a = a0 + a1 * fy
             b = b0 + b1 * fy
-            now += base + (a + (b - a) * fx)
+            now += max(base + (a + (b - a) * fx), floor)
             context += decoding
             steps += 1
             if now >= until_s:
@@ -305,11 +329,12 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
 def coast_bound(costs, start_s, steps, decoding, context, excess):
     """A time at or just before the end of ``steps`` steps as ``coast`` runs them, at a glance.
 
-    Costs are linear within a cell, so that a cell's steps take their number times the mean of the first and the last;
-    what rounding may make of as many additions is taken off.
+    Costs are linear within a cell, so that a cell's steps take their number times the mean of the first and the last,
+    and no less than the host needs; what rounding may make of as many additions is taken off.
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess)
+    floor = floor_seconds(costs, decoding, decoding, 0)
     total = 0.0
     left = steps
     while left > 0:
@@ -320,7 +345,7 @@ def coast_bound(costs, start_s, steps, decoding, context, excess):
         first = decode_seconds(table, decoding, context)
         context += here * decoding
         last = decode_seconds(table, decoding, context - decoding)
-        total += here * (base + 0.5 * (first + last))
+        total += here * max(base + 0.5 * (first + last), floor)
         left -= here
     end = start_s + total
     return end - (1e-12 * total + 1e-15 * steps * end)

@@ -21,7 +21,7 @@ from hisearch.kernels import doors, heaps
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.cost import batch_cost
+from hisearch.kernels.cost import batch_parts
 from hisearch.kernels.jit import kernel
 
 
@@ -182,9 +182,11 @@ def through_stages(sim, w, now, seconds):
 
 @kernel
 def hold_back(sim, w, batch, size, decoding, context, longest, squares):
-    """Lane ``w`` has formed a batch of a wave (see ``cost.batch_cost``); its length depends on the other lanes'."""
+    """Lane ``w`` has formed a batch of a wave (see ``cost.batch_parts``); its length depends on the other lanes'."""
     worker = sim.workers[w]
-    worker.own_s = batch_cost(sim.seconds, sim.requests, batch, size, decoding, context, longest, squares)
+    own_s, host_s = batch_parts(sim.seconds, sim.requests, batch, size, decoding, context, longest, squares)
+    worker.own_s = own_s
+    worker.host_s = host_s
     tokens = decoding
     for k in range(size):
         tokens += sim.requests[batch[k]].chunk
@@ -204,12 +206,13 @@ def _shared_seconds(sim, tokens):
 
 @kernel
 def _wave_seconds(sim, first):
-    """The slowest lane's own part, then that of all together.
+    """The slowest lane's own part, then that of all together; no less than a lane's host needs.
 
     vLLM pads the tokens of all lanes to the CUDA graph of the fullest where there is one for it; SGLang and
     TensorRT-LLM do so where all decode.
     """
     own = 0.0
+    host = 0.0
     total = 0
     most = 0
     chunks = 0
@@ -218,6 +221,7 @@ def _wave_seconds(sim, first):
         if not worker.formed:
             continue
         own = max(own, worker.own_s)
+        host = max(host, worker.host_s)
         total += worker.wave_tokens
         most = max(most, worker.wave_tokens)
         chunks += worker.wave_chunks
@@ -227,7 +231,7 @@ def _wave_seconds(sim, first):
             total = sim.config.lanes * padded
     elif most < sim.wave_pad.shape[0]:
         total = sim.config.lanes * sim.wave_pad[most]
-    return own + _shared_seconds(sim, total)
+    return max(own + _shared_seconds(sim, total), host)
 
 
 @kernel

@@ -100,6 +100,8 @@ REQUEST = np.dtype(
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
+        ("beside_first", "i4"),  # requests that decoded on its worker when it made its first token, and its last
+        ("beside_last", "i4"),
         ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
         ("state", "i4"),  # vLLM: see below
         ("rested", "i4"),  # vLLM: 1 where it sat out the step before it joined the decodes
@@ -292,6 +294,7 @@ WORKER = np.dtype(
         ("wave_tokens", "i8"),
         ("wave_chunks", "i8"),
         ("own_s", "f8"),  # WAVE: what its batch takes by itself
+        ("host_s", "f8"),  # WAVE: what its host needs for the batch
         ("wave_start_s", "f8"),
         ("wave_end_s", "f8"),
         ("waves", "i4"),  # leader: outstanding waves, ends of the oldest and the newest
@@ -431,6 +434,12 @@ HOST_COST = np.dtype(
         ("late_longs", "i8"),
         ("late_contexts", "i8"),
         ("late_ratio", "f8"),
+        # ``HostFloor``.
+        ("floor_step_s", "f8"),
+        ("floor_sequence_s", "f8"),
+        ("floor_pieces_s", "f8"),
+        ("floor_eager_s", "f8"),
+        ("floor_graph_tokens", "i8"),
     ],
     align=True,
 )

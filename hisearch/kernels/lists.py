@@ -306,6 +306,7 @@ def note_first_token(sim, r, at_s):
     """``r``'s first token is made at ``at_s``."""
     request = sim.requests[r]
     request.first_token_s = at_s
+    request.beside_first = sim.workers[request.worker].decoding
     last = sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
     member = sim.config.first_member + request.worker // sim.config.lanes
     flow.note_first_token(sim.fleet, member, r, at_s, last)
@@ -316,6 +317,7 @@ def note_finished(sim, w, r, now):
     """``r`` made its last token at ``now``."""
     request = sim.requests[r]
     request.finish_s = now
+    request.beside_last = sim.workers[w].decoding
     request.outcome = la.FINISHED
     flow.leave(sim.fleet, sim.config.first_member + w // sim.config.lanes, r, now)
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:

@@ -8,11 +8,13 @@ Notation
     n, c  decoding sequences, sum over them of the context read (tokens before the new one, plus one)
     m     longest of these contexts
 
-    step_s = host_s + host_per_sequence_s * sequences
-           + token_s[T] + sequence_s[S]
-           + prompt_s[P]                                            where P > 0
-           + sum over chunks of chunk_s(new, cached, P)
-           + skew_s[n] * (m - c / n) + decode_s(n, c)
+    step_s = max(device_s, floor_s)
+    device_s = host_s + host_per_sequence_s * sequences
+             + token_s[T] + sequence_s[S]
+             + prompt_s[P]                                            where P > 0
+             + sum over chunks of chunk_s(new, cached, P)
+             + skew_s[n] * (m - c / n) + decode_s(n, c)
+    floor_s  = floor.step_s + floor.per_sequence_s * sequences + launches(T, P)
 
     chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (P, cached)
     decode_s = bilinear in a table over (n, c)
@@ -20,8 +22,12 @@ Notation
 The rate of a chunk is that of the tokens that are computed beside it: several prompts of a step fill the accelerator
 as one of their total length does, while each attends to its own context alone.
 
-``prompt_s`` is what a step with prompts takes besides, however many they are: what the host needs to launch its kernels
-one by one, as far as the device does not hide it.
+``prompt_s`` is what a step with prompts takes besides, however many they are.
+
+``floor`` is what the host needs for a step of its own: forming the batch, preparing inputs, launching kernels, taking
+in results. An engine that overlaps the two works at one step while the device runs another, so that a step takes the
+longer of both. ``launches`` is ``floor.eager_s`` where no CUDA graph holds the step (T > graph_tokens),
+``floor.pieces_s`` where one holds it in pieces (P > 0), and nothing where a single graph does.
 
 ``skew_s`` is what a batch of unequal contexts takes beyond one of their mean: attention kernels that give a sequence to
 one group of threads end with the longest. While the same sequences decode it does not change.
@@ -152,6 +158,7 @@ class StepCosts(NamedTuple):
         end; None: 0.
     late: None: 0. Needs ``beside_s``.
     prompt_s: shape (>= 2,), seconds by tokens of all prompt chunks; None: 0.
+    floor: None: 0.
     """
 
     host_s: float
@@ -164,6 +171,47 @@ class StepCosts(NamedTuple):
     skew_s: F8 | None = None
     late: LateCosts | None = None
     prompt_s: F8 | None = None
+    floor: HostFloor | None = None
+
+
+class HostFloor(NamedTuple):
+    """What the host needs for a step, which no step is shorter than (see the module's notation). Seconds.
+
+    step_s, per_sequence_s: of every step, and for each sequence in it.
+    pieces_s: launches of a step with prompts of up to ``graph_tokens`` tokens; eager_s: of any longer step.
+    """
+
+    step_s: float = 0.0
+    per_sequence_s: float = 0.0
+    pieces_s: float = 0.0
+    eager_s: float = 0.0
+    graph_tokens: int = 0
+
+    def seconds(self, sequences: float, tokens: int, *, prompts: bool) -> float:
+        """Of a step of ``tokens`` tokens of ``sequences`` sequences; ``prompts``: chunks of prompts among them."""
+        total = self.step_s + self.per_sequence_s * sequences
+        if tokens > self.graph_tokens:
+            return total + self.eager_s
+        return total + self.pieces_s if prompts else total
+
+    def scaled(self, factor: float) -> HostFloor:
+        """All of it ``factor`` times as long."""
+        return self._replace(
+            step_s=factor * self.step_s, per_sequence_s=factor * self.per_sequence_s,
+            pieces_s=factor * self.pieces_s, eager_s=factor * self.eager_s,
+        )  # fmt: skip
+
+
+class FrontEnd(NamedTuple):
+    """Seconds between a client and the engine's scheduler, which lengthen no step.
+
+    request_s, prompt_token_s: from the client's send until the scheduler knows a prompt, for each request and for each
+        token of its prompt. stream_s: for each token that a step makes, until the client has it; one after another.
+    """
+
+    request_s: float = 0.0
+    prompt_token_s: float = 0.0
+    stream_s: float = 0.0
 
 
 class WaveCosts(NamedTuple):
@@ -200,6 +248,7 @@ class CompiledCosts:
     components, idle_w_by_component: what each component takes of ``joules`` and ``idle_w``; empty where unknown.
     wave: of a worker with several attention groups; None where there is one.
     regime_errors: by make-up of a step (prefill, decode, mixed), where the profile states them so; else relative_error.
+    front_end: what a client waits for beside the engine.
     """
 
     seconds: StepCosts
@@ -213,3 +262,4 @@ class CompiledCosts:
     idle_w_by_component: Mapping[str, float] = field(default_factory=dict)
     wave: WaveCosts | None = None
     regime_errors: Mapping[str, float] = field(default_factory=dict)
+    front_end: FrontEnd = FrontEnd()  # noqa: RUF009  (frozen)

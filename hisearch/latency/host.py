@@ -1,29 +1,117 @@
-"""Host work of an engine in step costs."""
+"""Host work of an engine in step costs.
+
+Notation
+    L   layers of the model
+    k   kernels of a layer that is launched one by one; q of them stay outside CUDA graphs that hold the rest in pieces
+
+    device: host_s = step_s + L * layer_s, host_per_sequence_s = per_sequence_s
+    host:   floor  = schedule_s + schedule_sequence_s * sequences + launches
+            launches = 0, L * q * launch_s or L * k * launch_s      one graph, graphs in pieces, none
+
+An engine that forms a batch while the one before it runs takes the longer of both (``StepCosts.floor``). One that does
+not schedules first, and then takes the longer of launches and device.
+
+k is counted from the operators of a layer, as profiles of vLLM and SGLang show them:
+
+    dense attention     norm, qkv, rotary, KV write, attention, output                              6
+    MLA                 norm, down, 2 norms, 2 up, rotary, concatenation, KV write, attention,
+                        value up-projection, output                                                12
+    linear attention    norm, 2 inputs, convolution, gates, delta rule (3), norm, output           10
+    dense FFN           norm, gate and up, activation, down                                         4
+    routed experts      norm, router, top k, sort, permute, gate and up, activation, down, sum      9
+    shared experts      gate and up, activation, down, sum                                          4
+    narrow formats      a pass that quantises, before each product                             + 4
+    tensor parallelism  an all-reduce behind attention and behind the FFN                      + 2
+    attention groups    a gather and a scatter around the FFN                                  + 2
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from hisearch.latency.costs import StepCosts, token_knots
-from hisearch.specs.profile import HostTimes
+from hisearch.latency.costs import FrontEnd, HostFloor, StepCosts
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism, linear_layers, moe_layers
+from hisearch.specs.base import DType
+from hisearch.specs.host import EngineOverhead, HostTimes
+from hisearch.specs.model import ModelSpec
+
+GQA_KERNELS, MLA_KERNELS, LINEAR_KERNELS = 6, 12, 10
+FFN_KERNELS, ROUTED_KERNELS, SHARED_KERNELS = 4, 9, 4
+QUANTISE_KERNELS, ALL_REDUCE_KERNELS, GROUP_KERNELS = 4, 2, 2
+#: Of a layer, launched beside its pieces of CUDA graph: a piece, KV write, attention, and what Python does for these.
+PIECE_KERNELS = 4
+#: Engines whose graphs hold steps with prompts in pieces: vLLM (``FULL_AND_PIECEWISE``, its default since 0.11).
+IN_PIECES = frozenset({"vllm"})
+#: More tokens than any step has.
+ANY_TOKENS = 2**40
+
+
+class Launches(NamedTuple):
+    """Kernels that the host launches one by one in a step; see ``HostFloor`` for when.
+
+    layers: of the model, each of which has ``HostTimes.layer_s``.
+    """
+
+    layers: int
+    pieces: int
+    eager: int
+    graph_tokens: int
+
+
+def launches_of(
+    model: ModelSpec, split: Parallelism, weight_dtype: DType | None, engine: str, graph_batches: list[int]
+) -> Launches:
+    """Kernels of a step of ``model``, split so, under ``engine`` with CUDA graphs for ``graph_batches`` tokens.
+
+    Args:
+        model: architecture.
+        split: over ranks; each has a host process that launches its own kernels.
+        weight_dtype: format of the weights; None: the model's own.
+        engine: its name; whose graphs.
+        graph_batches: rising; without any, graphs hold steps of decodes alone, however many.
+    """
+    experts, linear = moe_layers(model), linear_layers(model)
+    dense, softmax = model.layers - experts, model.layers - linear
+    shared = model.moe is not None and model.moe.shared_experts > 0
+    total = softmax * (MLA_KERNELS if model.mla is not None else GQA_KERNELS) + linear * LINEAR_KERNELS
+    total += dense * FFN_KERNELS + experts * (ROUTED_KERNELS + shared * SHARED_KERNELS)
+    loaded = weight_dtype or model.weight_dtype
+    each = QUANTISE_KERNELS * (loaded in {"fp8", "nvfp4"}) + ALL_REDUCE_KERNELS * (split.tensor > 1)
+    total += model.layers * (each + GROUP_KERNELS * (split.attention_data > 1))
+    pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else total
+    # A stage of a pipeline launches its own layers, while the others launch theirs.
+    stages = split.pipeline
+    graph_tokens = graph_batches[-1] if graph_batches else ANY_TOKENS
+    return Launches(model.layers, pieces // stages, total // stages, graph_tokens)
 
 
 def step_host_s(times: HostTimes, layers: int) -> float:
-    """Seconds of every step of a model of ``layers`` layers, whatever is in it."""
+    """Seconds of every step of a model of ``layers`` layers on the device's clock, whatever is in it."""
     return times.step_s + layers * times.layer_s
 
 
-def with_host_times(device: StepCosts, times: HostTimes, layers: int) -> StepCosts:
+def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, overlap: bool) -> StepCosts:
     """Costs of a device that waits for nobody, with an engine's host work.
 
-    Time of a step with a prompt chunk, that of all ``layers``, goes into ``chunk_rate`` over its (query, key) pairs;
-    exact on knots. Several chunks of a step share the rate of their total length, so that k equal ones bring a k-th of
-    it: the host runs ahead where the device has much to do. A step's launches in full, however many chunks it has, and
-    the longer of launches and device were held against measured runs too, and leave more errors (docs/accuracy.md).
+    ``overlap``: the host works at one step while the device runs another.
     """
-    rate = device.chunk_rate
-    if times.prompt_layer_s:
-        new = np.maximum(token_knots(rate.shape[0]), 1)[:, None].astype(np.float64)
-        cached = np.array(token_knots(rate.shape[1]), np.float64)[None, :]
-        rate = rate + layers * times.prompt_layer_s / (new * (cached + (new + 1.0) / 2.0))
-    return device._replace(host_s=step_host_s(times, layers), host_per_sequence_s=times.per_sequence_s, chunk_rate=rate)
+    pieces_s, eager_s = times.launch_s * launches.pieces, times.launch_s * launches.eager
+    floor = HostFloor(times.schedule_s, times.schedule_sequence_s, pieces_s, eager_s, launches.graph_tokens)
+    own_s, each_s = step_host_s(times, launches.layers), times.per_sequence_s
+    if not overlap:
+        own_s, each_s = own_s + times.schedule_s, each_s + times.schedule_sequence_s
+    return device._replace(host_s=own_s, host_per_sequence_s=each_s, floor=floor if any(floor[:4]) else None)
+
+
+def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWorker) -> StepCosts:
+    """``with_host_times`` of a worker as its engine's settings have it."""
+    launches = launches_of(
+        priced.model, priced.split, priced.weight_dtype, priced.engine.name, overhead.graph_batches
+    )  # fmt: skip
+    return with_host_times(device, overhead, launches, overlap=priced.engine.overlap)
+
+
+def front_end_of(times: HostTimes) -> FrontEnd:
+    """What requests and tokens spend outside the engine."""
+    return FrontEnd(times.request_s, times.prompt_token_s, times.stream_s)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.latency.costs import StepCosts, octaves, token_knots
+from hisearch.latency.costs import HostFloor, StepCosts, octaves, token_knots
 from hisearch.traces.compiled import F8, I8
 
 
@@ -28,7 +28,8 @@ class Stacked:
             ValueError: their tables have other shapes.
         """
         # Every field with one more axis, the last, of length C; ``late`` is of unequal decodes beside a prompt.
-        alike = (each._replace(late=None) for each in costs)
+        alike = (each._replace(late=None, floor=None) for each in costs)
+        self._floors = [each.floor or HostFloor() for each in costs]
         self._costs = StepCosts(*(_stacked(field) for field in zip(*alike, strict=True)))
 
     def decode_steps(self, sequences: I8, context: I8, longest: I8) -> F8:
@@ -46,6 +47,7 @@ class Stacked:
             skew = costs.skew_s[np.minimum(sequences, len(costs.skew_s) - 1)]
             total += skew * (longest * sequences - context)[:, None] / np.maximum(sequences, 1)[:, None]
         total += _bilinear(costs.decode_s, sequences, context)
+        total = np.maximum(total, self._floor_s(sequences, sequences, prompts=False))
         return np.where(sequences[:, None] > 0, total, 0.0)
 
     def chunk_steps(self, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
@@ -68,7 +70,17 @@ class Stacked:
             beside = _bilinear(costs.decode_s, sequences, sequences * reads)
         else:
             beside = _octaves(costs.beside_s, (new, cached, sequences, reads - 1))
-        return np.asarray(total + np.where(sequences[:, None] > 0, beside, 0.0))
+        total = total + np.where(sequences[:, None] > 0, beside, 0.0)
+        return np.maximum(total, self._floor_s(sequences + 1, new + sequences, prompts=True))
+
+    def _floor_s(self, sequences: I8, tokens: I8, *, prompts: bool) -> F8:
+        """``HostFloor.seconds`` of each step and cost, shape (K, C)."""
+        columns = []
+        for floor in self._floors:
+            graph_s = floor.pieces_s if prompts else 0.0
+            launches = np.where(tokens > floor.graph_tokens, floor.eager_s, graph_s)
+            columns.append(floor.step_s + floor.per_sequence_s * sequences + launches)
+        return np.stack(columns, axis=-1)
 
 
 def decode_steps_seconds(costs: StepCosts, sequences: I8, context: I8, longest: I8) -> F8:

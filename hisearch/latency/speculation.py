@@ -64,7 +64,8 @@ def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) ->
     step = (host + checked + drafting)[:, None] + attention
     decode = step / speculation.tokens_per_step - (host + alone)[:, None]
     decode[0, :] = 0.0
-    return costs._replace(decode_s=np.ascontiguousarray(decode))
+    floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step)
+    return costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor)
 
 
 def dense(table: F8, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> F8:

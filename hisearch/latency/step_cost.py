@@ -8,6 +8,7 @@ The kernels evaluate the same expressions in the same order, so both give the sa
     total += work * rate            for each chunk in order
     total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0 and there are no chunks
     total += beside                 if n > 0 and there are
+    max(total, floor)
 
 A rate is flat beyond its table; token_s, sequence_s, prompt_s and decode_s continue with their last slope.
 """
@@ -57,6 +58,8 @@ def step_seconds(
             if costs.skew_s is not None and not chunks:
                 total += costs.skew_s[min(n, len(costs.skew_s) - 1)] * ((max(decodes) * n - context) / n)
             total += bilinear(costs.decode_s, n, context, extrapolate=True)
+    if costs.floor is not None:
+        total = max(total, costs.floor.seconds(sequences, tokens, prompts=bool(chunks)))
     return float(total)
 
 
@@ -67,6 +70,8 @@ def decode_step_seconds(costs: StepCosts, sequences: int, context_tokens: int) -
     total += dense_lookup(costs.sequence_s, sequences)
     if sequences > 0:
         total += bilinear(costs.decode_s, sequences, context_tokens, extrapolate=True)
+    if costs.floor is not None:
+        total = max(total, costs.floor.seconds(sequences, sequences, prompts=False))
     return float(total)
 
 

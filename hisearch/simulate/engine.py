@@ -22,7 +22,7 @@ from hisearch.simulate.result import Result
 from hisearch.specs.base import EngineName
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MoverName
-from hisearch.traces.compiled import I4, CompiledTrace
+from hisearch.traces.compiled import I4, CompiledTrace, TraceArrays
 
 __all__ = [
     "NEVER",
@@ -290,7 +290,7 @@ def allocate(
         pooled: see ``simulate_fleet``.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = agent_arrays.arrays_of(trace, plan.pools[0].plan.agents)
+    arrays = _behind_front_end(agent_arrays.arrays_of(trace, plan.pools[0].plan.agents), plan, trace)
     fleet = fleet_arrays.allocate(
         plan,
         arrays,
@@ -329,6 +329,18 @@ def allocate(
         )
         fleet.sims[p] = sims[p].address
     return fleet, sims
+
+
+def _behind_front_end(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace) -> TraceArrays:
+    """``arrays`` with what the front end of the first pool takes before each follow-up reaches the router.
+
+    Of requests that come by the clock it moves all alike, so that their schedule stays; agents call in a loop of their
+    own.
+    """
+    front = plan.pools[0].plan.costs.front_end
+    if trace.agents is not None or not (front.request_s or front.prompt_token_s) or not (arrays.previous >= 0).any():
+        return arrays
+    return arrays._replace(think_s=arrays.think_s + front.request_s + front.prompt_token_s * arrays.input_tokens)
 
 
 def _failure(plan: WorkerPlan, fault: int, end_s: float) -> EngineOutOfMemory:

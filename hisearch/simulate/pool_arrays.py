@@ -14,7 +14,7 @@ from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import owners
 from hisearch.kernels.gap_bins import BINS
-from hisearch.latency.costs import LateCosts, StepCosts
+from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
 from hisearch.simulate import agent_arrays, offload_arrays, tier_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.traces.agents import AgentArrays
@@ -133,6 +133,7 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
     prompts, befores, sequences, means = beside.shape
     late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
     lates, longs, contexts = late.shares.shape
+    floor = HostFloor() if costs.floor is None else costs.floor
     return la.Costs(
         host=record(
             la.HOST_COST,
@@ -147,6 +148,11 @@ def kernel_costs(costs: StepCosts) -> la.Costs:
             late_longs=longs,
             late_contexts=contexts,
             late_ratio=late.ratio,
+            floor_step_s=floor.step_s,
+            floor_sequence_s=floor.per_sequence_s,
+            floor_pieces_s=floor.pieces_s,
+            floor_eager_s=floor.eager_s,
+            floor_graph_tokens=floor.graph_tokens,
         ),
         token_s=costs.token_s,
         sequence_s=costs.sequence_s,

@@ -123,7 +123,7 @@ def _tiers(plan: FleetPlan, pool: PoolPlan) -> tuple[TierPlan, ...]:
 #: Columns of a request's records that hold for it as a whole.
 _COLUMNS = (
     "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens", "preemptions",
-    "outcome",
+    "outcome", "beside_first", "beside_last",
 )  # fmt: skip
 
 
@@ -138,6 +138,7 @@ def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims:
         columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
         came = fleet.hands["state"] == fl.ARRIVED
         handed_s = np.where(came, fleet.hands["due_s"], np.nan)
+    delivery = _deliveries(plan, fleet, trace, prefill_worker, worker, columns)
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,
@@ -145,8 +146,35 @@ def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims:
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
         handed_s=handed_s,
+        **delivery,
         **columns,
     )
+
+
+def _deliveries(
+    plan: FleetPlan,
+    fleet: fl.Fleet,
+    trace: CompiledTrace,
+    came_to: np.ndarray,
+    worker: np.ndarray,
+    columns: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """What clients wait for beside the engines, where front ends take time; takes what is beside out of ``columns``.
+
+    Tokens of a step are streamed one after another: on average one waits for half of those beside it.
+    """
+    beside_first, beside_last = columns.pop("beside_first"), columns.pop("beside_last")
+    fronts = np.array([pool.plan.costs.front_end for pool in plan.pools])
+    if not fronts.any():
+        return {}
+    pool_of = fleet.members["pool"]
+    sent = fronts[pool_of[np.maximum(came_to, 0)]]
+    streamed_s = fronts[pool_of[np.maximum(worker, 0)], 2]
+    return {
+        "front_end_s": sent[:, 0] + sent[:, 1] * trace.arrays.input_tokens,
+        "first_delivery_s": streamed_s * (1.0 + 0.5 * beside_first),
+        "last_delivery_s": streamed_s * (1.0 + 0.5 * beside_last),
+    }
 
 
 def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
@@ -164,7 +192,7 @@ def _with_handed(
     """What holds for requests that a decode worker has taken over, or will, where ``handed``; its part is ``back``."""
     columns = dict(front)
     columns["preemptions"] = front["preemptions"] + np.where(handed, back["preemptions"], 0).astype(np.int32)
-    for name in ("first_token_s", "finish_s"):
+    for name in ("first_token_s", "finish_s", "beside_first", "beside_last"):
         columns[name] = np.where(handed, back[name], front[name])
     on_the_way = (back["outcome"] == la.UNREACHED) & (front["outcome"] == la.FINISHED)
     outcome = np.where(back["outcome"] == la.UNREACHED, front["outcome"], back["outcome"])

@@ -49,6 +49,10 @@ class RequestTable:
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
     handed_s: when its KV had come to the worker that went on with it; None where nothing is handed over.
+    front_end_s: from the client's send until ``arrival_s``. first_delivery_s, last_delivery_s: from ``first_token_s``
+        and ``finish_s`` until the client has the token. None where the latency profile knows no front end.
+
+    TTFT, TPOT and E2E are what a client sees; those whose names begin with ``engine_`` begin and end at the scheduler.
     """
 
     arrival_s: F8
@@ -65,6 +69,9 @@ class RequestTable:
     input_tokens: I8
     output_tokens: I8
     handed_s: F8 | None = None
+    front_end_s: F8 | None = None
+    first_delivery_s: F8 | None = None
+    last_delivery_s: F8 | None = None
 
     @property
     def finished(self) -> np.ndarray:
@@ -74,17 +81,28 @@ class RequestTable:
     @property
     def ttft_s(self) -> F8:
         """Time to first token, seconds."""
+        return _later(self.engine_ttft_s, self.front_end_s, self.first_delivery_s)
+
+    @property
+    def engine_ttft_s(self) -> F8:
+        """From the scheduler's first sight of a request to the end of the step with its first token, seconds."""
         return np.asarray(self.first_token_s - self.arrival_s)
 
     @property
     def tpot_s(self) -> F8:
         """Mean time per output token after the first, seconds; 0 for one-token outputs."""
         gaps = np.maximum(self.output_tokens - 1, 1)
-        return np.asarray((self.finish_s - self.first_token_s) / gaps)
+        first_s = _later(self.first_token_s, self.first_delivery_s)
+        return np.asarray((_later(self.finish_s, self.last_delivery_s) - first_s) / gaps * (self.output_tokens > 1))
 
     @property
     def e2e_s(self) -> F8:
-        """Arrival to last token, seconds."""
+        """The client's send to its last token, seconds."""
+        return _later(self.engine_e2e_s, self.front_end_s, self.last_delivery_s)
+
+    @property
+    def engine_e2e_s(self) -> F8:
+        """From the scheduler's first sight of a request to the end of the step with its last token, seconds."""
         return np.asarray(self.finish_s - self.arrival_s)
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -97,6 +115,14 @@ class RequestTable:
         frame = pd.DataFrame(self.columns())
         frame["outcome"] = [Outcome(code).name.lower() for code in self.outcome]
         return frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
+
+
+def _later(seconds: F8, *delays: F8 | None) -> F8:
+    """``seconds`` with those of ``delays`` that are known."""
+    for delay in delays:
+        if delay is not None:
+            seconds = seconds + delay
+    return np.asarray(seconds)
 
 
 @dataclass(frozen=True)

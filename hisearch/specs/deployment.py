@@ -46,6 +46,11 @@ class EngineSpec(Strict):
     """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
 
     name: EngineName = Field(description="Whose step rule is simulated.")
+    version: str = Field(
+        "",
+        description="Release that runs, such as 0.15.1: its host work and kernels, where the latency profile knows "
+        "them; the profile's own where absent.",
+    )
     max_running_requests: Count = Field(
         256, description="vLLM max_num_seqs; SGLang max_running_requests; TensorRT-LLM max_batch_size."
     )

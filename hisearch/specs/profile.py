@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, EngineName, Evidence, Fraction, NonNegative, Positive, Provenance, Strict
+from hisearch.specs.base import EngineName, Evidence, Fraction, NonNegative, Positive, Provenance, Strict
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.laws import LawsSpec
 from hisearch.specs.regression import StepRegression
-from hisearch.specs.versions import nearest_version
 
 
 class Efficiency(Strict):
@@ -18,65 +18,6 @@ class Efficiency(Strict):
     flops: Fraction = Field(description="Share of the peak arithmetic rate.")
     bandwidth: Fraction = Field(description="Share of the peak memory bandwidth.")
     launch_s: NonNegative = Field(0.0, description="Fixed cost per kernel of the family and layer.")
-
-
-class HostTimes(Strict):
-    """Host work of an engine: what a step waits for, and what a prompt passes on its way to the scheduler."""
-
-    step_s: NonNegative = Field(description="Per step: scheduling, input preparation, sampling synchronisation.")
-    layer_s: NonNegative = Field(
-        0.0,
-        description="Per layer of any step, beyond its operators: gaps between kernels inside a CUDA graph, and small "
-        "kernels that no law knows.",
-    )
-    per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch.")
-    prompt_layer_s: NonNegative = Field(
-        0.0,
-        description="Per layer of a step with one prompt chunk, which no CUDA graph holds: kernels launched one by "
-        "one, metadata. With k equal chunks a k-th of it is seen: the device's own work hides more.",
-    )
-    request_s: NonNegative = Field(
-        0.0, description="Front end, per request: HTTP, queues between processes. In `validate silicon` alone so far."
-    )
-    prompt_token_s: NonNegative = Field(0.0, description="Front end, per token of the prompt: tokenisation. Likewise.")
-
-
-class EngineOverhead(HostTimes):
-    """Host work of an engine, what CUDA graphs pad, and versions of it whose host work differs."""
-
-    graph_batches: list[Count] = Field(
-        default_factory=list,
-        description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
-    )
-    eager_layer_s: NonNegative = Field(
-        0.0, description="Per layer, in steps beyond the largest CUDA graph: gaps between kernels launched one by one."
-    )
-    launch_share: Annotated[float, Field(ge=0, le=1)] = Field(
-        1.0,
-        description="Share of the kernels' fitted launch times that a step sees, with estimator scaled; less where a "
-        "kernel is launched before the one ahead has ended (programmatic dependent launch).",
-    )
-    version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
-    evidence: Evidence = Field("assumed", description="How the figures are known.")
-    versions: dict[str, HostTimes] = Field(
-        default_factory=dict,
-        description="Of other versions, as measurements name them, for `validate silicon`.",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> EngineOverhead:
-        if self.graph_batches != sorted(set(self.graph_batches)):
-            raise ValueError("graph_batches need to rise")
-        return self
-
-    def of_version(self, version: str) -> EngineOverhead:
-        """With the host work of ``version``, else of a version of the same release; as it is where none is known."""
-        name = nearest_version(version, self.versions)
-        return self if name is None else self.with_times(self.versions[name])
-
-    def with_times(self, times: HostTimes) -> EngineOverhead:
-        """With ``times`` in place of its own."""
-        return self.model_copy(update={name: getattr(times, name) for name in HostTimes.model_fields})
 
 
 class CollectiveTerms(Strict):

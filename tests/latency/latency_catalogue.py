@@ -7,8 +7,9 @@ import datetime
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec, LinkSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.model import MlaSpec, ModelSpec, MoeSpec
-from hisearch.specs.profile import CollectiveTerms, Efficiency, EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import CollectiveTerms, Efficiency, LatencyProfileSpec
 
 TODAY = datetime.date(2025, 1, 1)
 FACTS = Provenance(source="published config.json or data sheet", as_of=TODAY)

@@ -20,7 +20,8 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.base import DType
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.host import EngineOverhead
+from hisearch.specs.profile import LatencyProfileSpec
 from tests.latency.fake_aic import install
 
 CATALOGUE = Catalogue()

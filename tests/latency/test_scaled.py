@@ -21,9 +21,10 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves, QuantiseTerms
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec
 
 CATALOGUE = Catalogue()
 ROOFLINE: LatencyProfileSpec = CATALOGUE.get("LatencyProfile", "roofline").spec

@@ -19,7 +19,7 @@ from hisearch.latency.host import step_host_s, with_host_times
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs, step_seconds
-from hisearch.specs.profile import HostTimes
+from hisearch.specs.host import HostTimes
 from hisearch.validate.silicon.apart import conditions_of_side, sides_of
 from hisearch.validate.silicon.conditions import as_it_ran, conditions_of, host_version, kernels_version
 from hisearch.validate.silicon.fit import VERSION_RUNS, EngineFit, fit_engines, version_groups, write_engines

@@ -16,7 +16,7 @@ from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.curves import Curve, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
-from hisearch.latency.host import with_host_times
+from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
@@ -94,12 +94,13 @@ class AicEstimator:
                 f"{in_percent(answers.calculated)} of a typical step by its formulas, not by its measurements"
             )
         return CompiledCosts(
-            seconds=with_host_times(device, overhead, priced.model.layers),
+            seconds=with_overhead(device, overhead, priced),
             joules=energy_costs(priced),
             idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
+            front_end=front_end_of(overhead),
             warnings=tuple(warnings),
         )
 

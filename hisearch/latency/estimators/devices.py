@@ -18,12 +18,13 @@ from hisearch.latency.devices.tables import tabulate
 from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import engine_overhead, format_warnings
-from hisearch.latency.host import with_host_times
+from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.operators import F8
 from hisearch.latency.priced import PricedWorker
 from hisearch.specs.devices import ACCELERATOR, DevicesSpec
 from hisearch.specs.hardware import AcceleratorSpec
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.host import EngineOverhead
+from hisearch.specs.profile import LatencyProfileSpec
 
 
 class DevicesEstimator:
@@ -57,7 +58,8 @@ class DevicesEstimator:
         components = _joules(composed, split.tensor, limits)
         idle = self.idle_w_by_component(accelerator, split.group_ranks)
         return CompiledCosts(
-            seconds=with_host_times(padded, overhead, model.layers),
+            seconds=with_overhead(padded, overhead, priced),
+            front_end=front_end_of(overhead),
             joules=_sum(list(components.values())),
             idle_w=sum(idle.values()),
             profile=name,

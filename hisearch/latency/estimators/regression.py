@@ -17,7 +17,8 @@ import numpy as np
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import energy_costs
+from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
+from hisearch.latency.host import front_end_of
 from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.specs.profile import LatencyProfileSpec
@@ -68,6 +69,7 @@ class RegressionEstimator:
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
             regime_errors={regime: error.median for regime, error in law.errors.items()},
+            front_end=front_end_of(engine_overhead(self.profile_name, self.profile, priced.engine)),
             warnings=tuple(_warnings(law, priced)),
         )
 

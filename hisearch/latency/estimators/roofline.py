@@ -39,7 +39,7 @@ from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
-from hisearch.latency.host import with_host_times
+from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
     NORM_SUMS_BYTES,
@@ -58,9 +58,10 @@ from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.pages import page_warnings
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec
 
 F8 = npt.NDArray[np.float64]
 
@@ -159,8 +160,8 @@ class RooflineWorker:
             total = total + shape.window_layers * self._decode_layer_s(sequences, windowed)
         return np.asarray(total * self.scale)
 
-    def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
-        """All of the above on the knots of ``StepCosts``."""
+    def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
+        """All of the above on the knots of ``StepCosts``, without host work."""
         new = knots_up_to(max_tokens).astype(np.float64)
         cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)
         batch = knots_up_to(max(max_sequences, 2)).astype(np.float64)
@@ -170,7 +171,7 @@ class RooflineWorker:
         chunk_rate = self.chunk_s(rows, columns) / attention_pairs(rows, columns)
         decode = self.decode_s(batch[:, None], context[None, :])
         decode[0, :] = 0.0
-        device = StepCosts(
+        return StepCosts(
             host_s=0.0,
             host_per_sequence_s=0.0,
             token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
@@ -178,7 +179,6 @@ class RooflineWorker:
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
         )
-        return with_host_times(device, overhead, self.model.layers)
 
     def _operators(self, operators: list[Operator], units: F8) -> F8:
         total = np.zeros_like(units)
@@ -271,7 +271,7 @@ class RooflineEstimator:
         """See ``LatencyEstimator.compile``."""
         overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
         timed = self.worker(priced)
-        seconds = timed.tabulate(overhead, *priced.limits)
+        seconds = with_overhead(timed.tabulate(*priced.limits), overhead, priced)
         costs = CompiledCosts(
             seconds=seconds,
             wave=waves_of(timed, seconds, priced.max_tokens, ()),
@@ -280,6 +280,7 @@ class RooflineEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
+            front_end=front_end_of(overhead),
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
@@ -291,7 +292,7 @@ class RooflineEstimator:
 def energy_costs(priced: PricedWorker) -> StepCosts:
     """Joules above idle of one attention group's steps (see the module's law), whatever estimator tells their time."""
     powered = replace(peak_worker(priced), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
-    return powered.tabulate(EngineOverhead(step_s=0.0), *priced.limits)
+    return powered.tabulate(*priced.limits)
 
 
 def peak_worker(priced: PricedWorker) -> RooflineWorker:
@@ -331,7 +332,7 @@ def compute_dtype(accelerator: AcceleratorSpec, weight_dtype: DType) -> DType:
 
 
 def engine_overhead(profile_name: str, profile: LatencyProfileSpec, engine: EngineSpec) -> EngineOverhead:
-    """Host work of ``engine``.
+    """Host work of ``engine`` in its version, where the profile knows it.
 
     Raises:
         ValueError: the profile has none for it.
@@ -341,7 +342,8 @@ def engine_overhead(profile_name: str, profile: LatencyProfileSpec, engine: Engi
             f"profile {profile_name}: no overhead for engine '{engine.name}'; "
             f"known: {', '.join(sorted(profile.engines))}"
         )
-    return profile.engines[engine.name]
+    overhead = profile.engines[engine.name]
+    return overhead.of_version(engine.version) if engine.version else overhead
 
 
 def sheet_peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:

@@ -33,7 +33,7 @@ from hisearch.latency.estimators.roofline import (
     sheet_peaks,
 )
 from hisearch.latency.expert_load import with_uneven_experts
-from hisearch.latency.host import with_host_times
+from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives, curve_for
 from hisearch.latency.laws.formats import FORMATS
@@ -52,10 +52,11 @@ from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, w
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.laws import CollectiveCurve, DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.pages import page_warnings
-from hisearch.specs.profile import EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec
 
 #: Elementwise operators that an engine's attention, or its all-reduce, does on the way: TensorRT-LLM's attention
 #: operator applies rotary embeddings and writes the KV, its all-reduce adds the residual and normalises.
@@ -270,7 +271,7 @@ class ScaledWorker:
         )
 
     def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
-        """All of the above on the knots of ``StepCosts``, rising where laws rise."""
+        """All of the above on the knots of ``StepCosts``, rising where laws rise; without host work."""
         new = knots_up_to(max_tokens).astype(np.float64)
         cached = knots_up_to(min(max_context, self.model.max_context_tokens)).astype(np.float64)
         batch = knots_up_to(max(max_sequences, 2)).astype(np.float64)
@@ -279,7 +280,7 @@ class ScaledWorker:
         chunk_rate = self.chunk_s(rows, columns) / attention_pairs(rows, columns)
         decode = self.decode_s(np.maximum(batch, 1.0)[:, None], context[None, :])
         decode[0, :] = 0.0
-        device = StepCosts(
+        return StepCosts(
             host_s=0.0,
             host_per_sequence_s=0.0,
             token_s=self._steps_s(overhead, max_tokens),
@@ -287,7 +288,6 @@ class ScaledWorker:
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
         )
-        return with_host_times(device, overhead, self.model.layers)
 
     def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:
         """``token_s`` of 0 … ``limit`` tokens, padded to CUDA graphs, with launches one by one beyond the largest."""
@@ -343,8 +343,15 @@ class ScaledEstimator:
         self.profile = profile
         self.laws = profile.laws
 
+    def of_version(self, version: str) -> ScaledEstimator:
+        """With the kernels of the engine's ``version``; itself where they are the profile's own."""
+        laws = self.laws.of_version(version) if version else self.laws
+        if laws == self.laws:
+            return self
+        return ScaledEstimator(self.profile_name, self.profile.model_copy(update={"laws": laws}))
+
     def worker(self, priced: PricedWorker) -> ScaledWorker:
-        """The worker's operators, not yet tabulated.
+        """The worker's operators, not yet tabulated, of the estimator's own version of the engine.
 
         Raises:
             InvalidParallelism: the model cannot be split so.
@@ -377,9 +384,12 @@ class ScaledEstimator:
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
+        return self.of_version(priced.engine.version)._compile(priced)
+
+    def _compile(self, priced: PricedWorker) -> CompiledCosts:
         overhead = engine_overhead(self.profile_name, self.profile, priced.engine)
         timed = replace(self.worker(priced), launch_share=overhead.launch_share)
-        seconds = timed.tabulate(overhead, *priced.limits)
+        seconds = with_overhead(timed.tabulate(overhead, *priced.limits), overhead, priced)
         costs = CompiledCosts(
             seconds=seconds,
             wave=timed.waves(seconds, overhead, priced.max_tokens),
@@ -388,6 +398,7 @@ class ScaledEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
+            front_end=front_end_of(overhead),
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),

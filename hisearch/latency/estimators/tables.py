@@ -26,9 +26,9 @@ from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to
 from hisearch.latency.curves import F8, Grid
 from hisearch.latency.estimator import LatencyEstimator, register
-from hisearch.latency.estimators.roofline import energy_costs
+from hisearch.latency.estimators.roofline import energy_costs, engine_overhead
 from hisearch.latency.expert_load import with_uneven_experts
-from hisearch.latency.host import step_host_s
+from hisearch.latency.host import front_end_of, with_overhead
 from hisearch.latency.operator_tables import (
     DENSE_FFN,
     LAYER_CALLS,
@@ -44,8 +44,9 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Shard, dense_layers, moe_layers, shard
 from hisearch.latency.sheets import accelerators, called, of_catalogue, same_sheet
 from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import CollectiveTerms, EngineOverhead, LatencyProfileSpec
+from hisearch.specs.profile import CollectiveTerms, LatencyProfileSpec
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ class TablesWorker:
         context = knots_up_to(max_context).astype(np.float64)[None, :]
         skew = by_sequences(attention.skew, max_sequences)
         return StepCosts(
-            host_s=step_host_s(self.overhead, self.model.layers),
-            host_per_sequence_s=self.overhead.per_sequence_s,
+            host_s=0.0,
+            host_per_sequence_s=0.0,
             token_s=np.concatenate(([0.0], self.token_s(np.arange(1.0, max_tokens + 1.0)))),
             sequence_s=np.concatenate(([0.0], self.sequence_s(np.arange(1.0, max_sequences + 1.0)))),
             chunk_rate=np.ascontiguousarray(layers * attention.prefill(new, cached) / attention_pairs(new, cached)),
@@ -173,9 +174,7 @@ class TablesEstimator:
         part = shard(model, split)
         if split.pipeline > 1:
             raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
-        if engine.name not in self.profile.engines:
-            known = ", ".join(sorted(self.profile.engines))
-            raise ValueError(f"profile {self.profile_name}: no overhead for engine '{engine.name}'; known: {known}")
+        overhead = engine_overhead(self.profile_name, self.profile, engine)
         tables = read_tables(self.folder, split.tensor)
         if moe_layers(model) and tables.moe is None:
             raise ValueError(f"{self.folder}: no moe.csv for the experts of {model.huggingface_id} at tp{split.tensor}")
@@ -187,7 +186,7 @@ class TablesEstimator:
             model,
             part,
             tables,
-            self.profile.engines[engine.name],
+            overhead,
             self.profile.all_reduce,
             self.profile.gather or self.profile.all_reduce,
             priced.accelerator.peer_link.bandwidth_bytes_per_s,
@@ -196,7 +195,7 @@ class TablesEstimator:
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         split, worker = priced.split, self.worker(priced)
-        seconds = worker.tabulate(*priced.limits)
+        seconds = with_overhead(worker.tabulate(*priced.limits), worker.overhead, priced)
         wave = None
         if split.attention_data > 1:
             tokens = np.arange(1.0, priced.max_tokens + 1.0)
@@ -214,6 +213,7 @@ class TablesEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
+            front_end=front_end_of(worker.overhead),
             warnings=_warnings(worker, priced.accelerator, priced.max_tokens, priced.max_sequences),
         )
         return with_uneven_experts(costs, priced.engine.experts, priced.model, split, worker.routed_s)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hisearch.latency.host import with_host_times
+from hisearch.latency.costs import StepCosts
 from hisearch.simulate.fleet import PoolPlan, RoleName, TransferPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.cluster import TransferSpec
 from hisearch.specs.hardware import FabricSpec
 from hisearch.specs.parallelism import Parallelism
-from hisearch.specs.profile import HostTimes
 from hisearch.specs.routing import RouterSpec
 from hisearch.validate.silicon.conditions import Conditions, conditions_of
 from hisearch.validate.silicon.recipes import RecipeSide, recipe_of
@@ -101,9 +100,8 @@ def _count(cells: Mapping[str, str], name: str) -> int:
     return int(float(text)) if text else 0
 
 
-def pool_of(side: Side, device: WorkerPlan, times: HostTimes, layers: int) -> PoolPlan:
-    """The side's workers with the engine's host work."""
-    seconds = with_host_times(device.costs.seconds, times, layers)
+def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts) -> PoolPlan:
+    """The side's workers, whose steps cost ``seconds``."""
     costs = replace(device.costs, seconds=seconds, joules=seconds)
     split = Parallelism(tensor=side.split.group_ranks, attention_data=side.split.attention_data)
     plan = replace(device, costs=costs, split=split)

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.specs.profile import HostTimes
+from hisearch.specs.host import HostTimes
 from hisearch.specs.versions import nearest_version
 from hisearch.validate.silicon.conditions import host_version
 from hisearch.validate.silicon.pricing import EngineTimes, NotPriced, Pricer

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.latency.costs import FrontEnd
 from hisearch.latency.estimator import build_estimator
-from hisearch.latency.host import with_host_times
+from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import InvalidParallelism
@@ -30,8 +31,9 @@ from hisearch.simulate.result import RequestTable
 from hisearch.specs.base import DType
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec, FabricSpec
+from hisearch.specs.host import HostTimes
 from hisearch.specs.model import ModelSpec
-from hisearch.specs.profile import HostTimes, LatencyProfileSpec
+from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.versions import nearest_version
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
@@ -139,10 +141,9 @@ class Pricer:
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
         device = self._device(row, conditions)
-        layers = self._model(row).layers
-        seconds = with_host_times(device.costs.seconds, times, layers)
+        seconds = with_host_times(device.costs.seconds, times, self.launches(row), overlap=conditions.engine.overlap)
         if conditions.draft_tokens:
-            seconds = with_speculation(seconds, conditions.speculation, layers)
+            seconds = with_speculation(seconds, conditions.speculation, self._model(row).layers)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
         loop = Loop(
             -(-row.concurrency // row.parallelism.attention_data),
@@ -151,7 +152,7 @@ class Pricer:
             conditions.input_share,
             conditions.output_share,
             conditions.requests_per_slot,
-            FrontEnd(times.request_s, times.prompt_token_s),
+            front_end_of(times),
         )
         try:
             result = simulate(plan, closed_loop(loop), pooled=True)
@@ -161,12 +162,15 @@ class Pricer:
 
     def _apart(self, row: SiliconRow, times: HostTimes) -> Price:
         """Prompts and outputs made apart."""
-        layers = self._model(row).layers
         sides = apart.sides_of(row)
         pools = []
         for side in sides:
-            device = self._device(side.row, apart.conditions_of_side(side))
-            pools.append(apart.pool_of(side, device, times, layers))
+            limits = apart.conditions_of_side(side)
+            device = self._device(side.row, limits)
+            seconds = with_host_times(
+                device.costs.seconds, times, self.launches(side.row), overlap=limits.engine.overlap
+            )
+            pools.append(apart.pool_of(side, device, seconds))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
         kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
@@ -180,13 +184,18 @@ class Pricer:
             conditions.input_share,
             conditions.output_share,
             conditions.requests_per_slot,
-            FrontEnd(times.request_s, times.prompt_token_s),
+            front_end_of(times),
         )
         try:
             result = simulate_fleet(fleet, closed_loop(loop), pooled=True)
         except EngineOutOfMemory as error:
             raise NotPriced("the simulated engine runs out of KV memory") from error
         return _means(result.requests, replace(conditions, gather_steps=0), row, loop)
+
+    def launches(self, row: SiliconRow) -> Launches:
+        """Kernels that the host of the row's engine launches."""
+        model, graphs = self._model(row), self._profile_of(row)[1].engines[row.backend].graph_batches
+        return launches_of(model, row.parallelism, _weight_dtype(row, model), row.backend, graphs)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.
@@ -290,17 +299,6 @@ class Pricer:
         return spec
 
 
-class FrontEnd(NamedTuple):
-    """Seconds from the client's send until the scheduler knows a prompt: HTTP, tokenisation, the way between processes.
-
-    request_s: for each request, of many at once. token_s: for each token of the prompt, of one prompt after another:
-    one event loop reads and tokenises them.
-    """
-
-    request_s: float
-    token_s: float
-
-
 class Loop(NamedTuple):
     """A closed loop: see ``Conditions``; ``slots`` requests in flight."""
 
@@ -329,10 +327,10 @@ def closed_loop(loop: Loop) -> CompiledTrace:
         for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
     )
     share = draw.uniform(0.0, 2.0, count)
-    delay_s = share * (loop.front_end.request_s + loop.front_end.token_s * inputs)
+    delay_s = share * (loop.front_end.request_s + loop.front_end.prompt_token_s * inputs)
     index = np.arange(count)
     first = index < loop.slots
-    read_s = np.cumsum(loop.front_end.token_s * inputs[: loop.slots])
+    read_s = np.cumsum(loop.front_end.prompt_token_s * inputs[: loop.slots])
     # Slots are numbered as their first requests arrive.
     delay_s[: loop.slots] = np.sort(share[: loop.slots]) * loop.front_end.request_s + read_s
     trace = make_trace(

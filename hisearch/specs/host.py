@@ -1,0 +1,118 @@
+"""Host work of a serving engine: constants with a physical size, and the range that each must lie in.
+
+An engine's processor work comes in three kinds. What a step does beside its kernels on the device (``step_s``,
+``layer_s``, ``per_sequence_s``) makes every step longer. What the host does for a step (``schedule_s``,
+``schedule_sequence_s``, ``launch_s``) is hidden where it overlaps with the device: a step then takes the longer of the
+two. What the front end does (``FrontEndTimes``) delays requests and tokens, and no step.
+
+``RANGES`` holds the unit and plausible range of each, and where that comes from. Values outside are refused: a constant
+that needs one stands for something else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, Evidence, NonNegative, Strict
+from hisearch.specs.versions import nearest_version
+
+
+class Range(NamedTuple):
+    """Plausible values of a constant, in its own unit (seconds for each of something), and their source."""
+
+    low: float
+    high: float
+    per: str
+    source: str
+
+
+RANGES: dict[str, Range] = {}
+
+
+class FrontEndTimes(Strict):
+    """What a request and its tokens spend outside the engine: what a client sees beside the scheduler's clock."""
+
+    request_s: NonNegative = Field(
+        0.0, description="Front end, per request: HTTP, validation, chat template, queues between processes."
+    )
+    prompt_token_s: NonNegative = Field(0.0, description="Front end, per token of the prompt: tokenisation.")
+    stream_s: NonNegative = Field(
+        0.0,
+        description="Front end, per token that a step makes: detokenising, serialising and sending it. The tokens of a "
+        "step come out one after another.",
+    )
+
+
+class HostTimes(FrontEndTimes):
+    """Host work of an engine: of its steps, and of its front end."""
+
+    step_s: NonNegative = Field(
+        description="Per step, on the device's clock whatever overlaps: input copies, sampling, hand-over to the host."
+    )
+    layer_s: NonNegative = Field(
+        0.0,
+        description="Per layer of any step, beyond its operators: gaps between kernels inside a CUDA graph, and small "
+        "kernels that no law knows.",
+    )
+    per_sequence_s: NonNegative = Field(0.0, description="Per sequence in the batch, on the device's clock.")
+    schedule_s: NonNegative = Field(
+        0.0, description="Host, per step: scheduling, preparing inputs, taking in results. Hidden where they overlap."
+    )
+    schedule_sequence_s: NonNegative = Field(0.0, description="Likewise, per sequence in the batch.")
+    launch_s: NonNegative = Field(
+        0.0,
+        description="Host, per kernel that is launched by itself: in steps with prompts, and in those beyond the "
+        "largest CUDA graph. Binds where the device is faster.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _within_ranges(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for name, known in RANGES.items():
+                value = values.get(name)
+                if isinstance(value, int | float) and not known.low <= value <= known.high:
+                    raise ValueError(
+                        f"{name} is {value:g} s for each {known.per}; expected {known.low:g} to {known.high:g} "
+                        f"({known.source})"
+                    )
+        return values
+
+
+class EngineOverhead(HostTimes):
+    """Host work of an engine, what CUDA graphs pad, and versions of it whose host work differs."""
+
+    graph_batches: list[Count] = Field(
+        default_factory=list,
+        description="Tokens of a step for which CUDA graphs exist, rising: smaller steps are padded to the next one.",
+    )
+    eager_layer_s: NonNegative = Field(
+        0.0, description="Per layer, in steps beyond the largest CUDA graph: gaps between kernels launched one by one."
+    )
+    launch_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0,
+        description="Share of the kernels' fitted launch times that a step sees, with estimator scaled; less where a "
+        "kernel is launched before the one ahead has ended (programmatic dependent launch).",
+    )
+    version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
+    evidence: Evidence = Field("assumed", description="How the figures are known.")
+    versions: dict[str, HostTimes] = Field(
+        default_factory=dict, description="Of other versions, by the names that deployments and measurements give them."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineOverhead:
+        if self.graph_batches != sorted(set(self.graph_batches)):
+            raise ValueError("graph_batches need to rise")
+        return self
+
+    def of_version(self, version: str) -> EngineOverhead:
+        """With the host work of ``version``, else of a version of the same release; as it is where none is known."""
+        name = nearest_version(version, self.versions)
+        return self if name is None else self.with_times(self.versions[name])
+
+    def with_times(self, times: HostTimes) -> EngineOverhead:
+        """With ``times`` in place of its own."""
+        return self.model_copy(update={name: getattr(times, name) for name in HostTimes.model_fields})
