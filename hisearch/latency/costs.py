@@ -113,6 +113,15 @@ def octaves(axis: int, count: int) -> list[int]:
     return [0, *knots[:-1]] if axis == 1 else knots
 
 
+def octaves_up_to(axis: int, limit: int) -> F8:
+    """Knots of an axis of ``beside_s`` up to the first octave that is >= ``limit`` (at least two)."""
+    steps = 1 << BESIDE_BITS[axis]
+    count = steps + 1
+    while octaves(axis, count)[-1] < limit:
+        count += steps
+    return np.array(octaves(axis, count), dtype=np.float64)
+
+
 def late_octaves(axis: int, count: int) -> list[int]:
     """The ``count`` knots of an axis of ``late``.
 
@@ -206,10 +215,13 @@ class FrontEnd(NamedTuple):
     """Seconds between a client and the engine's scheduler, which lengthen no step.
 
     request_s, prompt_token_s: from the client's send until the scheduler knows a prompt, for each request and for each
-        token of its prompt. stream_s: for each token that a step makes, until the client has it; one after another.
+        token of its prompt. read_s: of ``request_s``, what one process does for one request after another, as it does
+        all of ``prompt_token_s``. stream_s: for each token that a step makes, until the client has it; one after
+        another.
     """
 
     request_s: float = 0.0
+    read_s: float = 0.0
     prompt_token_s: float = 0.0
     stream_s: float = 0.0
 

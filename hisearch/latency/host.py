@@ -114,4 +114,4 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
 
 def front_end_of(times: HostTimes) -> FrontEnd:
     """What requests and tokens spend outside the engine."""
-    return FrontEnd(times.request_s, times.prompt_token_s, times.stream_s)
+    return FrontEnd(times.request_s, min(times.read_s, times.request_s), times.prompt_token_s, times.stream_s)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
-from hisearch.simulate import agent_arrays, fleet_arrays, offload_arrays, pool_arrays
+from hisearch.simulate import agent_arrays, fleet_arrays, front_end, offload_arrays, pool_arrays
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.models import ModelNotServed, asked_models
 from hisearch.simulate.plan import WorkerPlan
@@ -22,7 +22,7 @@ from hisearch.simulate.result import Result
 from hisearch.specs.base import EngineName
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MoverName
-from hisearch.traces.compiled import I4, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import I4, CompiledTrace
 
 __all__ = [
     "NEVER",
@@ -231,7 +231,7 @@ def simulate_fleet(
             raise _failure(plan.pools[faulty].plan, fault, end_s)
     if not horizon_reached:
         _check_all_ended(plan, sims, end_s)
-    return result_of(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached))
+    return result_of(plan, trace, asked, fleet, sims, end_s, bool(horizon_reached), load)
 
 
 def _beside_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
@@ -290,7 +290,7 @@ def allocate(
         pooled: see ``simulate_fleet``.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = _behind_front_end(agent_arrays.arrays_of(trace, plan.pools[0].plan.agents), plan, trace)
+    arrays = front_end.delayed(agent_arrays.arrays_of(trace, plan.pools[0].plan.agents), plan, trace, load)
     fleet = fleet_arrays.allocate(
         plan,
         arrays,
@@ -329,18 +329,6 @@ def allocate(
         )
         fleet.sims[p] = sims[p].address
     return fleet, sims
-
-
-def _behind_front_end(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace) -> TraceArrays:
-    """``arrays`` with what the front end of the first pool takes before each follow-up reaches the router.
-
-    Of requests that come by the clock it moves all alike, so that their schedule stays; agents call in a loop of their
-    own.
-    """
-    front = plan.pools[0].plan.costs.front_end
-    if trace.agents is not None or not (front.request_s or front.prompt_token_s) or not (arrays.previous >= 0).any():
-        return arrays
-    return arrays._replace(think_s=arrays.think_s + front.request_s + front.prompt_token_s * arrays.input_tokens)
 
 
 def _failure(plan: WorkerPlan, fault: int, end_s: float) -> EngineOutOfMemory:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
-from hisearch.simulate import agent_arrays, fleet_arrays, tier_arrays, tier_use
+from hisearch.simulate import agent_arrays, fleet_arrays, front_end, tier_arrays, tier_use
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plan import TierPlan, WorkerPlan
 from hisearch.simulate.pool_logs import merged_logs
@@ -35,9 +35,10 @@ def result_of(
     sims: Sequence[la.Sim],
     end_s: float,
     horizon_reached: bool,
+    load: float,
 ) -> Result:
     """What a run that ended at ``end_s`` left in the arrays of ``fleet`` and of its pools, ``sims``."""
-    table = _request_table(plan, trace, fleet, sims)
+    table = _request_table(plan, trace, fleet, sims, load)
     pools = _pool_uses(plan, sims)
     until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
@@ -127,7 +128,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim]) -> RequestTable:
+def _request_table(
+    plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], load: float
+) -> RequestTable:
     """What became of requests; each pool has noted what its workers did."""
     prefill_worker = fleet.sent_to.copy()
     columns = _noted(fleet, sims, prefill_worker)
@@ -138,7 +141,9 @@ def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims:
         columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
         came = fleet.hands["state"] == fl.ARRIVED
         handed_s = np.where(came, fleet.hands["due_s"], np.nan)
-    delivery = _deliveries(plan, fleet, trace, prefill_worker, worker, columns)
+    beside = columns.pop("beside_first"), columns.pop("beside_last")
+    pools = (_pool_of(fleet, prefill_worker), _pool_of(fleet, worker))
+    delivery = front_end.deliveries(plan, trace, fleet.arrival_s, load, pools, beside)
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,
@@ -146,44 +151,22 @@ def _request_table(plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims:
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
         handed_s=handed_s,
-        **delivery,
+        **delivery,  # type: ignore[arg-type]
         **columns,
     )
 
 
-def _deliveries(
-    plan: FleetPlan,
-    fleet: fl.Fleet,
-    trace: CompiledTrace,
-    came_to: np.ndarray,
-    worker: np.ndarray,
-    columns: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """What clients wait for beside the engines, where front ends take time; takes what is beside out of ``columns``.
-
-    Tokens of a step are streamed one after another: on average one waits for half of those beside it.
-    """
-    beside_first, beside_last = columns.pop("beside_first"), columns.pop("beside_last")
-    fronts = np.array([pool.plan.costs.front_end for pool in plan.pools])
-    if not fronts.any():
-        return {}
-    pool_of = fleet.members["pool"]
-    sent = fronts[pool_of[np.maximum(came_to, 0)]]
-    streamed_s = fronts[pool_of[np.maximum(worker, 0)], 2]
-    return {
-        "front_end_s": sent[:, 0] + sent[:, 1] * trace.arrays.input_tokens,
-        "first_delivery_s": streamed_s * (1.0 + 0.5 * beside_first),
-        "last_delivery_s": streamed_s * (1.0 + 0.5 * beside_last),
-    }
-
-
 def _noted(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray) -> dict[str, np.ndarray]:
     """The records of each request that the pool of ``member`` has; -1: of the first pool that takes requests."""
-    first = int(fleet.members[0].pool)
-    pool = np.where(member >= 0, fleet.members["pool"][member], first)
+    first, pool = int(fleet.members[0].pool), _pool_of(fleet, member)
     if (pool == first).all():
         return {name: sims[first].requests[name].copy() for name in _COLUMNS}
     return {name: np.choose(pool, [sim.requests[name] for sim in sims]) for name in _COLUMNS}
+
+
+def _pool_of(fleet: fl.Fleet, member: np.ndarray) -> np.ndarray:
+    """Pool of each ``member``; of -1 the first that takes requests."""
+    return np.where(member >= 0, fleet.members["pool"][member], int(fleet.members[0].pool))
 
 
 def _with_handed(

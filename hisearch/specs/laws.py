@@ -102,6 +102,15 @@ class PrefillTerms(LawTerms):
     sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
 
 
+class MixedTerms(LawTerms):
+    """Decodes beside prompt chunks, where every head of each takes a tile of its own (FlashAttention 2)."""
+
+    rows: Count = Field(description="Queries of a tile; a decode fills one of them.")
+    keys: Count = Field(description="Keys that a tile reads at a time.")
+    flops: Share = Field(description="Share of a multiprocessor's 16-bit peak, of whole tiles.")
+    tile_s: NonNegative = Field(description="Prologue and epilogue of one tile.")
+
+
 class DecodeTerms(LawTerms):
     """Attention of one new token per sequence."""
 
@@ -238,6 +247,9 @@ class LawsSpec(Strict):
     )
     prefill_attention: dict[str, PrefillTerms] = Field(description="By format of the KV cache.")
     decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
+    mixed_attention: MixedTerms | None = Field(
+        None, description="Of decodes in steps with prompts; where absent they take what they do by themselves."
+    )
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     sparse_attention: dict[str, SparseTerms] = Field(default_factory=dict, description="By format of the KV cache.")

@@ -14,6 +14,7 @@ TTFT and E2E are the client's. ITL is (E2E - TTFT) / (output tokens - 1) of mean
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ from hisearch.simulate.result import RequestTable
 from hisearch.specs.base import Count, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import F8, CompiledTrace
 from hisearch.traces.compiler import compile_trace
@@ -154,33 +156,47 @@ def _milliseconds(text: str) -> float:
 
 
 def trace_of(run: OpenLoopRun, seed: int = 1) -> tuple[CompiledTrace, np.ndarray]:
-    """The requests of a run, and the stage of each, shape (N,)."""
+    """The requests of a run, and the stage of each, shape (N,). Runs of one workload have the same."""
+    workload = (tuple(run.stages), run.groups, run.per_group, run.system_tokens, run.question_tokens, run.output_tokens)
+    return _workload(*workload, seed)
+
+
+@functools.lru_cache(maxsize=32)
+def _workload(
+    stages: tuple[tuple[float, float], ...],
+    groups: int,
+    per_group: int,
+    system_tokens: int,
+    question_tokens: int,
+    output_tokens: int,
+    seed: int,
+) -> tuple[CompiledTrace, np.ndarray]:
     draw = stream("open-loop", seed)
-    prompts = draw.permutation(run.groups * run.per_group)
-    nominal = run.system_tokens + run.question_tokens
+    prompts = draw.permutation(groups * per_group)
+    nominal = system_tokens + question_tokens
     spread = 1.0 + SPREAD * draw.standard_normal(len(prompts))
     length_of_prompt = np.round(nominal * TOKENS_PER_NOMINAL * spread).astype(np.int64)
-    system = round(run.system_tokens * TOKENS_PER_NOMINAL)
+    system = round(system_tokens * TOKENS_PER_NOMINAL)
     arrivals: list[F8] = []
     asked, stage_of, start = [], [], 0.0
-    for stage, (rate, duration) in enumerate(run.stages):
+    for stage, (rate, duration) in enumerate(stages):
         gaps = draw.exponential(1.0 / rate, int(rate * duration))
         arrivals.append(start + np.cumsum(gaps) * (duration / gaps.sum()))
         asked.append(prompts[np.arange(len(gaps)) % len(prompts)])  # a stage begins anew with the first prompt
         stage_of.append(np.full(len(gaps), stage))
         start += duration + GAP_S
     prompt = np.concatenate(asked)
-    group = prompt // run.per_group
+    group = prompt // per_group
     repeated, of_prompt = _first_of(prompt)
     seen, of_group = _first_of(group)
     trace = make_trace(
         arrival_s=np.concatenate(arrivals),
         input_tokens=length_of_prompt[prompt],
-        output_tokens=np.full(len(prompt), run.output_tokens),
+        output_tokens=np.full(len(prompt), output_tokens),
         shares_with=np.where(repeated, of_prompt, np.where(seen, of_group, -1)),
         shared_tokens=np.where(repeated, length_of_prompt[prompt], np.where(seen, system, 0)),
     )
-    return compile_trace(trace, run.id, "open_loop"), np.concatenate(stage_of)
+    return compile_trace(trace, "open-loop run", "open_loop"), np.concatenate(stage_of)
 
 
 def _first_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,6 +227,17 @@ def pool_of(run: OpenLoopRun) -> PoolSpec:
     )
 
 
+def model_of(run: OpenLoopRun, folder: Path, catalogue: Catalogue) -> ModelSpec:
+    """The run's model: that of the folder, else of the catalogue.
+
+    Raises:
+        SpecError: there is none, or it is not valid.
+    """
+    own = folder / "models" / f"{run.model}.yaml"
+    spec: ModelSpec = catalogue.get("Model", str(own.resolve()) if own.exists() else run.model).spec
+    return spec
+
+
 def worker_of(
     run: OpenLoopRun, folder: Path, catalogue: Catalogue, profile_name: str, profile: LatencyProfileSpec
 ) -> WorkerPlan:
@@ -220,12 +247,12 @@ def worker_of(
         SpecError: a model or an accelerator that is not known.
         DoesNotFit, ValueError: see ``plan_worker``.
     """
-    pool, own = pool_of(run), folder / "models" / f"{run.model}.yaml"
+    pool = pool_of(run)
     accelerator = catalogue.get("Accelerator", run.accelerator).spec
     host = accelerator.host
     return plan_worker(
         pool,
-        model=catalogue.get("Model", str(own.resolve()) if own.exists() else run.model).spec,
+        model=model_of(run, folder, catalogue),
         accelerator=accelerator,
         host=catalogue.get("Host", host).spec if host is not None else None,
         media={tier.medium: catalogue.get("Medium", tier.medium).spec for tier in pool.tiers},

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hisearch.latency.costs import BESIDE_BITS, StepCosts, knots_up_to, octaves, whole_octaves
+from hisearch.latency.costs import StepCosts, knots_up_to, octaves_up_to, whole_octaves
 from hisearch.latency.curves import Grid
 from hisearch.latency.devices.work import Load
 from hisearch.latency.operators import F8, attention_pairs
@@ -70,7 +70,7 @@ def tabulate(
 
 def _beside(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8:
     reach = (max_tokens, longest, max(max_sequences, 2), longest)
-    knots = [_reaching(axis, limit) for axis, limit in enumerate(reach)]
+    knots = [octaves_up_to(axis, limit) for axis, limit in enumerate(reach)]
     # Linear within octaves, at an eighth of the places: these laws have no rounds.
     axes = tuple(whole_octaves(axis) for axis in knots)
     p, k, n, m = np.ix_(*axes)
@@ -82,15 +82,6 @@ def _beside(step: Step, max_tokens: int, max_sequences: int, longest: int) -> F8
 def _from_zero(table: F8) -> F8:
     """With an entry of 0 before the others."""
     return np.concatenate((np.zeros((*table.shape[:-1], 1)), table), axis=-1)
-
-
-def _reaching(axis: int, limit: int) -> F8:
-    """Knots of an axis of ``beside_s`` up to the first octave that is >= ``limit`` (at least two)."""
-    steps = 1 << BESIDE_BITS[axis]
-    count = steps + 1
-    while octaves(axis, count)[-1] < limit:
-        count += steps
-    return np.array(octaves(axis, count), dtype=np.float64)
 
 
 def _chunk(step: Step, new: F8, cached: F8) -> F8:

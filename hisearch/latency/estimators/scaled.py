@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.hardware.power import worker_idle_w
-from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
+from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, octaves_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
     F8,
@@ -34,7 +34,7 @@ from hisearch.latency.estimators.roofline import (
 )
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead
-from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, rebuild_s
+from hisearch.latency.laws.attention import Heads, beside_s, decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives, curve_for
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
@@ -263,6 +263,22 @@ class ScaledWorker:
             seconds = seconds + windowed * within
         return np.asarray(seconds)
 
+    def beside_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
+        """What decodes add to steps with prompts, on the octaves of ``StepCosts``; None: as by themselves."""
+        terms = self.laws.mixed_attention
+        if terms is None or self.model.mla is not None:
+            return None
+        axes = [octaves_up_to(axis, most) for axis, most in enumerate((max_tokens, longest, max_sequences, longest))]
+        prompt, before, sequences, mean = np.ix_(*axes)
+        sheet, heads, windowed = self.sheet("bf16"), self.decode_heads, window_layers(self.model)
+        full = self.model.layers - linear_layers(self.model) - windowed
+        seconds = full * beside_s(terms, sheet, heads, prompt, before, sequences, mean)
+        if windowed:
+            window = float(self.model.sliding_window_tokens)
+            seen = np.minimum(before, window), np.minimum(mean, window)
+            seconds = seconds + windowed * beside_s(terms, sheet, heads, prompt, seen[0], sequences, seen[1])
+        return np.ascontiguousarray(seconds)
+
     def sheet(self, rate: DType) -> Sheet:
         """The accelerator's figures for operands whose peak is that of ``rate``."""
         peaks = sheet_peaks(self.accelerator)
@@ -287,6 +303,7 @@ class ScaledWorker:
             sequence_s=rising(self.sequence_s, max_sequences, []),
             chunk_rate=np.ascontiguousarray(chunk_rate),
             decode_s=np.ascontiguousarray(decode),
+            beside_s=self.beside_s(max_tokens, max_sequences, min(max_context, self.model.max_context_tokens)),
         )
 
     def _steps_s(self, overhead: EngineOverhead, limit: int) -> F8:

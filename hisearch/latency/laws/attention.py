@@ -13,6 +13,11 @@ Decode, for n sequences that read c tokens in total
     units      = n * KV heads / multiprocessors * unit
     serial     = c / n * serial token
 
+Decodes beside P prompt tokens behind K others, where each takes a tile for every head (``MixedTerms``)
+    tile(k)    = start + k / keys * rows * keys * 4 * width / (peak per multiprocessor * share)
+    work       = heads * (ceil(P / rows) * tile(K + P / 2) + n * tile(u + 1)) / multiprocessors
+    added      = max(work, longest tile) - the same without decodes
+
 ``width`` is the mean of the widths of a key and of a value. MLA's prefill has as many KV heads as heads; its decode has
 one latent that all heads read.
 """
@@ -25,7 +30,7 @@ import numpy as np
 
 from hisearch.latency.laws.sheet import F8, Sheet, p_norm
 from hisearch.latency.operators import attention_pairs, windowed_pairs
-from hisearch.specs.laws import DecodeTerms, PrefillTerms
+from hisearch.specs.laws import DecodeTerms, MixedTerms, PrefillTerms
 from hisearch.specs.model import MlaSpec
 
 #: Queries of a tile; rows that a tensor-core product of a decode has at least.
@@ -82,6 +87,18 @@ def rebuild_s(terms: PrefillTerms, sheet: Sheet, heads: int, mla: MlaSpec, cache
     """Seconds in which keys and values of ``heads`` heads are made of ``cached`` latents again, at attention's rate."""
     flops = 2.0 * mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     return np.asarray(cached * flops / (sheet.flops * terms.flops))
+
+
+def beside_s(terms: MixedTerms, sheet: Sheet, heads: Heads, prompt: F8, before: F8, sequences: F8, mean: F8) -> F8:
+    """Seconds that ``sequences`` decodes of ``mean`` tokens add to ``prompt`` tokens behind ``before``; broadcast."""
+    peak = sheet.flops / sheet.multiprocessors * terms.flops
+    key_s = terms.rows * 4.0 * heads.width / peak
+    chunk = np.ceil(prompt / terms.rows) * (terms.tile_s + (before + prompt / 2.0) * key_s)
+    decode = terms.tile_s + (mean + 1.0) * key_s
+    each = heads.heads / sheet.multiprocessors
+    longest = terms.tile_s + (before + prompt) * key_s
+    alone = np.maximum(each * chunk, longest)
+    return np.asarray(np.maximum(each * (chunk + sequences * decode), np.maximum(longest, decode)) - alone)
 
 
 def decode_s(terms: DecodeTerms, sheet: Sheet, heads: Heads, sequences: F8, context: F8, *, warm: bool = False) -> F8:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hisearch.latency.costs import StepCosts
+from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.simulate.fleet import PoolPlan, RoleName, TransferPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.cluster import TransferSpec
@@ -100,9 +100,9 @@ def _count(cells: Mapping[str, str], name: str) -> int:
     return int(float(text)) if text else 0
 
 
-def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts) -> PoolPlan:
+def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, front_end: FrontEnd) -> PoolPlan:
     """The side's workers, whose steps cost ``seconds``."""
-    costs = replace(device.costs, seconds=seconds, joules=seconds)
+    costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end)
     split = Parallelism(tensor=side.split.group_ranks, attention_data=side.split.attention_data)
     plan = replace(device, costs=costs, split=split)
     return PoolPlan(plan, side.workers, side.role, side.role)

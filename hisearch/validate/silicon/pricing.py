@@ -144,7 +144,8 @@ class Pricer:
         seconds = with_host_times(device.costs.seconds, times, self.launches(row), overlap=conditions.engine.overlap)
         if conditions.draft_tokens:
             seconds = with_speculation(seconds, conditions.speculation, self._model(row).layers)
-        plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds))
+        front = front_end_of(times)
+        plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
         loop = Loop(
             -(-row.concurrency // row.parallelism.attention_data),
             row.input_tokens,
@@ -152,7 +153,7 @@ class Pricer:
             conditions.input_share,
             conditions.output_share,
             conditions.requests_per_slot,
-            front_end_of(times),
+            _burst_gap_s(row, front),
         )
         try:
             result = simulate(plan, closed_loop(loop), pooled=True)
@@ -170,7 +171,7 @@ class Pricer:
             seconds = with_host_times(
                 device.costs.seconds, times, self.launches(side.row), overlap=limits.engine.overlap
             )
-            pools.append(apart.pool_of(side, device, seconds))
+            pools.append(apart.pool_of(side, device, seconds, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
         kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
@@ -184,7 +185,6 @@ class Pricer:
             conditions.input_share,
             conditions.output_share,
             conditions.requests_per_slot,
-            front_end_of(times),
         )
         try:
             result = simulate_fleet(fleet, closed_loop(loop), pooled=True)
@@ -300,7 +300,10 @@ class Pricer:
 
 
 class Loop(NamedTuple):
-    """A closed loop: see ``Conditions``; ``slots`` requests in flight."""
+    """A closed loop: see ``Conditions``; ``slots`` requests in flight.
+
+    burst_gap_s: between two of the first requests; of one attention group while the front end reads the others'.
+    """
 
     slots: int
     input_tokens: int
@@ -308,7 +311,7 @@ class Loop(NamedTuple):
     input_share: float
     output_share: float
     requests_per_slot: int
-    front_end: FrontEnd
+    burst_gap_s: float = 0.0
 
 
 @functools.lru_cache(maxsize=256)
@@ -316,9 +319,8 @@ def closed_loop(loop: Loop) -> CompiledTrace:
     """``slots * requests_per_slot`` requests, nothing shared, to be simulated ``pooled``: ``slots`` of them in flight.
 
     Benchmark clients hold a semaphore of so many places (``benchmark_serving.py --max-concurrency``): whoever is free
-    takes the next request. Lengths are drawn evenly, whole tokens, from the stated share of the nominal one up to it. A
-    request reaches the scheduler after the front end's time, drawn evenly between nothing and twice its mean. Those
-    that are sent at once, the first of every slot, wait for each other there: their prompts are read one by one.
+    takes the next request. Lengths are drawn evenly, whole tokens, from the stated share of the nominal one up to it.
+    The first of every slot are sent at once, and wait in line at the front end.
     """
     count = loop.slots * loop.requests_per_slot
     draw = stream("silicon", loop.slots, loop.input_tokens, loop.output_tokens)
@@ -326,19 +328,13 @@ def closed_loop(loop: Loop) -> CompiledTrace:
         draw.integers(max(int(share * nominal), 1), nominal + 1, count)
         for nominal, share in ((loop.input_tokens, loop.input_share), (loop.output_tokens, loop.output_share))
     )
-    share = draw.uniform(0.0, 2.0, count)
-    delay_s = share * (loop.front_end.request_s + loop.front_end.prompt_token_s * inputs)
     index = np.arange(count)
     first = index < loop.slots
-    read_s = np.cumsum(loop.front_end.prompt_token_s * inputs[: loop.slots])
-    # Slots are numbered as their first requests arrive.
-    delay_s[: loop.slots] = np.sort(share[: loop.slots]) * loop.front_end.request_s + read_s
     trace = make_trace(
-        arrival_s=np.where(first, delay_s, np.nan),
+        arrival_s=np.where(first, loop.burst_gap_s * index, np.nan),
         input_tokens=inputs,
         output_tokens=outputs,
         previous=np.where(first, -1, index - loop.slots),
-        think_s=np.where(first, 0.0, delay_s),
         open_loop=False,
     )
     return compile_trace(trace, "closed loop", "closed_loop")
@@ -348,12 +344,15 @@ def _means(table: RequestTable, conditions: Conditions, row: SiliconRow, loop: L
     counted = table.finished
     if not counted.any():
         raise NotPriced("no request finishes in the simulated engine")
-    trace = closed_loop(loop).arrays
-    sent_s = float(np.where(trace.previous < 0, trace.arrival_s, trace.think_s)[counted].mean())
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
     held_s = held_steps(conditions, row, loop.slots) * tpot_s
-    return Price(float(table.ttft_s[counted].mean()) + sent_s + held_s, tpot_s)
+    return Price(float(table.ttft_s[counted].mean()) + held_s, tpot_s)
+
+
+def _burst_gap_s(row: SiliconRow, front: FrontEnd) -> float:
+    """Seconds for which the front end reads what goes to the other attention groups."""
+    return (row.parallelism.attention_data - 1) * (front.read_s + front.prompt_token_s * row.input_tokens)
 
 
 def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:

@@ -1,0 +1,170 @@
+"""Measured runs that host work is fitted to, from every kind of campaign, in one form.
+
+A case knows its engine, version, campaign, GPU and model, and what its figures are under given host work: logarithms of
+simulated over measured TTFT and step time (TPOT, ITL). Left out of both: figures that say something else (``counts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.latency.host import front_end_of, launches_of, with_host_times
+from hisearch.simulate.engine import simulate
+from hisearch.simulate.plan import WorkerPlan
+from hisearch.specs.catalogue import Catalogue
+from hisearch.specs.host import HostTimes
+from hisearch.specs.model import ModelSpec
+from hisearch.validate import open_loop
+from hisearch.validate.silicon.conditions import conditions_of, host_version
+from hisearch.validate.silicon.pricing import NotPriced, Pricer
+from hisearch.validate.silicon.reach import beyond_reach
+from hisearch.validate.silicon.report import START_UP
+from hisearch.validate.silicon.rows import SiliconRow
+
+F8 = npt.NDArray[np.float64]
+
+OPEN_LOOP = "open-loop"
+
+
+class Case(Protocol):
+    """One measured run."""
+
+    engine: str
+    version: str
+    campaign: str
+    gpu: str
+    model: str
+    #: Whether TTFT, and step time, are to be met, shape (2,).
+    counts: tuple[bool, bool]
+
+    def errors(self, times: HostTimes) -> F8:
+        """log(simulated / measured) of TTFT and step time under ``times``, shape (2,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClosedLoopCase:
+    """A row of measured closed-loop runs."""
+
+    row: SiliconRow
+    pricer: Pricer
+    campaign: str
+    counts: tuple[bool, bool]
+
+    @property
+    def engine(self) -> str:
+        """Its name."""
+        return self.row.backend
+
+    @property
+    def version(self) -> str:
+        """Of the engine, as host work is known by it."""
+        return host_version(self.row)
+
+    @property
+    def gpu(self) -> str:
+        """As the row names it."""
+        return self.row.system
+
+    @property
+    def model(self) -> str:
+        """As the row names it."""
+        return self.row.model.rsplit("/", 1)[-1]
+
+    def errors(self, times: HostTimes) -> F8:
+        """See ``Case``."""
+        price = self.pricer.with_times(self.row, times)
+        return np.log([price.ttft_s / self.row.measured_ttft_s, price.tpot_s / self.row.measured_tpot_s])
+
+
+@dataclass(frozen=True)
+class OpenLoopCase:
+    """An open-loop run; ``worker`` without host work."""
+
+    run: open_loop.OpenLoopRun
+    worker: WorkerPlan
+    measured: open_loop.Measured
+    graph_batches: tuple[int, ...]
+    architecture: ModelSpec
+    campaign: str = OPEN_LOOP
+    counts: tuple[bool, bool] = (True, True)
+
+    @property
+    def engine(self) -> str:
+        """Its name."""
+        return self.run.engine
+
+    @property
+    def version(self) -> str:
+        """Of the engine."""
+        return self.run.engine_version
+
+    @property
+    def gpu(self) -> str:
+        """Its name in the catalogue."""
+        return self.run.accelerator
+
+    @property
+    def model(self) -> str:
+        """Its name in the catalogue."""
+        return self.run.model
+
+    def errors(self, times: HostTimes) -> F8:
+        """See ``Case``; the step time is that of E2E, whose tokens are known."""
+        launches = launches_of(self.architecture, self.worker.split, None, self.run.engine, list(self.graph_batches))
+        costs = self.worker.costs
+        seconds = with_host_times(costs.seconds, times, launches, overlap=self.worker.engine.overlap)
+        worker = replace(self.worker, costs=replace(costs, seconds=seconds, front_end=front_end_of(times)))
+        trace, _ = open_loop.trace_of(self.run)
+        table = simulate(worker, trace).requests
+        found = open_loop.figures(table, table.finished)
+        names = ("ttft_mean", "e2e_mean")
+        known = [self.measured[self.run.set, self.run.id, open_loop.WHOLE, name] for name in names]
+        return np.log([found[name] / ms for name, ms in zip(names, known, strict=True)])
+
+
+def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[ClosedLoopCase]:
+    """Aggregated rows that can be simulated and that their GPU can have made; others are passed over."""
+    found = []
+    for row in rows:
+        if row.mode != "agg":
+            continue
+        try:
+            pricer.price(row)
+            conditions = conditions_of(row)
+            if beyond_reach(row, pricer.worker(row, conditions), conditions):
+                continue
+        except NotPriced:
+            continue
+        starts_up = (row.backend, row.version) in START_UP
+        found.append(ClosedLoopCase(row, pricer, conditions.campaign, (not starts_up, True)))
+    return found
+
+
+def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[OpenLoopCase]:
+    """Runs of ``folders`` whose whole-run means are measured."""
+    found = []
+    for folder in folders:
+        runs, measured = open_loop.read_folder(folder)
+        for run in runs:
+            name = f"{run.engine}-{run.accelerator}"
+            profile = catalogue.get("LatencyProfile", name).spec
+            overhead = profile.engines[run.engine]
+            alone = profile.model_copy(
+                update={
+                    "engines": {
+                        run.engine: overhead.with_times(HostTimes(step_s=0.0)).model_copy(update={"versions": {}})
+                    }
+                }
+            )
+            worker = open_loop.worker_of(run, folder, catalogue, name, alone)
+            model = open_loop.model_of(run, folder, catalogue)
+            if all((run.set, run.id, open_loop.WHOLE, metric) in measured for metric in ("ttft_mean", "e2e_mean")):
+                found.append(OpenLoopCase(run, worker, measured, tuple(overhead.graph_batches), model))
+    return found

@@ -1,0 +1,265 @@
+"""The fit: constants of an engine and of its versions, drawn to what is known of them beforehand.
+
+Notation
+    theta    constants of a group (an engine, or a version of it), in the order of ``CONSTANTS``; seconds
+    mu, s    what is known beforehand, mean and standard deviation; of a version: its engine's theta, VERSION_SHARE * s
+    r_i      log(simulated / measured) of TTFT and step time of case i; w_i its weight
+
+    minimise   sum_i w_i rho(r_i / SCALE)  +  |(theta - mu) / s|^2      within the ranges of ``specs.host``
+
+rho is |x| rounded at 0 (pseudo-Huber). Gauss-Newton on reweighted least squares; derivatives by simulating again with
+each constant raised by its step. A step is shortened until it lowers the loss. Cases of one campaign, version, GPU and
+model share their errors: n of them count as n ** 0.5.
+
+No constant is a case's, a model's or a GPU's. A version's own are fitted where it has at least ``VERSION_CASES``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import lsq_linear
+
+from hisearch.specs.host import RANGES, HostTimes
+from hisearch.specs.versions import nearest_version
+from hisearch.validate.host_fit.cases import Case
+from hisearch.validate.silicon.pricing import EngineTimes
+
+F8 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of a constant beforehand, in seconds; ``step``: by how much it is raised for a derivative."""
+
+    mean: float
+    std: float
+    step: float
+
+
+#: By name, in the order of a vector. docs/latency.md has the sources, ``specs.host`` the ranges.
+PRIORS: dict[str, Prior] = {
+    "step_s": Prior(0.3e-3, 0.2e-3, 0.1e-3),
+    "layer_s": Prior(4e-6, 4e-6, 2e-6),
+    "per_sequence_s": Prior(4e-6, 4e-6, 2e-6),
+    "schedule_s": Prior(0.8e-3, 0.6e-3, 0.4e-3),
+    "launch_s": Prior(8e-6, 4e-6, 3e-6),
+    "request_s": Prior(6e-3, 3e-3, 2e-3),
+    "prompt_token_s": Prior(2.8e-6, 0.8e-6, 1e-6),
+}
+#: Measured, and fitted to nothing; of vLLM, and taken to be the other engines' too.
+MEASURED = {"schedule_sequence_s": 11e-6, "read_s": 1e-3, "stream_s": 50e-6}
+CONSTANTS = tuple(PRIORS)
+MEAN, STD, STEP = (np.array([getattr(prior, part) for prior in PRIORS.values()]) for part in ("mean", "std", "step"))
+LOW, HIGH = (np.array([getattr(RANGES[name], part) for name in CONSTANTS]) for part in ("low", "high"))
+#: Standard deviation of a version's constants around its engine's, as a share of what is known beforehand.
+VERSION_SHARE = 0.5
+VERSION_CASES = 20
+#: Errors of TTFT and step time that count as one; at the half of them rho is rounded.
+SCALE, ROUNDING = np.array([0.15, 0.07]), 0.5
+ROUNDS, STILL, SHARES = 5, 2e-3, (1.0, 0.5, 0.2)
+#: Version of a group of all cases of an engine.
+ALL = "*"
+
+Group = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class HostFit:
+    """Fitted constants by engine, and how many cases each group has."""
+
+    engines: dict[str, EngineTimes]
+    cases: dict[Group, int]
+
+    def times_of(self, case: Case) -> HostTimes:
+        """What prices a case: its version's, its release's, its engine's own; what is known beforehand for others."""
+        if case.engine not in self.engines:
+            return times_of(MEAN)
+        return self.engines[case.engine].of_version(case.version)
+
+
+def fit(
+    cases: Sequence[Case],
+    *,
+    start: HostFit | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    pool: Executor | None = None,
+    rounds: int = ROUNDS,
+) -> HostFit:
+    """Fit all engines and versions in ``cases``, beginning with ``start`` where given: it saves rounds, nothing else.
+
+    Args:
+        cases: measured runs.
+        start: constants to begin with.
+        note: told about progress.
+        pool: of ``workers(cases)``; simulations run in this process where None.
+        rounds: at most so many Gauss-Newton steps of each level.
+
+    Raises:
+        ValueError: there are no cases.
+    """
+    if not cases:
+        raise ValueError("no run can be simulated: nothing to fit")
+    own_groups = _grouped(cases, lambda case: (case.engine, ALL))
+    begun = {group: _begin(start, group, MEAN) for group in own_groups}
+    evaluate = _evaluator(pool)
+    own = _settle(own_groups, begun, dict.fromkeys(own_groups, MEAN), STD, evaluate, note, rounds)
+    groups = version_groups(cases)
+    priors = {group: own[group[0], ALL] for group in groups}
+    begun = {group: _begin(start, group, priors[group]) for group in groups}
+    versions = _settle(groups, begun, priors, VERSION_SHARE * STD, evaluate, note, rounds)
+    engines = {
+        engine: EngineTimes(
+            times_of(theta), {group[1]: times_of(value) for group, value in versions.items() if group[0] == engine}
+        )
+        for (engine, _), theta in own.items()
+    }
+    return HostFit(engines, {group: len(members) for group, members in {**own_groups, **groups}.items()})
+
+
+def times_of(theta: F8) -> HostTimes:
+    """Constants to four digits, within their ranges."""
+    within = np.clip(theta, LOW, HIGH)
+    return HostTimes(**MEASURED, **{name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, within, strict=True)})
+
+
+def vector_of(times: HostTimes) -> F8:
+    """The reverse of ``times_of``."""
+    return np.array([getattr(times, name) for name in CONSTANTS])
+
+
+def version_groups(cases: Iterable[Case]) -> dict[Group, list[Case]]:
+    """Versions with enough cases; those of versions with fewer join another of their release, where it has enough."""
+    groups = _grouped(cases, lambda case: (case.engine, case.version))
+    kept = {group: members for group, members in groups.items() if len(members) >= VERSION_CASES}
+    for (engine, version), members in groups.items():
+        name = nearest_version(version, [known for of, known in kept if of == engine])
+        if name is not None and name != version:
+            kept[engine, name] = [*kept[engine, name], *members]
+    return kept
+
+
+#: Errors of cases, each under constants of its own, shape (N, 2).
+Evaluate = Callable[[Sequence[Case], Sequence[F8]], F8]
+
+_cases: list[Case] = []
+
+
+@contextmanager
+def workers(cases: Sequence[Case], processes: int):  # type: ignore[no-untyped-def]
+    """A pool of processes that know ``cases``; None where one is enough."""
+    _cases[:] = cases
+    if processes < 2:
+        yield None
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        yield pool
+
+
+def _errors_of(job: tuple[list[int], list[F8]]) -> list[F8]:
+    return [_cases[index].errors(times_of(theta)) for index, theta in zip(*job, strict=True)]
+
+
+def _evaluator(pool: Executor | None) -> Evaluate:
+    places = {id(case): index for index, case in enumerate(_cases)}
+
+    def here(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
+        return np.array([case.errors(times_of(theta)) for case, theta in zip(cases, thetas, strict=True)])
+
+    def spread(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
+        assert pool is not None
+        at = [places[id(case)] for case in cases]
+        # Alike cases stay together, so that a process compiles their worker once.
+        size = 64
+        jobs = [(at[k : k + size], list(thetas[k : k + size])) for k in range(0, len(at), size)]
+        return np.array([error for part in pool.map(_errors_of, jobs) for error in part])
+
+    return here if pool is None else spread
+
+
+def _grouped(cases: Iterable[Case], key: Callable[[Case], Group]) -> dict[Group, list[Case]]:
+    groups: dict[Group, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
+    return groups
+
+
+def _begin(start: HostFit | None, group: Group, otherwise: F8) -> F8:
+    if start is None or group[0] not in start.engines:
+        return otherwise
+    of_engine = start.engines[group[0]]
+    if group[1] == ALL:
+        return vector_of(of_engine.own)
+    return vector_of(of_engine.versions[group[1]]) if group[1] in of_engine.versions else otherwise
+
+
+def _weights(cases: Sequence[Case]) -> F8:
+    """Of each case and figure, shape (N, 2)."""
+    alike = Counter((case.campaign, case.version, case.gpu, case.model) for case in cases)
+    each = np.array([alike[case.campaign, case.version, case.gpu, case.model] ** -0.5 for case in cases])
+    return each[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
+
+
+def _settle(
+    groups: Mapping[Group, list[Case]],
+    theta: dict[Group, F8],
+    means: Mapping[Group, F8],
+    std: F8,
+    evaluate: Evaluate,
+    note: Callable[[str], None],
+    rounds: int,
+) -> dict[Group, F8]:
+    """Step every group until it stands still."""
+    theta = {group: np.clip(value, LOW, HIGH) for group, value in theta.items()}
+    weights = {group: _weights(cases) for group, cases in groups.items()}
+    errors = {group: evaluate(cases, [theta[group]] * len(cases)) for group, cases in groups.items()}
+    moving = set(groups)
+    for round_ in range(rounds):
+        note(f"round {round_ + 1} of at most {rounds}: {', '.join(' '.join(group) for group in sorted(moving))}")
+        for group in sorted(moving):
+            cases, w, mean = groups[group], weights[group], means[group]
+            moved, errors[group] = _step(cases, theta[group], errors[group], w, mean, std, evaluate)
+            if np.array_equal(moved, theta[group]):
+                moving.discard(group)
+            theta[group] = moved
+        if not moving:
+            break
+    return theta
+
+
+def _step(
+    cases: Sequence[Case], theta: F8, errors: F8, weights: F8, mean: F8, std: F8, evaluate: Evaluate
+) -> tuple[F8, F8]:
+    """A Gauss-Newton step, as much of it as lowers the loss; the same constants where none of it does enough."""
+    raised = np.where(theta + STEP <= HIGH, 1.0, -1.0) * STEP
+    slopes = np.stack(
+        [(evaluate(cases, [theta + np.eye(len(STEP))[k] * raised] * len(cases)) - errors) / raised[k]
+         for k in range(len(STEP))], axis=-1,
+    )  # fmt: skip
+    scaled = errors / SCALE
+    # |x| as a square: rho(x) = sqrt(x^2 + b^2) has the weight 1 / rho.
+    root = np.sqrt(weights / np.sqrt(scaled**2 + ROUNDING**2))
+    matrix = np.vstack([(root[..., None] * slopes / SCALE[:, None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
+    wanted = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
+    unit = std
+    low, high = (LOW - theta) / unit - 1e-9, (HIGH - theta) / unit + 1e-9
+    step = lsq_linear(matrix * unit, wanted, (low, high)).x * unit
+    before = _loss(errors, theta, weights, mean, std)
+    for share in SHARES:
+        tried = np.clip(theta + share * step, LOW, HIGH)
+        found = evaluate(cases, [tried] * len(cases))
+        if _loss(found, tried, weights, mean, std) < (1.0 - STILL) * before:
+            return tried, found
+    return theta, errors
+
+
+def _loss(errors: F8, theta: F8, weights: F8, mean: F8, std: F8) -> float:
+    rho = np.sqrt((errors / SCALE) ** 2 + ROUNDING**2) - ROUNDING
+    return float((weights * rho).sum() + 0.5 * (((theta - mean) / std) ** 2).sum())
