@@ -36,6 +36,11 @@ class AcceleratorSpec(Strict):
     """One accelerator, by its data sheet. FLOP/s are dense (no structured sparsity)."""
 
     memory_bytes: Positive = Field(description="Device memory as the driver reports it (nvidia-smi's total).")
+    reserved_bytes: NonNegative | None = Field(
+        None,
+        description="What CUDA does not offer of memory_bytes: that less PyTorch's total_memory. 0.47 GiB and 0.1 % of "
+        "memory_bytes where absent.",
+    )
     memory_bandwidth_bytes_per_s: Positive = Field(description="Peak of the device memory.")
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(
