@@ -154,8 +154,10 @@ def without_itself(logged: Logged, catalogue: Catalogue) -> float | None:
 
     None where no other log bears on the constant, or none chose it in sight of this log.
     """
+    if not logged.chose:
+        return None
     others = [other.left(catalogue) for other in LOGGED if other is not logged and other.chose == logged.chose]
-    if not logged.chose or not others:
+    if not others:
         return None
     plan = logged.plan(catalogue)
     share = logged.settings.get("memory_fraction", 0.9) if logged.engine == "sglang" else 1.0

@@ -53,9 +53,8 @@ def test_planned_capacity_is_what_the_engine_logged(logged) -> None:
 @pytest.mark.parametrize("logged", LOGS.LOGGED, ids=lambda logged: logged.title)
 def test_no_log_is_held_by_a_constant_that_it_chose_alone(logged) -> None:
     alone = LOGS.without_itself(logged, Catalogue())
-    assert alone is None or abs(alone) < 0.016
-    if logged.engine == "vllm":
-        assert alone is None or abs(alone) < 0.01
+    # Of SGLang there are two logs, so that each is predicted from the other.
+    assert alone is None or abs(alone) < (0.01 if logged.engine == "vllm" else 0.02)
 
 
 def test_the_engine_version_of_open_loop_runs_moves_nothing_that_they_decide() -> None:
