@@ -65,6 +65,9 @@ class AcceleratorSpec(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> AcceleratorSpec:
+        if self.reserved_bytes is not None and self.reserved_bytes >= self.memory_bytes:
+            message = f"must be less than memory_bytes {self.memory_bytes:g}, got {self.reserved_bytes:g}"
+            raise KeyedError(("reserved_bytes",), message)
         if self.standby_w is not None and self.standby_w > self.idle_w:
             raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
         return self

@@ -81,6 +81,11 @@ def test_what_cuda_offers_is_stated_or_a_share_of_memory() -> None:
     assert 78.9 * GIB < usable_bytes(H100) < 79.3 * GIB
 
 
+def test_no_accelerator_keeps_all_of_its_memory() -> None:
+    with pytest.raises(ValueError, match="must be less than memory_bytes"):
+        type(H100).model_validate(H100.model_dump() | {"reserved_bytes": H100.memory_bytes})
+
+
 @pytest.mark.parametrize("version", ["", "nightly", "main-1a2b"])
 def test_versions_without_a_number_are_recent_ones(version: str) -> None:
     assert release_of(version) == release_of("")
