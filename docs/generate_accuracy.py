@@ -30,16 +30,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kv_logs
 import yaml
 from silicon_tables import apart, block, figures, percent, table
 
 from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency import operator_tables
-from hisearch.latency.memory import plan_memory
-from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.load import load_trace_file
@@ -69,37 +67,6 @@ TERMS = {
     "batches of unequal contexts (`skew_s`, `late`)": ("skew", "late"),
     "that decodes take longer beside prompts (`beside_s`, `late`)": ("beside", "late"),
 }
-
-
-class Logged(NamedTuple):
-    """KV capacity that an engine logged when it started; ``about``: rounded in the source."""
-
-    title: str
-    model: str
-    accelerator: str
-    tensor: int
-    engine: EngineName
-    settings: dict[str, Any]
-    tokens: int
-    about: str = ""
-
-
-#: Sources: tests/latency/test_memory.py.
-LOGGED = (
-    Logged("vLLM, Llama-3.1-8B, H100", "llama-3.1-8b", "h100-sxm", 1, "vllm", {}, 449_986),
-    Logged(
-        "SGLang, Qwen3-235B FP8, 4 x H100", "qwen3-235b-a22b", "h100-sxm", 4, "sglang",
-        {"memory_fraction": 0.93}, 367_404,
-    ),
-    Logged(
-        "SGLang, DeepSeek-R1, 8 x H200", "deepseek-v3", "h200", 8, "sglang",
-        {"memory_fraction": 0.82, "chunk_tokens": 32768}, 509_000, "about ",
-    ),
-    Logged(
-        "vLLM, Qwen3-235B FP8, 4 x H100", "qwen3-235b-a22b", "h100-sxm", 4, "vllm",
-        {"max_running_requests": 1024}, 178_880,
-    ),
-)  # fmt: skip
 
 
 class Data(NamedTuple):
@@ -192,19 +159,7 @@ def _processor_time(trace: CompiledTrace, policy: str, page: int) -> str:
 
 def memory(_data: Data) -> str:
     """KV capacity as planned, against what engines logged."""
-    catalogue, body = Catalogue(), []
-    for of in LOGGED:
-        planned = plan_memory(
-            catalogue.get("Model", of.model).spec,
-            catalogue.get("Accelerator", of.accelerator).spec,
-            tensor_parallel=of.tensor,
-            weight_dtype="fp8" if "FP8" in of.title else None,
-            kv_dtype="bf16",
-            engine=EngineSpec.model_validate({"name": of.engine} | of.settings),
-            accelerator_name=of.accelerator,
-        ).kv_capacity_tokens
-        body.append([of.title, f"{of.about}{of.tokens:,}", f"{planned:,}", percent(planned / of.tokens - 1.0, "+")])
-    return table(("engine, model, accelerators", "logged tokens", "planned", "error"), body)
+    return table(kv_logs.HEADS, kv_logs.rows(Catalogue()))
 
 
 def e2e(data: Data) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hisearch.latency.loading import full_load
-from hisearch.latency.memory import GIB, DoesNotFit
+from hisearch.latency.memory import DoesNotFit
+from hisearch.latency.memory_constants import GIB
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.deployments import devices_in_words, starting_memory_fraction
 from hisearch.simulate.plan import DevicesRefused, ffn_accelerator_name, plan_pool_memory, worker_devices

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hisearch.latency.memory import COMMUNICATION_BYTES, DRIVER_BYTES, GIB, RUNTIME_BYTES
+from hisearch.latency.memory import taken_bytes, usable_bytes
+from hisearch.latency.memory_constants import GIB
 from hisearch.latency.parameters import weight_bytes_per_rank
 from hisearch.latency.sharding import Parallelism, parallelism_of
 from hisearch.specs.base import DType, EngineName
@@ -63,6 +64,5 @@ def full_load(
     if weight_dtype != "fp8" or model.weight_dtype not in WIDE_DTYPES or engine not in LOADS_IN_FULL:
         return None
     split = parallelism_of(tensor_parallel, parallelism)
-    taken = DRIVER_BYTES + RUNTIME_BYTES[engine] + (COMMUNICATION_BYTES if split.ranks > 1 else 0.0)
     weights = weight_bytes_per_rank(model, split, model.weight_dtype)
-    return FullLoad(weights, accelerator.memory_bytes - taken)
+    return FullLoad(weights, usable_bytes(accelerator) - taken_bytes(engine, split))

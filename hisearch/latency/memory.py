@@ -1,39 +1,34 @@
 """Device memory of one rank: weights, activations, runtime, and the KV cache that the rest holds.
 
-    usable = memory that the driver reports - DRIVER_BYTES
-vLLM      kv = usable * gpu_memory_utilization - weights - activation peak - runtime
-          The engine measures the activation peak with a dummy batch of ``chunk_tokens`` tokens and
-          ``max_running_requests`` sampling sequences. The CUDA context and CUDA graphs live in what
-          gpu_memory_utilization leaves.
-SGLang    kv = (usable - runtime) * mem_fraction_static - weights
-          Activations and CUDA graphs live in the other ``(usable - runtime) * (1 - mem_fraction_static)``; they must
-          fit there.
-TRT-LLM   kv = (usable - runtime - weights - activation peak - CUDA graphs) * free_gpu_memory_fraction
-          TensorRT-LLM measures the peak with a dummy batch of ``chunk_tokens`` tokens and takes the fraction of what
-          is left (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
+    usable    what the driver reports, less what CUDA does not offer of it (``reserved_bytes`` of the Accelerator)
+    vLLM      kv = usable * gpu_memory_utilization - weights - peak of the profiling run - what is outside PyTorch
+              ``profiling_run`` restates that run, by version. Context and, before 0.20.0, CUDA graphs live in what
+              gpu_memory_utilization leaves.
+    SGLang    kv = (usable - runtime) * mem_fraction_static - weights
+              Activations and CUDA graphs live in the other ``(usable - runtime) * (1 - mem_fraction_static)``; they
+              must fit there.
+    TRT-LLM   kv = (usable - runtime - weights - activation peak - CUDA graphs) * free_gpu_memory_fraction
+              TensorRT-LLM measures the peak with a dummy batch of ``chunk_tokens`` tokens and takes the fraction of
+              what is left (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
 
-Activation peak = max(token part, sampling part), bytes of one rank:
-    token part     2 bytes * chunk_tokens * (3 h + max(qkv + attention output, FFN in + FFN out)); for experts the FFN
-                   widths count once per routed expert, and the output buffer is shared with the wider of the two
-    sampling part  max_running_requests * vocab * SAMPLER_BYTES
+    weights   those of the decoder, the cosines and sines of all positions, and what lies beside the decoder
+    peak      SGLang, TRT-LLM: max(one pass of ``chunk_tokens`` tokens through the widest layer, sampling for
+              ``max_running_requests`` sequences)
 
-Where the constants come from (all per rank; GiB = 2**30 bytes):
-    DRIVER_BYTES          nvidia-smi's total less what CUDA offers: H100 79.65 - 79.14 GiB, H200 140.40 - 139.81, A10G
-                          22.49 - 22.07 ("total_gpu_memory" of vLLM's start-up logs, torch's total_memory).
-    SAMPLER_BYTES vllm    Llama-3.1-8B, 256 sequences, H100: "activation peak memory takes 1.19GiB", and 1.26 GiB
-                          at TP 1 and TP 2 alike (vLLM pull request 10511): 39 bytes per sequence and vocabulary entry.
-    SAMPLER_BYTES sglang  Assumed: 16-bit and float32 logits and probabilities. trtllm: the same, assumed.
-    RUNTIME vllm          TP 1: "non_torch_memory takes 0.12GiB" (same log); TP > 1 adds NCCL's and all-reduce buffers,
-                          3.58 - 1.79 GiB in the same pull request.
-    RUNTIME sglang        The same buffers, and 0.5 GiB of CUDA context, which SGLang's "available memory" excludes.
-    RUNTIME trtllm        As SGLang's, assumed: its peak counts what is used outside PyTorch too.
-    CUDA_GRAPH_BYTES      Assumed: what SGLang's and TensorRT-LLM's decode graphs take.
+``memory_constants`` holds every constant with its unit, range and source.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisearch.latency.memory_constants import (
+    COLLECTIVE_BYTES,
+    CUDA_GRAPH_BYTES,
+    GIB,
+    RUNTIME_BYTES,
+    constant,
+)
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
     redundant_expert_bytes_per_rank,
@@ -41,19 +36,19 @@ from hisearch.latency.parameters import (
     weight_bytes_per_rank,
     window_kv_bytes_per_token_per_rank,
 )
-from hisearch.latency.sharding import Parallelism, parallelism_of, shard
-from hisearch.specs.base import DType
+from hisearch.latency.profiling_run import (
+    forward_bytes,
+    outside_torch_bytes,
+    peak_bytes,
+    release_of,
+    rotary_bytes,
+    tower_bytes,
+)
+from hisearch.latency.sharding import Parallelism, parallelism_of
+from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.model import ModelSpec
-
-GIB = float(2**30)
-
-SAMPLER_BYTES: dict[str, float] = {"vllm": 39.0, "sglang": 14.0, "trtllm": 14.0}
-RUNTIME_BYTES: dict[str, float] = {"vllm": 0.12 * GIB, "sglang": 0.62 * GIB, "trtllm": 0.62 * GIB}
-DRIVER_BYTES = 0.5 * GIB
-COMMUNICATION_BYTES = 1.79 * GIB
-CUDA_GRAPH_BYTES = 1.0 * GIB
 
 
 class DoesNotFit(ValueError):  # noqa: N818
@@ -104,11 +99,15 @@ def plan_memory(
     engine: EngineSpec,
     accelerator_name: str = "accelerator",
     elsewhere: Elsewhere = Elsewhere(),
+    engine_version: str | None = None,
+    eager: bool = False,
 ) -> MemoryPlan:
     """How one rank's memory is divided; ``weight_dtype`` None is the model's own.
 
     ``parallelism`` says how the model is split where that is more than tensor parallelism; the capacity is then that of
-    one attention group. ``elsewhere`` is what lies on other devices than the accelerator.
+    one attention group. ``elsewhere`` is what lies on other devices than the accelerator. ``engine_version`` is that of
+    vLLM, which profiles differently by version; the engine's own where None. ``eager``: without compilation and CUDA
+    graphs.
     Layers with a sliding window keep the window of every running request and one chunk, layers of linear attention a
     state of every running request; their room is set aside first, and the capacity counts what the other layers keep.
 
@@ -120,19 +119,25 @@ def plan_memory(
     split = parallelism_of(tensor_parallel, parallelism)
     redundant = redundant_expert_bytes_per_rank(model, split, dtype, engine.experts.redundant)
     weights = weight_bytes_per_rank(model, split, dtype) + redundant - elsewhere.weights_bytes
-    activation = activation_peak_bytes(model, split, engine)
-    runtime = RUNTIME_BYTES[engine.name] + (COMMUNICATION_BYTES if split.ranks > 1 else 0.0)
+    weights += rotary_bytes(model) + tower_bytes(model, split)
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
-    usable = accelerator.memory_bytes - DRIVER_BYTES
+    usable = usable_bytes(accelerator)
     if engine.name == "vllm":
+        # Where EngineSpec states no version, that of a recent one.
+        version = getattr(engine, "version", None) if engine_version is None else engine_version
+        release = release_of(version or "")
+        activation = peak_bytes(model, split, engine, release, eager=eager)
+        runtime = outside_torch_bytes(model, split, accelerator, engine, release, eager=eager)
         room = usable * engine.memory_fraction - runtime - activation
-    elif engine.name == "trtllm":
-        free = usable - runtime - weights - activation - CUDA_GRAPH_BYTES
-        room = weights + free * engine.memory_fraction
     else:
+        activation = activation_peak_bytes(model, split, engine)
+        runtime = taken_bytes(engine.name, split)
         available = usable - runtime
-        room = available * engine.memory_fraction
-        _check_headroom(what, available - room, activation + CUDA_GRAPH_BYTES, engine)
+        if engine.name == "trtllm":
+            room = weights + (available - weights - activation - CUDA_GRAPH_BYTES) * engine.memory_fraction
+        else:
+            room = available * engine.memory_fraction
+            _check_headroom(what, available - room, activation + CUDA_GRAPH_BYTES, engine)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     window = _window_bytes(model, split, kv_dtype, engine)
     window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
@@ -153,24 +158,23 @@ def plan_memory(
     return MemoryPlan(weights, activation, runtime, window, per_token, capacity)
 
 
+def usable_bytes(accelerator: AcceleratorSpec) -> float:
+    """What CUDA offers of the memory that the driver reports."""
+    reserved = accelerator.reserved_bytes
+    if reserved is None:
+        reserved = constant("driver") + constant("driver_share") * accelerator.memory_bytes
+    return accelerator.memory_bytes - reserved
+
+
+def taken_bytes(engine: EngineName, split: Parallelism) -> float:
+    """What SGLang and TensorRT-LLM find taken before they load anything."""
+    return RUNTIME_BYTES[engine] + (COLLECTIVE_BYTES[engine] if split.ranks > 1 else 0.0)
+
+
 def activation_peak_bytes(model: ModelSpec, split: int | Parallelism, engine: EngineSpec) -> float:
-    """Most bytes of temporaries on one rank while a full batch runs (see the module's law)."""
-    part = shard(model, split)
-    if model.mla is None:
-        attention = (2 * part.heads + 2 * part.kv_heads) * model.head_dim
-    else:
-        key = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-        attention = part.heads * (2 * key + 2 * model.mla.v_head_dim)
-    groups = part.parallelism.attention_data
-    widest: float = max(attention, (3 if model.gated_ffn else 2) * part.intermediate * groups)
-    if model.moe is not None:
-        up = (2 if model.gated_ffn else 1) * part.expert_intermediate
-        uses = model.moe.experts_per_token * groups / part.parallelism.expert
-        routed = uses * (max(up, model.hidden_size) + part.expert_intermediate)
-        widest = max(widest, routed + 3 * part.shared_intermediate * groups)
-    tokens = 2.0 * engine.chunk_tokens * (3 * model.hidden_size + widest)
-    sampling = engine.max_running_requests * model.vocab_size * SAMPLER_BYTES[engine.name]
-    return max(tokens, sampling)
+    """Most bytes of temporaries on one rank while a full batch runs, of SGLang and TensorRT-LLM."""
+    sampling = engine.max_running_requests * model.vocab_size * constant("other_sampler")
+    return max(forward_bytes(model, split, engine.chunk_tokens), sampling)
 
 
 def _window_bytes(model: ModelSpec, split: Parallelism, kv_dtype: DType, engine: EngineSpec) -> float:

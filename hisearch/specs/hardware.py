@@ -36,6 +36,11 @@ class AcceleratorSpec(Strict):
     """One accelerator, by its data sheet. FLOP/s are dense (no structured sparsity)."""
 
     memory_bytes: Positive = Field(description="Device memory as the driver reports it (nvidia-smi's total).")
+    reserved_bytes: NonNegative | None = Field(
+        None,
+        description="What CUDA does not offer of memory_bytes: that less PyTorch's total_memory. 0.47 GiB and 0.1 % of "
+        "memory_bytes where absent.",
+    )
     memory_bandwidth_bytes_per_s: Positive = Field(description="Peak of the device memory.")
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(
@@ -60,6 +65,9 @@ class AcceleratorSpec(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> AcceleratorSpec:
+        if self.reserved_bytes is not None and self.reserved_bytes >= self.memory_bytes:
+            message = f"must be less than memory_bytes {self.memory_bytes:g}, got {self.reserved_bytes:g}"
+            raise KeyedError(("reserved_bytes",), message)
         if self.standby_w is not None and self.standby_w > self.idle_w:
             raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
         return self

@@ -139,6 +139,8 @@ def _predicted_tokens(case: MeasuredCase, accelerator: AcceleratorSpec) -> int:
         kv_dtype=case.kv_dtype,
         engine=case.engine,
         accelerator_name=case.accelerator,
+        engine_version=case.engine_version,
+        eager=case.arguments.enforce_eager,
     ).kv_capacity_tokens
 
 

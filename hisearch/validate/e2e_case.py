@@ -2,7 +2,8 @@
 
 requests.jsonl[.gz]   a request a line: id, arrival_s, input_tokens, output_tokens, block_ids (see docs/traces.md),
                       measured: {client_send_s, queued_s, first_token_s, last_token_s}, seconds of one clock
-vllm_meta.json        model, vllm_version, engine_kwargs (vLLM's own names), num_gpu_blocks where known
+vllm_meta.json        model, vllm_version, engine_kwargs (vLLM's own names), and where known how many KV blocks one
+                      engine had: num_gpu_blocks, or kv_cache: {num_gpu_blocks: …}
 model_config.json     the model's config.json
 operators/            measured operator tables (``latency.operator_tables``), with meta.yaml
 peer_summary.txt      optional: another simulator's errors on the same run, a line per figure: "TTFT Mean … -4.0%"
@@ -33,6 +34,9 @@ from hisearch.specs.validation_words import in_words
 _DTYPES: dict[str, DType] = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 #: A block of vLLM, where engine_kwargs does not say otherwise.
 _BLOCK_TOKENS = 16
+
+#: Where vLLM's recorders put the number of blocks, beside other facts of the cache.
+_NESTED_BLOCKS = "kv_cache.num_gpu_blocks"
 
 
 #: Arguments of vLLM that change no step: whose model it is, how it is loaded, what is sampled or logged.
@@ -94,6 +98,7 @@ class EngineArguments(_Row):
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     async_scheduling: bool = True
+    enforce_eager: bool = False
     dtype: str = "bfloat16"
     kv_cache_dtype: str = "auto"
 
@@ -187,9 +192,7 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
     arguments = _checked(EngineArguments, {key: value for key, value in given.items() if value is not None})
     if isinstance(arguments, str):
         raise _error(path / "vllm_meta.json", "engine_kwargs", arguments)
-    blocks = meta.get("num_gpu_blocks")
-    if blocks is not None and (not isinstance(blocks, int) or blocks < 2):
-        raise _error(path / "vllm_meta.json", "num_gpu_blocks", f"expected a whole number from 2, not {blocks!r}")
+    blocks = _blocks(path / "vllm_meta.json", meta)
     operators = table_meta(path / "operators")
     model: ModelSpec = read_config(path / "model_config.json").spec
     return MeasuredCase(
@@ -203,12 +206,42 @@ def read_case(path: Path, accelerators: list[str]) -> MeasuredCase:
         # vLLM keeps one block of the pool for itself.
         kv_capacity_tokens=None if blocks is None else (blocks - 1) * arguments.block_size,
         peer=_peer(path / "peer_summary.txt"),
-        warnings=tuple(
-            f"engine_kwargs.{key} is not simulated, and left out"
-            for key, value in given.items()
-            if value is not None and key not in EngineArguments.model_fields and key not in WITHOUT_EFFECT
-        ),
+        warnings=_warnings(given, arguments),
     )
+
+
+def _warnings(given: dict[str, Any], arguments: EngineArguments) -> tuple[str, ...]:
+    """Arguments that change steps or memory, and are not looked at."""
+    found = [
+        f"engine_kwargs.{key} is not simulated, and left out"
+        for key, value in given.items()
+        if value is not None and key not in EngineArguments.model_fields and key not in WITHOUT_EFFECT
+    ]
+    if arguments.enforce_eager:
+        found.append("engine_kwargs.enforce_eager is that of memory alone; steps are priced with CUDA graphs")
+    return tuple(found)
+
+
+def _blocks(path: Path, meta: dict[str, Any]) -> int | None:
+    """KV blocks of one engine, by either key; None where neither is there.
+
+    Raises:
+        CaseError: no whole number from 2, or two that differ.
+    """
+    cache = meta.get("kv_cache")
+    if cache is not None and not isinstance(cache, dict):
+        raise _error(path, "kv_cache", f"expected an object, not {cache!r}")
+    stated = {"num_gpu_blocks": meta.get("num_gpu_blocks"), _NESTED_BLOCKS: (cache or {}).get("num_gpu_blocks")}
+    found: dict[str, int] = {}
+    for key, blocks in stated.items():
+        if blocks is None:
+            continue
+        if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 2:
+            raise _error(path, key, f"expected a whole number from 2, not {blocks!r}")
+        found[key] = blocks
+    if len(set(found.values())) > 1:
+        raise _error(path, _NESTED_BLOCKS, f"{found[_NESTED_BLOCKS]} is not num_gpu_blocks, {found['num_gpu_blocks']}")
+    return next(iter(found.values()), None)
 
 
 def _error(path: Path, key: str, what: str) -> SpecError:

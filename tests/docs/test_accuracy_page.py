@@ -75,5 +75,5 @@ def test_a_part_of_the_tables_is_left_out_for_as_long_as_asked(accuracy: ModuleT
 
 def test_planned_memory_stands_beside_what_engines_logged(accuracy: ModuleType) -> None:
     page, table = accuracy.PAGE.read_text(encoding="utf-8"), accuracy.memory(accuracy.Data(DOCS, refit=False))
-    assert table.count("\n") == 1 + len(accuracy.LOGGED)
+    assert table.count("\n") == 1 + len(accuracy.kv_logs.LOGGED)
     assert table in page

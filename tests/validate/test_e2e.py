@@ -98,11 +98,40 @@ def test_measured_capacity_makes_a_row_of_its_own(tmp_path: Path, constants: str
 
 
 @pytest.mark.parametrize(
+    "known",
+    [
+        {"kv_cache": {"num_gpu_blocks": 1001, "block_size": 16}},
+        {"kv_cache": {"num_gpu_blocks": 1001}, "num_gpu_blocks": 1001},
+    ],
+)
+def test_blocks_are_read_among_the_facts_of_the_cache(tmp_path: Path, known: dict[str, Any]) -> None:
+    arguments = META["engine_kwargs"] | {"data_parallel_size": 2}
+    folder = write_case(tmp_path / "case", [request(0, 0.0)], META | {"engine_kwargs": arguments} | known)
+    assert read_case(folder, ["h100-sxm", "rtx-pro-6000"]).kv_capacity_tokens == 16000  # of one engine, not of two
+
+
+def test_a_cache_without_blocks_says_nothing(tmp_path: Path) -> None:
+    folder = write_case(tmp_path / "case", [request(0, 0.0)], META | {"kv_cache": {"dtype": "auto"}})
+    assert read_case(folder, ["h100-sxm", "rtx-pro-6000"]).kv_capacity_tokens is None
+
+
+@pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
         ("vllm_meta.json", "{}", "engine_kwargs: expected an object"),
         ("vllm_meta.json", "{", "not JSON"),
         ("vllm_meta.json", json.dumps(META | {"num_gpu_blocks": "many"}), "num_gpu_blocks: expected a whole number"),
+        ("vllm_meta.json", json.dumps(META | {"kv_cache": 7}), "kv_cache: expected an object, not 7"),
+        (
+            "vllm_meta.json",
+            json.dumps(META | {"kv_cache": {"num_gpu_blocks": 1.5}}),
+            "kv_cache.num_gpu_blocks: expected a whole number from 2, not 1.5",
+        ),
+        (
+            "vllm_meta.json",
+            json.dumps(META | {"kv_cache": {"num_gpu_blocks": 9}, "num_gpu_blocks": 8}),
+            "kv_cache.num_gpu_blocks: 9 is not num_gpu_blocks, 8",
+        ),
         ("requests.jsonl", '{"id": 1}', "requests.jsonl:1: arrival_s: required, and missing"),
         ("requests.jsonl", "", "has no requests"),
         (
@@ -126,7 +155,7 @@ def test_settings_that_are_not_simulated_are_said(tmp_path: Path, constants: str
     folder = write_case(tmp_path / "case", [request(0, 0.0)], META | {"engine_kwargs": given})
     (case,) = validate_cases([folder], constants)
     assert [warning for warning in case.warnings if "engine_kwargs" in warning] == [
-        "engine_kwargs.enforce_eager is not simulated, and left out"
+        "engine_kwargs.enforce_eager is that of memory alone; steps are priced with CUDA graphs"
     ]
 
 

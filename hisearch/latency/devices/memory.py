@@ -16,7 +16,8 @@ from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose, layer_weight_bytes
 from hisearch.latency.devices.worker import DeviceWorker
-from hisearch.latency.memory import GIB, DoesNotFit, Elsewhere
+from hisearch.latency.memory import DoesNotFit, Elsewhere
+from hisearch.latency.memory_constants import GIB
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.devices import ACCELERATOR, OperatorName
