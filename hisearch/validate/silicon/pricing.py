@@ -162,7 +162,10 @@ class Pricer:
     def _apart(self, row: SiliconRow, times: HostTimes) -> Price:
         """Prompts and outputs made apart."""
         layers = self._model(row).layers
-        sides = apart.sides_of(row)
+        try:
+            sides = apart.sides_of(row)
+        except apart.UnknownDeployment as reason:
+            raise NotPriced(str(reason)) from reason
         pools = []
         for side in sides:
             device = self._device(side.row, apart.conditions_of_side(side))
