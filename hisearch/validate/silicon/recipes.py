@@ -74,7 +74,7 @@ class Shape(Strict):
     @property
     def split(self) -> Parallelism:
         """Of a worker."""
-        return Parallelism(self.tensor, self.groups, self.expert)
+        return Parallelism(self.tensor, self.groups, self.expert, all_to_all=self.all_to_all)
 
     @property
     def ranks(self) -> int:
@@ -184,7 +184,7 @@ def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
     """
     split = decode_split(row)
     alike = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
-    return [recipe for recipe in alike if recipe.decode.split == split] or alike
+    return [recipe for recipe in alike if recipe.decode.split[:3] == split[:3]] or alike
 
 
 def _of_its_ranks(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
