@@ -179,11 +179,15 @@ def states_workers(cells: Mapping[str, str]) -> bool:
 
 
 def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
-    """Those whose decode workers are split as the row's, else those whose attention is: rows of experts over many
-    attention groups state tensor parallelism of as many ranks for them, which no such worker has.
+    """Those whose decode workers are split as the row's.
+
+    Failing that those whose attention is: some rows state tensor parallelism of experts that lay on ranks of their own.
+    Failing that those of as many attention groups as the row has ranks of one: some rows state tp for both.
     """
     split = decode_split(row)
     alike = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
+    if not alike and split.attention_data == 1:
+        alike = [recipe for recipe in recipes if recipe.decode.split[:2] == (1, split.tensor)]
     return [recipe for recipe in alike if recipe.decode.split[:3] == split[:3]] or alike
 
 
