@@ -58,8 +58,8 @@ class Shape(Strict):
     """A worker of a recipe; see the head of ``recipes.yaml``.
 
     batch: most requests that a scheduler runs. step_tokens: most tokens of its steps, of an SGLang prompt's chunks.
-    prefill_tokens: most of SGLang's prefill steps. all_to_all: attention groups send their tokens to the experts' ranks,
-    by request. What is absent is as the engine has it.
+    prefill_tokens: most of SGLang's prefill steps. all_to_all: attention groups send their tokens to the ranks of the
+    experts, by request. What is absent is as the engine has it.
     """
 
     tensor: Count
