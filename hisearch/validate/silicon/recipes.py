@@ -156,21 +156,25 @@ def candidates(row: SiliconRow) -> list[Recipe]:
 
     A row that says how many workers it had is told apart by them and by how decode workers were split, and taken to
     have no draft tokens: no column names them. The split of its prefill workers is not asked: rows of one run state
-    two. Any other may have been run with draft tokens too, and is told by the accelerators that its columns count
-    (``_of_its_ranks``). Of these, recipes that name the row's concurrency come first: lists of the campaign change, so
-    that where none does any may have been.
+    two. Any other may have been run with draft tokens too, and is told by its concurrency and by the accelerators that
+    its columns count (``_of_its_workers``, ``_of_as_many``). Lists of the campaign change: where no recipe of a row
+    names its concurrency, and its columns tell the deployment as a whole, any of them may have been.
     """
     known = _read()
     found = [recipe for part in known.deployments if part.runs.include(row) for recipe in part.all()]
-    if states_workers(row.cells):
+    whole = states_workers(row.cells)
+    if whole:
         workers = tuple(_count(row.cells, f"{role}_workers") for role in ROLES)
         found = [recipe for recipe in found if (recipe.prefill.workers, recipe.decode.workers) == workers]
         found = _of_its_split([recipe for recipe in found if recipe.drafts == 0], row)
     elif any(runs.include(row) for runs in known.drafted):
         return []
+    elif not (of_workers := _of_its_workers(found, row)):
+        found, whole = _of_as_many(found, row), True
     else:
-        found = _of_its_ranks(found, row)
-    return _distinct([recipe for recipe in found if row.concurrency in recipe.concurrency] or found)
+        found = of_workers
+    listed = [recipe for recipe in found if row.concurrency in recipe.concurrency]
+    return _distinct(found if whole and not listed else listed)
 
 
 def states_workers(cells: Mapping[str, str]) -> bool:
@@ -191,20 +195,30 @@ def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
     return [recipe for recipe in alike if recipe.decode.split[:3] == split[:3]] or alike
 
 
-def _of_its_ranks(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
-    """Those of as many accelerators as a row without workers counts.
+def _of_its_workers(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
+    """Those whose workers have as many ranks as tp (and attention_dp) of a row without workers count.
 
-    Such rows have them in one of three forms. tp (or tp and attention_dp) are the ranks of a worker of each kind, with
-    experts' columns of no split that ran (tp 32, moe_tp 8, moe_ep 4). Or tp is the same for both kinds: the
-    accelerators of all workers, 36 for a prefill worker of 4 and four decode workers of 8. Or all columns are 1, which
-    says nothing.
+    Such rows state no split that ran in their columns of experts (tp 32, moe_tp 8, moe_ep 4). Where all columns are 1
+    and no worker has one rank, they say nothing.
     """
+    counted = _ranks(row)
+    if counted == (1, 1):
+        listed = [recipe for recipe in recipes if row.concurrency in recipe.concurrency]
+        return [recipe for recipe in listed if (recipe.prefill.ranks, recipe.decode.ranks) == counted] or listed
+    return [recipe for recipe in recipes if (recipe.prefill.ranks, recipe.decode.ranks) == counted]
+
+
+def _of_as_many(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
+    """Those of as many accelerators as tp of both kinds counts: of all workers, 36 for one of 4 and four of 8."""
+    prefill, decode = _ranks(row)
+    return [recipe for recipe in recipes if recipe.accelerators == prefill == decode]
+
+
+def _ranks(row: SiliconRow) -> tuple[int, int]:
+    """Ranks that the row's columns count for prefill and for decode."""
     names = ("tp", "attention_dp")
     prefill, decode = (math.prod(_count(row.cells, f"{role}_{name}", 1) for name in names) for role in ROLES)
-    of_workers = [recipe for recipe in recipes if (recipe.prefill.ranks, recipe.decode.ranks) == (prefill, decode)]
-    if of_workers or prefill != decode:
-        return of_workers
-    return recipes if prefill == 1 else [recipe for recipe in recipes if recipe.accelerators == prefill]
+    return prefill, decode
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
