@@ -254,6 +254,61 @@ def read_collectives(data: Path, system: str, engine: str) -> tuple[pd.DataFrame
     return _as_collectives(pd.concat(parts)), ", ".join(sources)
 
 
+def read_exchange(data: Path, system: str, engine: str) -> tuple[dict[str, pd.DataFrame], str] | None:
+    """The all-to-all of experts' tokens by format, in the columns of collectives, and the tables' names.
+
+    TensorRT-LLM's own kernels over NVLink (both ways, as it has them by itself, with the narrow combine where there is
+    one); vLLM's are these, FlashInfer's, one way. SGLang's are DeepEP's: of low latency up to the most tokens that they
+    were measured with, of high throughput beyond. ``payload_bytes``: of a rank's tokens in 16 bits, a copy for each
+    expert. None where neither was measured.
+    """
+    folder = data / system / "comm"
+    if engine == "sglang":
+        return _deep_ep(folder / "sglang", data)
+    path = next(iter(_newest_first(folder / "trtllm", "trtllm_alltoall_perf")), None)
+    if path is None:
+        return None
+    frame = _read(path)
+    kernels = "NVLinkTwoSided" if engine == "trtllm" else "NVLinkOneSided"
+    frame = frame[frame["source"] == kernels].rename(columns={"moe_ep_size": "ranks"})
+    frame["payload_bytes"] = 2.0 * frame["num_tokens"] * frame["hidden_size"] * frame["topk"]
+    found = {}
+    for dtype, part in frame.groupby("moe_dtype"):
+        narrow = "alltoall_combine_low_precision"
+        dropped = "alltoall_combine" if (part["op_name"] == narrow).any() else narrow
+        total = part[part["op_name"] != dropped].groupby(["ranks", "payload_bytes"])["latency_s"].sum()
+        found[DTYPES[str(dtype)]] = total.reset_index()
+    return found, f"{system}/{path.parent.relative_to(data / system)}/{path.stem} ({kernels})"
+
+
+#: Multiprocessors that DeepEP's kernels of high throughput have by default (``Buffer.num_sms``).
+DEEP_EP_MULTIPROCESSORS = 20
+
+
+def _deep_ep(folder: Path, data: Path) -> tuple[dict[str, pd.DataFrame], str] | None:
+    """SGLang's part of ``read_exchange``: tables of one host, whose tokens go in 8 bits and come back in 16."""
+    import pandas as pd
+
+    low = next(iter(_newest_first(folder, "wideep_deepep_ll_perf")), None)
+    high = next(iter(_newest_first(folder, "wideep_deepep_normal_perf")), None)
+    if low is None or high is None:
+        return None
+    system = folder.parent.parent.name
+    few, many = pd.read_parquet(low), pd.read_parquet(high)
+    few["latency_s"] = (few["dispatch_avg_t_us"] + few["combine_avg_t_us"]) * 1e-6
+    columns = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us", "combine_notify_us")
+    many["latency_s"] = many[list(columns)].sum(axis=1) * 1e-6
+    share = DEEP_EP_MULTIPROCESSORS
+    many = many[(many["dispatch_sms"] == share) & (many["combine_sms"] == share)]
+    shape = {"hidden_size": 7168, "num_topk": 8, "num_experts": 256}
+    few, many = (frame[(frame[list(shape)] == pd.Series(shape)).all(axis=1)] for frame in (few, many))
+    frame = pd.concat([few, many[many["num_token"] > few["num_token"].max()]])
+    payload_bytes = 2.0 * frame["num_token"] * frame["hidden_size"] * frame["num_topk"]
+    ranks = 4 if system.startswith("gb") else 8
+    found = frame.assign(payload_bytes=payload_bytes, ranks=ranks)[["ranks", "payload_bytes", "latency_s"]]
+    return {"fp8_block": found}, f"{system}/{low.parent.relative_to(data / system)}/{low.stem}, {high.stem}"
+
+
 def read_experts(data: Path, system: str, engine: str, version: str) -> tuple[pd.DataFrame, str]:
     """Experts of one version of an engine, as ``read_aiconfigurator`` has the newest one's, and the table's name.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_collectives
+from hisearch.calibrate.aic_tables import read_aiconfigurator, read_all_reduce, read_collectives, read_exchange
 from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, newest_version
 from hisearch.calibrate.former import Sources, with_former
 from hisearch.calibrate.hosts import with_hosts
@@ -181,7 +181,7 @@ def fit_shipped(
         profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
     profile = with_former(profile, key, target, Sources(data, board.system, former), said)
-    profile = _with_all_reduces(profile, key, data)
+    profile = _with_exchange(_with_all_reduces(profile, key, data), key, data)
     return with_hosts(profile)
 
 
@@ -247,6 +247,22 @@ def _with_all_reduces(profile: LatencyProfileSpec, key: tuple[str, EngineName], 
             ]
         update["fused_all_reduce"] = fused
     return profile.model_copy(update={"laws": laws.model_copy(update=update)})
+
+
+#: Accelerators whose tables lend another the all-to-all over the same links.
+EXCHANGE_OF = {"gb300": "gb200"}
+
+
+def _with_exchange(profile: LatencyProfileSpec, key: tuple[str, EngineName], data: Path) -> LatencyProfileSpec:
+    """``profile`` with the all-to-all of experts' tokens, where it was measured."""
+    laws, (accelerator_name, engine) = profile.laws, key
+    assert laws is not None
+    names = (accelerator_name, EXCHANGE_OF.get(accelerator_name, accelerator_name))
+    found = next(filter(None, (read_exchange(data, BOARDS[name].system, engine) for name in names)), None)
+    if found is None:
+        return profile
+    exchange = {dtype: curves_of(rows) for dtype, rows in found[0].items()}
+    return profile.model_copy(update={"laws": laws.model_copy(update={"expert_exchange": exchange})})
 
 
 def with_more_ranks(curves: list[CollectiveCurve], others: list[CollectiveCurve]) -> list[CollectiveCurve]:

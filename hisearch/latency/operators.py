@@ -248,10 +248,10 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
     ]
     split = part.parallelism
     if dense_layers(model):
-        widths.append(("activation", dense_layers(model), 3 * part.intermediate * split.attention_data))
+        widths.append(("activation", dense_layers(model), 3 * part.intermediate * split.ffn_groups))
     if model.moe is not None and moe_layers(model):
         uses = model.moe.experts_per_token * split.attention_data / split.expert
-        shared = part.shared_intermediate * split.attention_data
+        shared = part.shared_intermediate * split.ffn_groups
         widths.append(("expert_activation", moe_layers(model), 3 * (uses * part.expert_intermediate + shared)))
         widths.append(("expert_gather", moe_layers(model), 2 * uses * model.hidden_size))
     found = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]

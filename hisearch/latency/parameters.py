@@ -278,7 +278,7 @@ def _dense_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     layers = dense_layers(model)
     if not layers:
         return []
-    groups = part.parallelism.attention_data
+    groups = part.parallelism.ffn_groups
     return [
         Matrix("gate_up_proj", model.hidden_size, _up_factor(model) * part.intermediate, layers, token_groups=groups),
         Matrix("down_proj", part.intermediate, model.hidden_size, layers, token_groups=groups),
@@ -298,9 +298,10 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
         routed("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
     ]
     if part.shared_intermediate:
+        together = part.parallelism.ffn_groups
         found += [
-            Matrix("shared_gate_up_proj", hidden, up * part.shared_intermediate, layers, token_groups=groups),
-            Matrix("shared_down_proj", part.shared_intermediate, hidden, layers, token_groups=groups),
+            Matrix("shared_gate_up_proj", hidden, up * part.shared_intermediate, layers, token_groups=together),
+            Matrix("shared_down_proj", part.shared_intermediate, hidden, layers, token_groups=together),
         ]
     return found
 

@@ -128,13 +128,13 @@ def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> fl
     else:
         key = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
         attention = part.heads * (2 * key + 2 * model.mla.v_head_dim)
-    groups = part.parallelism.attention_data
-    widest: float = max(attention, (3 if model.gated_ffn else 2) * part.intermediate * groups)
+    groups, together = part.parallelism.attention_data, part.parallelism.ffn_groups
+    widest: float = max(attention, (3 if model.gated_ffn else 2) * part.intermediate * together)
     if model.moe is not None:
         up = (2 if model.gated_ffn else 1) * part.expert_intermediate
         uses = model.moe.experts_per_token * groups / part.parallelism.expert
         routed = uses * (max(up, model.hidden_size) + part.expert_intermediate)
-        widest = max(widest, routed + 3 * part.shared_intermediate * groups)
+        widest = max(widest, routed + 3 * part.shared_intermediate * together)
     return _WIDE_BYTES * tokens * (3 * model.hidden_size + widest)
 
 

@@ -89,17 +89,17 @@ def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
     parallelism = split if isinstance(split, Parallelism) else Parallelism(tensor=split)
     for problem in split_problems(model, parallelism):
         raise InvalidParallelism(f"{model.huggingface_id}: {problem.message}", problem.key)
-    tensor_parallel, stage = parallelism.tensor, parallelism.stage_ranks
+    tensor_parallel, ffn = parallelism.tensor, parallelism.ffn_ranks
     moe, linear = model.moe, model.linear_attention
     return Shard(
         parallelism=parallelism,
         heads=model.attention_heads // tensor_parallel,
         kv_heads=max(1, model.kv_heads // tensor_parallel),
-        intermediate=model.intermediate_size // stage if dense_layers(model) else 0,
+        intermediate=model.intermediate_size // ffn if dense_layers(model) else 0,
         expert_intermediate=moe.expert_intermediate_size // parallelism.expert_tensor if moe else 0,
-        shared_intermediate=moe.shared_intermediate_size // stage if moe else 0,
+        shared_intermediate=moe.shared_intermediate_size // ffn if moe else 0,
         vocab=-(-model.vocab_size // tensor_parallel),
-        experts=moe.experts // parallelism.expert if moe else 0,
+        experts=-(-moe.experts // parallelism.expert) if moe else 0,
         linear_key_heads=linear.key_heads // tensor_parallel if linear else 0,
         linear_value_heads=linear.value_heads // tensor_parallel if linear else 0,
     )

@@ -277,6 +277,11 @@ class LawsSpec(Strict):
         default_factory=list,
         description="Of the kernel that `fused_all_reduce` asks for; the engine's own stands for it where absent.",
     )
+    expert_exchange: dict[str, list[CollectiveCurve]] = Field(
+        default_factory=dict,
+        description="Sending tokens to the ranks of their experts and back, by format of the experts' weights, where "
+        "attention groups share nothing else. `payload_bytes`: of a rank's tokens in 16 bits, a copy for each expert.",
+    )
 
     def of_version(self, version: str) -> LawsSpec:
         """With the experts' laws, the all-reduce and the products of the engine's ``version``."""

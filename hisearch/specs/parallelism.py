@@ -24,12 +24,26 @@ class Parallelism(NamedTuple):
     attention_data: attention groups of a stage (data-parallel attention).
     expert: sets of ranks that hold different experts (EP); divides the ranks of a stage.
     pipeline: stages, each with its share of the layers (PP).
+    all_to_all: attention groups share routed experts alone (wide EP): each sends its tokens to the ranks of their
+        experts, and keeps dense FFNs and shared experts to itself, split along their width over its own ranks. Copies
+        of experts fill the places of ranks that would have fewer than others.
     """
 
     tensor: int = 1
     attention_data: int = 1
     expert: int = 1
     pipeline: int = 1
+    all_to_all: bool = False
+
+    @property
+    def ffn_groups(self) -> int:
+        """Attention groups that send their tokens through a dense FFN together."""
+        return 1 if self.all_to_all else self.attention_data
+
+    @property
+    def ffn_ranks(self) -> int:
+        """Ranks over which a dense FFN is split."""
+        return self.tensor * self.ffn_groups
 
     @property
     def stage_ranks(self) -> int:
@@ -110,13 +124,14 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
     moe, linear = model.moe, model.linear_attention
     width = "tensor_parallel" if split.attention_data == 1 else "tensor_parallel x attention_data_parallel"
     if moe is None or moe.leading_dense_layers:
-        yield from _uneven(width, stage, {"intermediate_size": model.intermediate_size})
+        yield from _uneven(width, split.ffn_ranks, {"intermediate_size": model.intermediate_size})
     if moe is not None:
         each = split.expert_tensor
         what = width if split.expert == 1 else f"{width} / expert_parallel"
         yield from _uneven(what, each, {"expert_intermediate_size": moe.expert_intermediate_size})
-        yield from _uneven(width, stage, {"shared_intermediate_size": moe.shared_intermediate_size})
-        yield from _uneven("expert_parallel", split.expert, {"experts": moe.experts})
+        yield from _uneven(width, split.ffn_ranks, {"shared_intermediate_size": moe.shared_intermediate_size})
+        if not split.all_to_all:
+            yield from _uneven("expert_parallel", split.expert, {"experts": moe.experts})
     if linear is not None:
         heads = {"key_heads": linear.key_heads, "value_heads": linear.value_heads}
         yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})

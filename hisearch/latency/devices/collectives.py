@@ -53,6 +53,8 @@ class CollectiveLaw:
             return 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor)
         if split.attention_data == 1:
             return self._normed_s(self._payload(tokens), split.tensor)
+        if split.all_to_all and self.measured is not None:
+            return self.measured.exchanged_s(split, self.model, self._payload(tokens))
         return 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks)
 
     def embedding_s(self, tokens: F8) -> F8:

@@ -54,7 +54,7 @@ from hisearch.latency.operators import (
 )
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.sharding import Parallelism, shard
+from hisearch.latency.sharding import Parallelism, moe_layers, shard
 from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -202,8 +202,16 @@ class RooflineWorker:
         return total + (split.pipeline - 1) * self._collective(payload, split.pipeline)
 
     def _exchanges(self, payload: F8) -> F8:
-        """Gathering the tokens of all groups before the FFNs of all layers, and scattering them after."""
-        split = self.split
+        """Gathering the tokens of all groups before the FFNs of all layers, and scattering them after.
+
+        With an all-to-all, a copy to each set of ranks that holds any of a token's experts, and back, choices even.
+        """
+        split, moe = self.split, self.model.moe
+        if split.all_to_all and moe is not None:
+            sets = float(split.expert)
+            copies = sets * (1.0 - (1.0 - 1.0 / sets) ** moe.experts_per_token)
+            sent = all_gather_volume(1.0, split.stage_ranks) * payload / split.tensor * copies
+            return 2 * moe_layers(self.model) * self._collective(sent, split.stage_ranks)
         gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
         return 2 * self.model.layers * self._collective(gathered, split.stage_ranks)
 

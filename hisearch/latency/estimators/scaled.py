@@ -159,9 +159,7 @@ class ScaledWorker:
                 total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             total += moe_layers(self.model) * self.experts_s(tokens)
-        whole = ACTIVATION_BYTES * self.model.hidden_size * tokens * split.attention_data
-        exchanged = self.collectives.all_gather_s(whole, split.stage_ranks)
-        return total + self.model.layers * (exchanged + self.collectives.reduce_scatter_s(whole, split.stage_ranks))
+        return total + self.collectives.shared_s(split, self.model, ACTIVATION_BYTES * self.model.hidden_size * tokens)
 
     def routed_s(self, tokens: F8) -> F8:
         """Of ``token_s``, routed experts alone."""
@@ -327,7 +325,7 @@ class ScaledWorker:
         found = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
         if law_of(self.laws.moe, self.weights) is None:
             return found
-        shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.attention_data * ACTIVATION_BYTES
+        shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.ffn_groups * ACTIVATION_BYTES
         kept = [op for op in found if not op.name.startswith("expert_")]
         activations = [op for op in found if op.name == "expert_activation" and shared]
         return kept + [replace(op, bytes_per_unit=shared) for op in activations]
@@ -381,7 +379,8 @@ class ScaledEstimator:
         assert link is not None
         prefill, decode = self._attention(model, kv_dtype)
         collectives = Collectives(
-            self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts, *self._fused(priced)
+            self.laws.collectives, link, roofline.rates.alpha_s, priced.hosts, *self._fused(priced),
+            self._exchange(priced),
         )  # fmt: skip
         return ScaledWorker(
             model=model,
@@ -471,6 +470,13 @@ class ScaledEstimator:
         if most is None:
             most = FUSED_TOKENS * ACTIVATION_BYTES * priced.model.hidden_size
         return known or (curves.all_reduce if curves is not None else ()), most
+
+    def _exchange(self, priced: PricedWorker) -> Sequence[CollectiveCurve]:
+        """Curves of the all-to-all of experts' tokens, for the format of the weights or, failing that, another's."""
+        known = self.laws.expert_exchange
+        if not priced.split.all_to_all or not known:
+            return ()
+        return known[law_of(known, weights_law(priced.model, priced.weight_dtype)) or next(iter(known))]
 
     def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
         laws, found = self.laws, []

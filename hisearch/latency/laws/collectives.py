@@ -18,7 +18,7 @@ from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.latency.laws.sheet import F8
 from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.priced import AcrossHosts
-from hisearch.latency.sharding import Parallelism
+from hisearch.latency.sharding import Parallelism, moe_layers
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
 from hisearch.specs.model import ModelSpec
 
@@ -45,6 +45,7 @@ class Collectives:
     link_bytes_per_s, alpha_s: of a link as attained, and the fixed cost of a collective without a curve.
     hosts: where ranks lie in several.
     fused, fused_bytes: of the kernel that normalises on the way, and the largest all-reduce that takes it; 0: none.
+    exchange: to the ranks of experts and back, by bytes of the copies that a rank's tokens are (one for each expert).
     """
 
     curves: CollectiveCurves | None
@@ -53,6 +54,7 @@ class Collectives:
     hosts: AcrossHosts | None = None
     fused: Sequence[CollectiveCurve] = ()
     fused_bytes: float = 0.0
+    exchange: Sequence[CollectiveCurve] = ()
 
     def spans_hosts(self, ranks: int) -> bool:
         """Whether ``ranks`` ranks do not lie in one host."""
@@ -123,10 +125,33 @@ class Collectives:
         if split.attention_data == 1:
             total = total + model.layers * reduced
         else:
-            whole = payload * split.attention_data
-            exchanged = self.all_gather_s(whole, split.stage_ranks) + self.reduce_scatter_s(whole, split.stage_ranks)
-            total = total + model.layers * exchanged
+            total = total + self.shared_s(split, model, payload)
         return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))
+
+    def shared_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
+        """What all attention groups do around the FFNs of all layers; ``payload_bytes`` of one, the others alike."""
+        if not split.all_to_all:
+            return model.layers * self.gathered_s(split, payload_bytes)
+        return moe_layers(model) * self.exchanged_s(split, model, payload_bytes)
+
+    def gathered_s(self, split: Parallelism, payload_bytes: F8) -> F8:
+        """Every rank gets the tokens of all groups, and sums what all ranks made of them."""
+        whole = payload_bytes * split.attention_data
+        return self.all_gather_s(whole, split.stage_ranks) + self.reduce_scatter_s(whole, split.stage_ranks)
+
+    def exchanged_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
+        """A rank's tokens go to the ranks of their experts and come back.
+
+        Without curves two all-to-alls: a copy for each set of ranks that holds any of a token's experts, choices even.
+        """
+        assert model.moe is not None
+        chosen, sets = model.moe.experts_per_token, float(split.expert)
+        if self.exchange:
+            return curve_s(curve_for(self.exchange, split.stage_ranks), payload_bytes / split.tensor * chosen)
+        copies = sets * (1.0 - (1.0 - 1.0 / sets) ** chosen)
+        known = self.curves.all_to_all if self.curves is not None else []
+        volume = all_gather_volume(1.0, split.stage_ranks)
+        return 2.0 * self._seconds(known, payload_bytes / split.tensor * copies, split.stage_ranks, volume)
 
     @staticmethod
     def _between_s(hosts: AcrossHosts, payload_bytes: F8, ranks: int) -> F8:

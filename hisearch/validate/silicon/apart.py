@@ -2,42 +2,53 @@
 
 A side's workers are priced as an aggregated run's would be (``pricing``), under the limits of the recipe that they were
 started by (``recipes``) where one is known. Attention groups of a worker step together, each with the requests that it
-has. Where neither row nor recipe says how many workers a side has, it is taken to have one of each.
+has. A row that neither says how many workers there were nor is told by one recipe is not priced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hisearch.latency.costs import FrontEnd, StepCosts
+from hisearch.latency.speculation import Speculation, with_speculation
 from hisearch.simulate.fleet import PoolPlan, RoleName, TransferPlan
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.cluster import TransferSpec
 from hisearch.specs.hardware import FabricSpec
 from hisearch.specs.parallelism import Parallelism
 from hisearch.specs.routing import RouterSpec
-from hisearch.validate.silicon.conditions import Conditions, conditions_of
-from hisearch.validate.silicon.recipes import RecipeSide, recipe_of
+from hisearch.validate.silicon.conditions import ACCEPTED, Conditions, conditions_of
+from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, split_of
 
 #: What KV is taken to go over: no row says; one port of NDR InfiniBand for each accelerator.
 FABRIC = "ib-ndr-400"
 #: Dynamo's frontend, which these campaigns used, deals in turn unless it is told otherwise (``--router-mode``).
 ROUTER = RouterSpec(policy="round_robin")
+#: Requests of a scheduler where a recipe sets no limit, or one beyond any of these runs.
+MOST_RUNNING = 2048
+#: Why a row has no price whose workers it does not state.
+UNTOLD = "workers are not stated, and no published recipe tells them"
+AMBIGUOUS = "workers are not stated, and several published recipes may have run"
+
+
+class UnknownDeployment(ValueError):  # noqa: N818
+    """A row that does not say how many workers it had, and that no recipe tells; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Side:
     """The prefill or the decode workers of a row.
 
-    row: as if they alone served it, with their split. workers: how many. limits: what the recipe says of them.
+    row: as if they alone served it, with their split. workers: how many. limits: what the recipe says of them. drafts:
+    tokens drafted in a step.
     """
 
     role: RoleName
     row: SiliconRow
     workers: int
     limits: RecipeSide | None = None
+    drafts: int = 0
 
     @property
     def split(self) -> Parallelism:
@@ -46,11 +57,18 @@ class Side:
 
 
 def sides_of(row: SiliconRow) -> tuple[Side, Side]:
-    """The prefill and the decode workers of ``row``: of its recipe, else from its columns."""
+    """The prefill and the decode workers of ``row``: of its recipe, else from its columns.
+
+    Raises:
+        UnknownDeployment: neither says how many there were.
+    """
     recipe = recipe_of(row)
-    if recipe is None:
-        return _stated(row, "prefill"), _stated(row, "decode")
-    return _published(row, "prefill", recipe.prefill), _published(row, "decode", recipe.decode)
+    if recipe is not None:
+        decode = _published(row, "decode", recipe.decode)
+        return _published(row, "prefill", recipe.prefill), replace(decode, drafts=recipe.drafts or 0)
+    if not states_workers(row.cells):
+        raise UnknownDeployment(AMBIGUOUS if candidates(row) else UNTOLD)
+    return _stated(row, "prefill"), _stated(row, "decode")
 
 
 def _published(row: SiliconRow, role: RoleName, limits: RecipeSide) -> Side:
@@ -59,10 +77,9 @@ def _published(row: SiliconRow, role: RoleName, limits: RecipeSide) -> Side:
 
 
 def _stated(row: SiliconRow, role: RoleName) -> Side:
-    cells = row.cells
-    workers = max(_count(cells, f"{role}_workers"), 1)
+    workers = _count(row, f"{role}_workers")
     tensor, groups, moe_tensor, expert, stages = (
-        max(_count(cells, f"{role}_{name}"), 1) for name in ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
+        _count(row, f"{role}_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
     )
     split = split_of(tensor, groups, moe_tensor, expert, stages, stated_dp=True)
     share = -(-row.concurrency // workers)
@@ -81,8 +98,8 @@ def conditions_of_side(side: Side) -> Conditions:
         return replace(conditions, engine=engine)
     changed = {
         # All in flight may come to one group: they are not dealt out evenly.
-        "max_running_requests": min(limits.batch, side.row.concurrency * side.workers),
-        "memory_fraction": limits.memory_fraction,
+        "max_running_requests": min(limits.batch or MOST_RUNNING, side.row.concurrency * side.workers),
+        "memory_fraction": limits.memory_fraction or engine.memory_fraction,
         "chunk_tokens": limits.step_tokens or engine.chunk_tokens,
         "max_prefill_tokens": limits.prefill_tokens or engine.max_prefill_tokens,
         "overlap": engine.overlap and (engine.name != "trtllm" or side.role != "prefill"),
@@ -90,18 +107,15 @@ def conditions_of_side(side: Side) -> Conditions:
     return replace(conditions, engine=engine.model_copy(update=changed))
 
 
-def states_workers(row: SiliconRow) -> bool:
-    """Whether a row says how many workers of each kind there were."""
-    return all(_count(row.cells, f"{role}_workers") > 0 for role in ("prefill", "decode"))
+def _count(row: SiliconRow, name: str) -> int:
+    text = row.cells.get(name, "")
+    return max(int(float(text)) if text else 0, 1)
 
 
-def _count(cells: Mapping[str, str], name: str) -> int:
-    text = cells.get(name, "")
-    return int(float(text)) if text else 0
-
-
-def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, front_end: FrontEnd) -> PoolPlan:
-    """The side's workers, whose steps cost ``seconds``."""
+def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, front_end: FrontEnd) -> PoolPlan:
+    """The side's workers, whose steps cost ``seconds`` but for drafted tokens."""
+    if side.drafts:
+        seconds = with_speculation(seconds, Speculation(side.drafts, ACCEPTED), layers)
     costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end)
     split = Parallelism(tensor=side.split.group_ranks, attention_data=side.split.attention_data)
     plan = replace(device, costs=costs, split=split)

@@ -22,7 +22,7 @@ from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import AcrossHosts, PricedWorker
-from hisearch.latency.sharding import InvalidParallelism
+from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
@@ -163,7 +163,10 @@ class Pricer:
 
     def _apart(self, row: SiliconRow, times: HostTimes) -> Price:
         """Prompts and outputs made apart."""
-        sides = apart.sides_of(row)
+        try:
+            sides = apart.sides_of(row)
+        except apart.UnknownDeployment as reason:
+            raise NotPriced(str(reason)) from reason
         pools = []
         for side in sides:
             limits = apart.conditions_of_side(side)
@@ -171,7 +174,7 @@ class Pricer:
             seconds = with_host_times(
                 device.costs.seconds, times, self.launches(side.row), overlap=limits.engine.overlap
             )
-            pools.append(apart.pool_of(side, device, seconds, front_end_of(times)))
+            pools.append(apart.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", apart.FABRIC)
         kept = pools[1].plan.memory.kv_bytes_per_token_per_rank
@@ -229,7 +232,7 @@ class Pricer:
         return PricedWorker(
             model,
             self._accelerator(row),
-            row.parallelism,
+            self._split(row, model),
             _weight_dtype(row, model),
             conditions.kv_dtype,
             engine,
@@ -238,6 +241,20 @@ class Pricer:
             max_context_tokens=engine.max_running_requests * row.tokens,
             hosts=self._hosts(row),
         )
+
+    def _split(self, row: SiliconRow, model: ModelSpec) -> Parallelism:
+        """The row's split, with TensorRT-LLM's own choice of how attention groups' tokens come to their experts.
+
+        Where peer links join hosts (``MnnvlMemory.supports_mnnvl``) and experts lie on more ranks than a token uses, it
+        sends each token to the ranks of its experts, else every token to all (``fused_moe_wide_ep.py``,
+        ``select_alltoall_method_type``).
+        """
+        split, host = row.parallelism, self._accelerator(row).host
+        if row.backend != "trtllm" or split.attention_data == 1 or model.moe is None or host is None:
+            return split
+        spec = self._spec("Host", host)
+        chosen = spec.reach > spec.accelerators and split.expert > model.moe.experts_per_token
+        return split._replace(all_to_all=chosen)
 
     def _hosts(self, row: SiliconRow) -> AcrossHosts | None:
         """Hosts of the row's workers, of the accelerator's usual kind, as many as their ranks fill.

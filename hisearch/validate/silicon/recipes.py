@@ -8,7 +8,10 @@ place, and that wait is most of the time to first token. ``recipes.yaml`` holds 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 from pydantic import Field
@@ -18,90 +21,220 @@ from hisearch.specs.base import Count, EngineName, Fraction, NonNegativeInt, Str
 from hisearch.validate.silicon.rows import SiliconRow, split_of
 
 FILE = Path(__file__).with_name("recipes.yaml")
+ROLES = ("prefill", "decode")
 
 
 class Runs(Strict):
-    """The runs of a recipe: as rows name them."""
+    """The runs of recipes: as rows name them.
+
+    model: part of the model's name, in lower case.
+    """
 
     engine: EngineName
-    version: str
+    versions: list[str]
+    model: str
     system: str
     precision: str
     lengths: tuple[Count, Count] = Field(description="Nominal tokens in and out.")
+
+    def include(self, row: SiliconRow) -> bool:
+        """Whether ``row`` may be one of them."""
+        own = (self.engine, self.system, self.precision, self.lengths)
+        theirs = (row.backend, row.system, row.precision, (row.input_tokens, row.output_tokens))
+        return own == theirs and row.version in self.versions and self.model in row.model.lower()
+
+
+class DraftedRuns(Runs):
+    """Runs that may have had draft tokens, by their concurrency."""
+
     concurrency: list[Count]
 
     def include(self, row: SiliconRow) -> bool:
         """Whether ``row`` may be one of them."""
-        own = (self.engine, self.version, self.system, self.precision, self.lengths)
-        theirs = (row.backend, row.version, row.system, row.precision, (row.input_tokens, row.output_tokens))
-        return own == theirs and row.concurrency in self.concurrency
+        return super().include(row) and row.concurrency in self.concurrency
 
 
-class RecipeSide(Strict):
-    """The prefill or the decode workers of a recipe; see the head of ``recipes.yaml``.
+class Shape(Strict):
+    """A worker of a recipe; see the head of ``recipes.yaml``.
 
     batch: most requests that a scheduler runs. step_tokens: most tokens of its steps, of an SGLang prompt's chunks.
-    prefill_tokens: most of SGLang's prefill steps.
+    prefill_tokens: most of SGLang's prefill steps. all_to_all: attention groups send their tokens to the ranks of the
+    experts, by request. What is absent is as the engine has it.
     """
 
-    workers: Count
     tensor: Count
     groups: Count
     expert: Count
-    batch: Count
-    memory_fraction: Fraction
+    batch: Count | None = None
+    memory_fraction: Fraction | None = None
     step_tokens: NonNegativeInt = 0
     prefill_tokens: NonNegativeInt = 0
+    all_to_all: bool = False
 
     @property
     def split(self) -> Parallelism:
         """Of a worker."""
-        return Parallelism(self.tensor, self.groups, self.expert)
+        return Parallelism(self.tensor, self.groups, self.expert, all_to_all=self.all_to_all)
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of a worker."""
+        return self.tensor * self.groups
 
 
-class Recipe(Strict):
-    """A published deployment."""
+class RecipeSide(Shape):
+    """The prefill or the decode workers of a recipe."""
+
+    workers: Count
+
+
+class Recipe(NamedTuple):
+    """A published deployment.
+
+    concurrency: at which it ran. drafts: tokens drafted in a step, None where it drafts and how many is not known.
+    """
 
     name: str
-    runs: Runs
+    concurrency: tuple[int, ...]
+    drafts: int | None
     prefill: RecipeSide
     decode: RecipeSide
 
+    @property
+    def accelerators(self) -> int:
+        """Of all workers."""
+        return sum(side.workers * side.ranks for side in (self.prefill, self.decode))
+
+
+class Entry(Strict):
+    """A recipe as the file has it, beside its prefill workers' shape."""
+
+    name: str
+    concurrency: list[Count]
+    drafts: NonNegativeInt | None = 0
+    prefill_workers: Count
+    decode: RecipeSide
+
+
+class Deployments(Strict):
+    """Recipes of the same runs and shape of prefill worker."""
+
+    runs: Runs
+    prefill: Shape
+    recipes: list[Entry]
+
+    def all(self) -> list[Recipe]:
+        """As whole deployments."""
+        shape = self.prefill.model_dump()
+        return [
+            Recipe(
+                entry.name,
+                tuple(entry.concurrency),
+                entry.drafts,
+                RecipeSide(workers=entry.prefill_workers, **shape),
+                entry.decode,
+            )
+            for entry in self.recipes
+        ]
+
 
 class Recipes(Strict):
-    """The file. drafted: runs of recipes with draft tokens."""
+    """The file. drafted: runs of recipes with draft tokens that it does not have."""
 
-    recipes: list[Recipe]
-    drafted: list[Runs]
+    deployments: list[Deployments]
+    drafted: list[DraftedRuns]
 
 
 def recipe_of(row: SiliconRow) -> Recipe | None:
-    """The recipe that ``row`` was run by; None where none is known, or more than one it may have been.
+    """The recipe that ``row`` was run by; None where none is known, or more than one it may have been."""
+    found = candidates(row)
+    return found[0] if len(found) == 1 and found[0].drafts is not None else None
+
+
+def candidates(row: SiliconRow) -> list[Recipe]:
+    """Recipes that ``row`` may have been run by, those of the same deployment once.
 
     A row that says how many workers it had is told apart by them and by how decode workers were split, and taken to
     have no draft tokens: no column names them. The split of its prefill workers is not asked: rows of one run state
-    two. Any other may have been any recipe of its concurrency, with draft tokens too.
+    two. Any other may have been run with draft tokens too, and is told by its concurrency and by the accelerators that
+    its columns count (``_of_its_workers``, ``_of_as_many``). Lists of the campaign change: where no recipe of a row
+    names its concurrency, and its columns tell the deployment as a whole, any of them may have been.
     """
     known = _read()
-    candidates = [recipe for recipe in known.recipes if recipe.runs.include(row)]
-    stated = tuple(row.cells.get(f"{role}_workers", "") for role in ("prefill", "decode"))
-    if all(stated):
-        workers = tuple(int(float(text)) for text in stated)
-        split = _decode_split(row)
-        candidates = [
-            recipe
-            for recipe in candidates
-            if (recipe.prefill.workers, recipe.decode.workers) == workers and recipe.decode.split == split
-        ]
+    found = [recipe for part in known.deployments if part.runs.include(row) for recipe in part.all()]
+    whole = states_workers(row.cells)
+    if whole:
+        workers = tuple(_count(row.cells, f"{role}_workers") for role in ROLES)
+        found = [recipe for recipe in found if (recipe.prefill.workers, recipe.decode.workers) == workers]
+        found = _of_its_split([recipe for recipe in found if recipe.drafts == 0], row)
     elif any(runs.include(row) for runs in known.drafted):
-        return None
-    return candidates[0] if len(candidates) == 1 else None
+        return []
+    elif not (of_workers := _of_its_workers(found, row)):
+        found, whole = _of_as_many(found, row), True
+    else:
+        found = of_workers
+    listed = [recipe for recipe in found if row.concurrency in recipe.concurrency]
+    return _distinct(found if whole and not listed else listed)
 
 
-def _decode_split(row: SiliconRow) -> Parallelism:
+def states_workers(cells: Mapping[str, str]) -> bool:
+    """Whether a row says how many workers of each kind there were."""
+    return all(_count(cells, f"{role}_workers") > 0 for role in ROLES)
+
+
+def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
+    """Those whose decode workers are split as the row's.
+
+    Failing that those whose attention is: some rows state tensor parallelism of experts that lay on ranks of their own.
+    Failing that those of as many attention groups as the row has ranks of one: some rows state tp for both.
+    """
+    split = decode_split(row)
+    alike = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
+    if not alike and split.attention_data == 1:
+        alike = [recipe for recipe in recipes if recipe.decode.split[:2] == (1, split.tensor)]
+    return [recipe for recipe in alike if recipe.decode.split[:3] == split[:3]] or alike
+
+
+def _of_its_workers(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
+    """Those whose workers have as many ranks as tp (and attention_dp) of a row without workers count.
+
+    Such rows state no split that ran in their columns of experts (tp 32, moe_tp 8, moe_ep 4). Where all columns are 1
+    and no worker has one rank, they say nothing.
+    """
+    counted = _ranks(row)
+    if counted == (1, 1):
+        listed = [recipe for recipe in recipes if row.concurrency in recipe.concurrency]
+        return [recipe for recipe in listed if (recipe.prefill.ranks, recipe.decode.ranks) == counted] or listed
+    return [recipe for recipe in recipes if (recipe.prefill.ranks, recipe.decode.ranks) == counted]
+
+
+def _of_as_many(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
+    """Those of as many accelerators as tp of both kinds counts: of all workers, 36 for one of 4 and four of 8."""
+    prefill, decode = _ranks(row)
+    return [recipe for recipe in recipes if recipe.accelerators == prefill == decode]
+
+
+def _ranks(row: SiliconRow) -> tuple[int, int]:
+    """Ranks that the row's columns count for prefill and for decode."""
+    names = ("tp", "attention_dp")
+    prefill, decode = (math.prod(_count(row.cells, f"{role}_{name}", 1) for name in names) for role in ROLES)
+    return prefill, decode
+
+
+def _distinct(recipes: list[Recipe]) -> list[Recipe]:
+    """One of each deployment: names and concurrency apart."""
+    return list({(recipe.drafts, recipe.prefill, recipe.decode): recipe for recipe in recipes}.values())
+
+
+def decode_split(row: SiliconRow) -> Parallelism:
+    """Of the row's decode workers, from its columns."""
     names = ("tp", "attention_dp", "moe_tp", "moe_ep", "pp")
-    degrees = (max(int(float(row.cells.get(f"decode_{name}", "") or 1)), 1) for name in names)
-    return split_of(*degrees, stated_dp=True)
+    return split_of(*(max(_count(row.cells, f"decode_{name}", 1), 1) for name in names), stated_dp=True)
+
+
+def _count(cells: Mapping[str, str], name: str, absent: int = 0) -> int:
+    text = cells.get(name, "")
+    return int(float(text)) if text else absent
 
 
 @functools.cache

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.validate.silicon.apart import states_workers
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.peer import PeerPricer
 from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
-from hisearch.validate.silicon.recipes import recipe_of
+from hisearch.validate.silicon.recipes import recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
 
 #: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
@@ -214,7 +213,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
         groups=_grouped(everything, 5),
         left_out=dict(left_out),
         apart=errors("prefill and decode apart", apart),
-        apart_stated=errors("apart, workers stated", [entry for entry in apart if states_workers(entry.row)]),
+        apart_stated=errors("apart, workers stated", [entry for entry in apart if states_workers(entry.row.cells)]),
         apart_known=errors("apart, recipe known", [entry for entry in apart if recipe_of(entry.row) is not None]),
     )
 
