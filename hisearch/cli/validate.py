@@ -216,21 +216,6 @@ def silicon(
             "ENGINE-GPU, or roofline where there is none.",
         ),
     ] = None,
-    fit: Annotated[
-        Path | None,
-        typer.Option(
-            "--fit",
-            metavar="OUT.yaml",
-            help="First fit the host work of every engine and version to these rows, and write it here; minutes.",
-        ),
-    ] = None,
-    versions_alone: Annotated[
-        bool,
-        typer.Option(
-            "--versions-alone",
-            help="With --fit: versions alone; engines' own constants, by which everything else is priced, stay.",
-        ),
-    ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -240,25 +225,15 @@ def silicon(
     are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows stands beside.
     """
     from hisearch.cli import output, silicon_view
-    from hisearch.one_thread import on_one_thread
-    from hisearch.validate.silicon.fit import fit_engines, write_engines
     from hisearch.validate.silicon.peer import PeerPricer, installed
     from hisearch.validate.silicon.pricing import Pricer
     from hisearch.validate.silicon.report import validate_silicon
-    from hisearch.validate.silicon.rows import read_rows
 
-    if versions_alone and fit is None:
-        raise typer.BadParameter("needs --fit", param_hint="--versions-alone")
     if not quiet:
         note_compilation()
-    selection, pricer, left_out = _selection(where or ()), Pricer(profile), {}
-    if fit is not None:
-        note = (lambda _: None) if quiet else output.note
-        fitted = on_one_thread(fit_engines)(read_rows(file, selection)[1], pricer, note, versions_alone=versions_alone)
-        write_engines(fit, fitted, file.name)
-        pricer, left_out = Pricer(profile, engines=fitted.engines), fitted.left_out
+    selection, pricer = _selection(where or ()), Pricer(profile)
     peer = PeerPricer(pricer) if installed() else None
-    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, left_out=left_out, peer=peer)
+    report = validate_silicon(file, where=selection, pricer=pricer, rows_out=rows, peer=peer)
     if as_json:
         output.print_json(report)
     else:

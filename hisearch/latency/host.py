@@ -4,7 +4,7 @@ Notation
     L   layers of the model
     k   kernels of a layer that is launched one by one; q of them stay outside CUDA graphs that hold the rest in pieces
 
-    device: host_s = step_s + L * layer_s, host_per_sequence_s = per_sequence_s
+    device: host_s = step_s + L * k * kernel_s, host_per_sequence_s = per_sequence_s
     host:   floor  = schedule_s + schedule_sequence_s * sequences + launches
             launches = 0, L * q * launch_s or L * k * launch_s      one graph, graphs in pieces, none
 
@@ -13,16 +13,18 @@ not schedules first, and then takes the longer of launches and device.
 
 k is counted from the operators of a layer, as profiles of vLLM and SGLang show them:
 
-    dense attention     norm, qkv, rotary, KV write, attention, output                              6
-    MLA                 norm, down, 2 norms, 2 up, rotary, concatenation, KV write, attention,
-                        value up-projection, output                                                12
-    linear attention    norm, 2 inputs, convolution, gates, delta rule (3), norm, output           10
-    dense FFN           norm, gate and up, activation, down                                         4
-    routed experts      norm, router, top k, sort, permute, gate and up, activation, down, sum      9
-    shared experts      gate and up, activation, down, sum                                          4
-    narrow formats      a pass that quantises, before each product                             + 4
-    tensor parallelism  an all-reduce behind attention and behind the FFN                      + 2
-    attention groups    a gather and a scatter around the FFN                                  + 2
+                                                                                          kernels   products
+    dense attention     norm, qkv, rotary, KV write, attention, output                              6          2
+    MLA                 norm, down, 2 norms, 2 up, rotary, 3 copies of queries and keys,
+                        2 KV writes, attention, output                                             13          4
+    linear attention    norm, 2 inputs, convolution, gates, delta rule (3), norm, output           10          2
+    dense FFN           norm, gate and up, activation, down                                         4          2
+    routed experts      norm, router, 2 of top k, 3 of sorting, permute, gate and up,
+                        activation, down, sum                                                      12          2
+    shared experts      gate and up, activation, down, sum                                          4          2
+    narrow formats      a pass that quantises, before each product
+    tensor parallelism  an all-reduce behind attention and behind the FFN                           2
+    attention groups    a gather and a scatter around the FFN                                       2
 """
 
 from __future__ import annotations
@@ -36,13 +38,16 @@ from hisearch.specs.base import DType
 from hisearch.specs.host import EngineOverhead, HostTimes
 from hisearch.specs.model import ModelSpec
 
-GQA_KERNELS, MLA_KERNELS, LINEAR_KERNELS = 6, 12, 10
-FFN_KERNELS, ROUTED_KERNELS, SHARED_KERNELS = 4, 9, 4
-QUANTISE_KERNELS, ALL_REDUCE_KERNELS, GROUP_KERNELS = 4, 2, 2
+#: Kernels of a layer's parts, and products among them.
+GQA, MLA, LINEAR = (6, 2), (13, 4), (10, 2)
+FFN, ROUTED, SHARED = (4, 2), (12, 2), (4, 2)
+ALL_REDUCE_KERNELS, GROUP_KERNELS = 2, 2
 #: Of a layer, launched beside its pieces of CUDA graph: a piece, KV write, attention, and what Python does for these.
 PIECE_KERNELS = 4
 #: Engines whose graphs hold steps with prompts in pieces: vLLM (``FULL_AND_PIECEWISE``, its default since 0.11).
 IN_PIECES = frozenset({"vllm"})
+#: Formats whose activations are quantised before each product.
+QUANTISED = frozenset({"fp8", "nvfp4"})
 #: More tokens than any step has.
 ANY_TOKENS = 2**40
 
@@ -50,10 +55,10 @@ ANY_TOKENS = 2**40
 class Launches(NamedTuple):
     """Kernels that the host launches one by one in a step; see ``HostFloor`` for when.
 
-    layers: of the model, each of which has ``HostTimes.layer_s``.
+    kernels: of a step, in or out of a graph.
     """
 
-    layers: int
+    kernels: int
     pieces: int
     eager: int
     graph_tokens: int
@@ -74,21 +79,17 @@ def launches_of(
     experts, linear = moe_layers(model), linear_layers(model)
     dense, softmax = model.layers - experts, model.layers - linear
     shared = model.moe is not None and model.moe.shared_experts > 0
-    total = softmax * (MLA_KERNELS if model.mla is not None else GQA_KERNELS) + linear * LINEAR_KERNELS
-    total += dense * FFN_KERNELS + experts * (ROUTED_KERNELS + shared * SHARED_KERNELS)
-    loaded = weight_dtype or model.weight_dtype
-    each = QUANTISE_KERNELS * (loaded in {"fp8", "nvfp4"}) + ALL_REDUCE_KERNELS * (split.tensor > 1)
-    total += model.layers * (each + GROUP_KERNELS * (split.attention_data > 1))
+    parts = [(softmax, MLA if model.mla is not None else GQA), (linear, LINEAR), (dense, FFN)]
+    parts += [(experts, ROUTED), (experts * shared, SHARED)]
+    quantises = (weight_dtype or model.weight_dtype) in QUANTISED
+    total = sum(layers * (kernels + quantises * products) for layers, (kernels, products) in parts)
+    exchanges = ALL_REDUCE_KERNELS * (split.tensor > 1) + GROUP_KERNELS * (split.attention_data > 1)
+    total += model.layers * exchanges
     pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else total
     # A stage of a pipeline launches its own layers, while the others launch theirs.
     stages = split.pipeline
     graph_tokens = graph_batches[-1] if graph_batches else ANY_TOKENS
-    return Launches(model.layers, pieces // stages, total // stages, graph_tokens)
-
-
-def step_host_s(times: HostTimes, layers: int) -> float:
-    """Seconds of every step of a model of ``layers`` layers on the device's clock, whatever is in it."""
-    return times.step_s + layers * times.layer_s
+    return Launches(total, pieces // stages, total // stages, graph_tokens)
 
 
 def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, overlap: bool) -> StepCosts:
@@ -98,7 +99,7 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
     """
     pieces_s, eager_s = times.launch_s * launches.pieces, times.launch_s * launches.eager
     floor = HostFloor(times.schedule_s, times.schedule_sequence_s, pieces_s, eager_s, launches.graph_tokens)
-    own_s, each_s = step_host_s(times, launches.layers), times.per_sequence_s
+    own_s, each_s = times.step_s + launches.kernels * times.kernel_s, times.per_sequence_s
     if not overlap:
         own_s, each_s = own_s + times.schedule_s, each_s + times.schedule_sequence_s
     return device._replace(host_s=own_s, host_per_sequence_s=each_s, floor=floor if any(floor[:4]) else None)

@@ -21,11 +21,11 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.host import HostTimes
 from hisearch.specs.model import ModelSpec
 from hisearch.validate import open_loop
-from hisearch.validate.silicon.conditions import conditions_of, host_version
+from hisearch.validate.silicon.conditions import INFERENCEMAX, Conditions, conditions_of, host_version
 from hisearch.validate.silicon.pricing import NotPriced, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.report import START_UP
-from hisearch.validate.silicon.rows import SiliconRow
+from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 F8 = npt.NDArray[np.float64]
 
@@ -142,9 +142,17 @@ def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[Closed
                 continue
         except NotPriced:
             continue
-        starts_up = (row.backend, row.version) in START_UP
-        found.append(ClosedLoopCase(row, pricer, conditions.campaign, (not starts_up, True)))
+        found.append(ClosedLoopCase(row, pricer, conditions.campaign, (not starts_cold(row, conditions), True)))
     return found
+
+
+def starts_cold(row: SiliconRow, conditions: Conditions) -> bool:
+    """Whether what a server does once is in a row's TTFT, which no constant stands for.
+
+    The first scripts of InferenceMAX, whose rows state no version, sent nothing ahead of the clock; and ``START_UP``.
+    """
+    unwarmed = conditions.campaign == INFERENCEMAX and row.version == UNKNOWN_VERSION
+    return unwarmed or (row.backend, row.version) in START_UP
 
 
 def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[OpenLoopCase]:

@@ -47,10 +47,10 @@ class Prior:
 #: By name, in the order of a vector. docs/latency.md has the sources, ``specs.host`` the ranges.
 PRIORS: dict[str, Prior] = {
     "step_s": Prior(0.3e-3, 0.2e-3, 0.1e-3),
-    "layer_s": Prior(4e-6, 4e-6, 2e-6),
+    "kernel_s": Prior(0.7e-6, 0.4e-6, 0.2e-6),
     "per_sequence_s": Prior(4e-6, 4e-6, 2e-6),
     "schedule_s": Prior(0.8e-3, 0.6e-3, 0.4e-3),
-    "launch_s": Prior(8e-6, 4e-6, 3e-6),
+    "launch_s": Prior(20e-6, 5e-6, 4e-6),
     "request_s": Prior(6e-3, 3e-3, 2e-3),
     "prompt_token_s": Prior(2.8e-6, 0.8e-6, 1e-6),
 }
@@ -109,7 +109,7 @@ def fit(
         raise ValueError("no run can be simulated: nothing to fit")
     own_groups = _grouped(cases, lambda case: (case.engine, ALL))
     begun = {group: _begin(start, group, MEAN) for group in own_groups}
-    evaluate = _evaluator(pool)
+    evaluate = evaluator(pool)
     own = _settle(own_groups, begun, dict.fromkeys(own_groups, MEAN), STD, evaluate, note, rounds)
     groups = version_groups(cases)
     priors = {group: own[group[0], ALL] for group in groups}
@@ -167,7 +167,8 @@ def _errors_of(job: tuple[list[int], list[F8]]) -> list[F8]:
     return [_cases[index].errors(times_of(theta)) for index, theta in zip(*job, strict=True)]
 
 
-def _evaluator(pool: Executor | None) -> Evaluate:
+def evaluator(pool: Executor | None) -> Evaluate:
+    """What simulates cases, in ``pool`` where there is one."""
     places = {id(case): index for index, case in enumerate(_cases)}
 
     def here(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:

@@ -119,7 +119,7 @@ class Pricer:
         self._shipped = frozenset(self.catalogue.names("LatencyProfile"))
         self._plans: dict[tuple[object, ...], WorkerPlan] = {}
         self._spec = functools.cache(lambda kind, name: self.catalogue.get(kind, name).spec)
-        self._models = {_plain(name): name for name in self.catalogue.names("Model")}
+        self._models = {plain_name(name): name for name in self.catalogue.names("Model")}
 
     def price(self, row: SiliconRow) -> Price:
         """Mean TTFT and TPOT of ``row``, simulated.
@@ -303,7 +303,7 @@ class Pricer:
         return WorkerPlan(priced.engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
 
     def _model(self, row: SiliconRow) -> ModelSpec:
-        name = self._models.get(_plain(row.model.rsplit("/", 1)[-1]))
+        name = self._models.get(plain_name(row.model.rsplit("/", 1)[-1]))
         if name is None:
             raise NotPriced(f"model {row.model} is not in the catalogue")
         spec: ModelSpec = self._spec("Model", name)
@@ -400,7 +400,7 @@ def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> Lat
     return profile.model_copy(update={**alone, "laws": laws})
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A checkpoint's name without what tells its format and training."""
     plain = name.lower()
     while plain.endswith(CHECKPOINT_SUFFIXES):

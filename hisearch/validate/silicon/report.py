@@ -93,12 +93,11 @@ class SiliconReport:
     rows: read. priced: simulated. skipped: reason -> rows. all: every priced row of aggregated runs, or of the others
     where there are none. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. apart:
     runs whose prompts and outputs are made by different workers; apart_stated: those that say how many there were;
-    apart_known: those whose recipe is known (``recipes``).
-    left_out: with constants fitted without each model's (or GPU's) own rows, where they were fitted. dense: rows of
-    models without experts and with plain attention. undrafted: all but rows whose scripts draft tokens, at a share of
-    accepted ones that was chosen on them. within_reach: all but rows that were measured faster than their accelerator
-    can be, whose lines are ``beyond_reach``. peer: of aiconfigurator-core, where it is installed. start_up: rows
-    whose TTFT is kept out of ``all``. profile: whose constants.
+    apart_known: those whose recipe is known (``recipes``). dense: rows of models without experts and with plain
+    attention. undrafted: all but rows whose scripts draft tokens, at a share of accepted ones that was chosen on them.
+    within_reach: all but rows that were measured faster than their accelerator can be, whose lines are
+    ``beyond_reach``. peer: of aiconfigurator-core, where it is installed. start_up: rows whose TTFT is kept out of
+    ``all``. profile: whose constants.
     """
 
     file: str
@@ -114,7 +113,6 @@ class SiliconReport:
     start_up: Errors
     engines: list[Errors]
     groups: list[Errors]
-    left_out: dict[str, Errors]
     apart: Errors
     apart_stated: Errors
     apart_known: Errors
@@ -127,7 +125,6 @@ def validate_silicon(
     pricer: Pricer,
     where: Mapping[str, str] | None = None,
     rows_out: Path | None = None,
-    left_out: Mapping[str, Errors] | None = None,
     peer: PeerPricer | None = None,
 ) -> SiliconReport:
     """Simulate every row of ``file`` that can be priced and compare.
@@ -136,7 +133,6 @@ def validate_silicon(
         file: CSV of measured runs (see ``rows``).
         where: column -> value that rows must have.
         pricer: what simulates.
-        left_out: of the fit, to be reported along.
         peer: another tool, asked for the same rows.
         rows_out: CSV to write: the input's columns, ``predicted_ttft_ms``, ``predicted_tpot_ms`` and ``skipped``; the
             peer's times too where it was asked.
@@ -148,7 +144,7 @@ def validate_silicon(
     priced = [entry if peer is None else _beside(entry, peer) for entry in price_rows(rows, pricer)]
     if rows_out is not None:
         _write(rows_out, header, priced, with_peer=peer is not None)
-    report = summarise(str(file), priced, pricer.profile_name, left_out or {})
+    report = summarise(str(file), priced, pricer.profile_name)
     return report if peer is None else replace(report, peer=_peer_errors(peer.version, priced))
 
 
@@ -188,7 +184,7 @@ def price_rows(rows: Sequence[SiliconRow], pricer: Pricer) -> Iterator[PricedRow
             yield PricedRow(row, None, str(reason))
 
 
-def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Mapping[str, Errors]) -> SiliconReport:
+def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconReport:
     """The report over ``priced``."""
     everything = [entry for entry in priced if entry.price is not None]
     apart = [entry for entry in everything if entry.row.mode == "disagg"]
@@ -211,7 +207,6 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str, left_out: Ma
         start_up=errors("start-up", start_up),
         engines=_grouped(done, 1),
         groups=_grouped(everything, 5),
-        left_out=dict(left_out),
         apart=errors("prefill and decode apart", apart),
         apart_stated=errors("apart, workers stated", [entry for entry in apart if states_workers(entry.row.cells)]),
         apart_known=errors("apart, recipe known", [entry for entry in apart if recipe_of(entry.row) is not None]),

@@ -1,0 +1,113 @@
+"""How far simulated runs were from measured ones that had no part in any constant: errors of TTFT and of step times.
+
+``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured serving
+runs, refitted without what the situation says is new (``hisearch calibrate hosts``). A situation is what a deployment
+has that the measured runs had not: nothing (``known``), its model, its accelerator, or the whole campaign (another
+client, other settings). Between quantiles a law is straight over normal scores; beyond the outermost it goes on with
+the slope there, so that tails are as heavy as they were.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import yaml
+from pydantic import Field
+
+from hisearch.specs.base import EngineName, Strict
+
+FILE = Path(__file__).with_name("served_errors.yaml")
+
+Situation = Literal["known", "model", "accelerator", "campaign"]
+#: Shares of the runs that ``ErrorLaw.logs`` are quantiles of, and their normal scores.
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SCORES = (-1.6448536, -0.6744898, 0.0, 0.6744898, 1.6448536)
+
+
+class ErrorLaw(Strict):
+    """Quantiles of log(simulated / measured), at ``SHARES``."""
+
+    logs: tuple[float, float, float, float, float]
+    runs: int = Field(description="Measured runs behind them.")
+
+    def at(self, score: float) -> float:
+        """log(simulated / measured) at a normal score."""
+        logs, scores = self.logs, SCORES
+        if score < scores[0]:
+            return logs[0] + (score - scores[0]) * (logs[1] - logs[0]) / (scores[1] - scores[0])
+        if score > scores[-1]:
+            return logs[-1] + (score - scores[-1]) * (logs[-1] - logs[-2]) / (scores[-1] - scores[-2])
+        return float(np.interp(score, scores, logs))
+
+    def measured(self, simulated: float, score: float) -> float:
+        """What would be measured where ``simulated`` was, at a normal score: 0 the median, 1.64 the 95th percentile."""
+        return float(simulated * np.exp(-self.at(-score)))
+
+    @property
+    def median_error(self) -> float:
+        """Median of the absolute relative error, as half of a law's mass lies between its quartiles."""
+        return float(np.expm1(max(abs(self.logs[2]), 0.5 * (self.logs[3] - self.logs[1]))))
+
+    @property
+    def width(self) -> float:
+        """Between the outermost quantiles."""
+        return self.logs[-1] - self.logs[0]
+
+
+class ServedErrors(NamedTuple):
+    """Errors of a deployment's mean TTFT and of its mean time per output token."""
+
+    situation: Situation
+    ttft: ErrorLaw
+    step: ErrorLaw
+
+
+class _Laws(Strict):
+    ttft: ErrorLaw
+    step: ErrorLaw
+
+
+class EngineErrors(Strict):
+    """What was measured under an engine, and the errors by situation."""
+
+    accelerators: list[str] = Field(description="Of the catalogue.")
+    models: list[str] = Field(description="By huggingface_id without what tells its format, in lower case.")
+    situations: dict[Situation, _Laws]
+
+    def of(self, situation: Situation) -> ServedErrors:
+        """Errors in ``situation``; where it was not tried, of the one next to it."""
+        order: list[Situation] = [situation, "campaign", "accelerator", "model", "known"]
+        name = next(known for known in order if known in self.situations)
+        return ServedErrors(name, self.situations[name].ttft, self.situations[name].step)
+
+
+def served_errors(engine: EngineName | str, accelerator: str | None, model: str) -> ServedErrors | None:
+    """Errors to expect of ``model`` on ``accelerator`` under ``engine``; None where no run of the engine was measured.
+
+    Args:
+        engine: its name.
+        accelerator: name in the catalogue; None: one of nobody's.
+        model: as ``EngineErrors.models`` has it.
+    """
+    known = _read().get(str(engine))
+    if known is None:
+        return None
+    new: list[Situation] = []
+    if accelerator not in known.accelerators:
+        new.append("accelerator")
+    if model not in known.models:
+        new.append("model")
+    if not new:
+        return known.of("known")
+    return max((known.of(situation) for situation in new), key=lambda errors: errors.ttft.width)
+
+
+@functools.cache
+def _read() -> dict[str, EngineErrors]:
+    if not FILE.exists():
+        return {}
+    document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return {name: EngineErrors.model_validate(errors) for name, errors in document.items()}

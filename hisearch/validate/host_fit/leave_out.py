@@ -1,0 +1,86 @@
+"""What is left out is refitted for real: figures of campaigns, GPUs and models that had no part in the constants.
+
+For every campaign (GPU, model) all engines and versions are fitted anew without its cases, beginning with the full fit,
+and its cases are simulated with what comes out. Groups that lose no case keep their constants: they would be fitted to
+the same. A version that loses most of its cases is priced by its engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hisearch.validate.host_fit.cases import Case
+from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of
+from hisearch.validate.silicon.pricing import EngineTimes
+
+F8 = npt.NDArray[np.float64]
+
+#: What is left out, and what tells it.
+KEYS: dict[str, Callable[[Case], str]] = {
+    "campaign": lambda case: case.campaign,
+    "GPU": lambda case: case.gpu,
+    "model": lambda case: case.model,
+}
+#: Gauss-Newton rounds from the full fit.
+ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Errors of every case, priced without its own campaign, GPU or model.
+
+    name: which. errors: log(simulated / measured) of TTFT and step time, shape (N, 2), in the cases' order.
+    """
+
+    name: str
+    errors: F8
+
+
+def leave_out(
+    name: str,
+    cases: Sequence[Case],
+    full: HostFit,
+    *,
+    note: Callable[[str], None] = lambda _: None,
+    pool: Executor | None = None,
+) -> LeftOut:
+    """Refit without each campaign, GPU or model in turn.
+
+    Args:
+        name: a key of ``KEYS``.
+        cases: all of them.
+        full: the fit to all.
+        note: told about progress.
+        pool: see ``fit.fit``.
+    """
+    key = KEYS[name]
+    errors = np.full((len(cases), 2), np.nan)
+    for out in sorted({key(case) for case in cases}):
+        held = [index for index, case in enumerate(cases) if key(case) == out]
+        engines = {cases[index].engine for index in held}
+        kept = [case for case in cases if key(case) != out and case.engine in engines]
+        note(f"{name} {out}: {len(held)} cases left out")
+        refitted = fit(kept, start=full, pool=pool, rounds=ROUNDS) if kept else HostFit({}, {})
+        touched = {(cases[index].engine, cases[index].version) for index in held}
+        merged = HostFit(_merge(full, refitted, touched), {})
+        chosen = [cases[index] for index in held]
+        errors[held] = evaluator(pool)(chosen, [vector_of(merged.times_of(case)) for case in chosen])
+    return LeftOut(name, errors)
+
+
+def _merge(full: HostFit, refitted: HostFit, touched: set[tuple[str, str]]) -> dict[str, EngineTimes]:
+    """Engines as refitted; of the versions that lost nothing, as they were."""
+    merged = dict(refitted.engines)
+    for engine, times in merged.items():
+        untouched = {
+            version: known
+            for version, known in full.engines[engine].versions.items()
+            if (engine, version) not in touched and version not in times.versions
+        }
+        merged[engine] = EngineTimes(times.own, {**times.versions, **untouched})
+    return merged
