@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ from hisearch.simulate.plan import WorkerPlan, plan_worker
 from hisearch.simulate.result import RequestTable
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import PoolSpec
-from hisearch.specs.errors import SpecError
+from hisearch.specs.errors import SpecError, UnknownReferenceError
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import F8, CompiledTrace
@@ -36,6 +37,7 @@ from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
 from hisearch.validate.open_loop_file import (
     METRICS,
+    RUNS,
     WHOLE,
     Measured,
     OpenLoopFailure,
@@ -200,8 +202,19 @@ def model_of(run: OpenLoopRun, folder: Path, catalogue: Catalogue) -> ModelSpec:
         SpecError: there is none, or it is not valid.
     """
     own = folder / "models" / f"{run.model}.yaml"
-    spec: ModelSpec = catalogue.get("Model", str(own.resolve()) if own.exists() else run.model).spec
-    return spec
+    if own.exists():
+        spec: ModelSpec = catalogue.get("Model", str(own.resolve())).spec
+        return spec
+    found: ModelSpec = _known(catalogue, "Model", "model", run.model, f"; nor is there a file {own}")
+    return found
+
+
+def _known(catalogue: Catalogue, kind: str, key: str, ref: str, also: str = "") -> Any:
+    """The catalogue's spec; where there is none, an error with the run's key, and what was ``also`` tried."""
+    try:
+        return catalogue.get(kind, ref).spec
+    except UnknownReferenceError as error:
+        raise UnknownReferenceError.at(f"{error}{also}", key=key) from None
 
 
 def worker_of(
@@ -214,7 +227,7 @@ def worker_of(
         DoesNotFit, ValueError: see ``plan_worker``.
     """
     pool = pool_of(run)
-    accelerator = catalogue.get("Accelerator", run.accelerator).spec
+    accelerator = _known(catalogue, "Accelerator", "accelerator", run.accelerator)
     host = accelerator.host
     return plan_worker(
         pool,
@@ -295,7 +308,8 @@ def score_folders(
             try:
                 yield score_run(entry, worker_of(entry, folder, catalogue, profile_name, profile), measured)
             except (ValueError, OSError, MemoryError) as error:
-                yield OpenLoopFailure(str(folder), index, entry.set, entry.id, _reason(error))
+                reason = f"{folder / RUNS}: run {index}: {_reason(error)}"
+                yield OpenLoopFailure(str(folder), index, entry.set, entry.id, reason)
 
 
 def _entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Measured]:

@@ -112,8 +112,9 @@ def read_entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Mea
         documents = json.loads(_text(path))
     except json.JSONDecodeError as error:
         raise OpenLoopFileError(f"{path}:{error.lineno}: expected a JSON list of runs: {error.msg}") from None
-    if not isinstance(documents, list):
-        raise OpenLoopFileError(f"{path}: expected a JSON list of runs, got {described(documents)}")
+    if not (isinstance(documents, list) and documents):
+        found = "an empty list" if documents == [] else described(documents)
+        raise OpenLoopFileError(f"{path}: expected a JSON list of runs, got {found}")
     measured = _measured(folder / FIGURES)
     entries: list[OpenLoopRun | OpenLoopFailure] = []
     for index, document in enumerate(documents):
