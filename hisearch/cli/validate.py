@@ -315,3 +315,41 @@ def batch(
         output.print_json({"files": found})
         return
     accuracy_view.show_batches(found)
+
+
+@app.command("open-loop")
+def open_loop(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Measured runs: runs.json, measured.csv, models/.")
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="One latency profile for all runs, by catalogue name or path; that of each engine and GPU if absent.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat measured open-loop serving runs in the simulator and compare E2E, ITL and TTFT.
+
+    Exits with 1 where a run could not be simulated; the others are. docs/cli.md states the form of a folder.
+    """
+    from hisearch.cli import open_loop_view, output
+    from hisearch.validate.open_loop_report import validate_open_loop
+
+    if not quiet:
+        note_compilation()
+    report = validate_open_loop(folders, profile, (lambda _: None) if quiet else output.note)
+    if as_json:
+        output.print_json(report.document())
+    else:
+        open_loop_view.show(report)
+    for failure in report.failed:
+        output.note(f"error: {failure.reason}")
+    if not quiet:
+        output.warn([f"{score.run.name}: {warning}" for score in report.scores for warning in score.warnings])
+    if report.failed:
+        raise typer.Exit(ERROR)

@@ -1,7 +1,7 @@
 """Open-loop serving runs against their measurement: arrivals by the clock, prompts asked for in turn.
 
 A folder holds ``runs.json`` (a list of runs, ``OpenLoopRun``), ``measured.csv`` (``set, run or id, stage, metric, ms``;
-stage -1 is the whole run) and ``models/``, models that the catalogue lacks. docs/cli.md has the form.
+stage -1 is the whole run) and ``models/``, models that the catalogue lacks (``open_loop_file``).
 
 Notation
     stages     (requests/s, seconds) one after another, ``GAP_S`` apart: exponential gaps, scaled to fill each exactly
@@ -13,67 +13,71 @@ TTFT and E2E are the client's. ITL is (E2E - TTFT) / (output tokens - 1) of mean
 
 from __future__ import annotations
 
-import csv
 import functools
-import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from hisearch.simulate.engine import simulate
 from hisearch.simulate.plan import WorkerPlan, plan_worker
 from hisearch.simulate.result import RequestTable
-from hisearch.specs.base import Count, Fraction, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.errors import SpecError, UnknownReferenceError
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import F8, CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace
+from hisearch.validate.open_loop_file import (
+    METRICS,
+    RUNS,
+    WHOLE,
+    Measured,
+    OpenLoopFailure,
+    OpenLoopFileError,
+    OpenLoopRun,
+    problems,
+    read_entries,
+    read_folder,
+)
 
-METRICS = ("e2e_mean", "e2e_p90", "e2e_p99", "itl_mean", "ttft_mean", "ttft_p90", "ttft_p99")
-WHOLE = -1
+__all__ = [
+    "GAP_S",
+    "METRICS",
+    "OVERLOAD",
+    "SPREAD",
+    "TOKENS_PER_NOMINAL",
+    "WHOLE",
+    "Figure",
+    "Measured",
+    "OpenLoopFailure",
+    "OpenLoopFileError",
+    "OpenLoopRun",
+    "OpenLoopScore",
+    "figures",
+    "model_of",
+    "pool_of",
+    "read_folder",
+    "score_folders",
+    "score_run",
+    "trace_of",
+    "worker_of",
+]
+
 #: Seconds between the last arrival of a stage and the next stage: its drain and the client's pause (assumed).
 GAP_S = 6.0
 #: Random tokens, decoded and tokenised again, become more: 574 where 547 were asked for (github inference-sim,
 #: ``hypotheses/h30-replay-fidelity``). Their spread by prompt is assumed; it decides what lies behind the last page.
 TOKENS_PER_NOMINAL, SPREAD = 574 / 547, 0.01
-
-
-class OpenLoopFileError(ValueError):
-    """A folder of open-loop runs that cannot be read: which file, which run and key, and what was expected."""
-
-
-class OpenLoopRun(Strict):
-    """One measured run, as ``runs.json`` has it."""
-
-    id: str
-    set: str = ""
-    huggingface_id: str = ""
-    model: str = Field(description="Name of the catalogue, or of a file in models/.")
-    accelerator: str
-    tensor_parallel: Count = 1
-    expert_parallel: Count = 1
-    engine: str = "vllm"
-    engine_version: str = "0.15.1"
-    max_num_batched_tokens: Count
-    max_num_seqs: Count
-    gpu_memory_utilization: Fraction
-    offload_gib_per_rank: NonNegative = 0
-    workload: str = ""
-    stages: list[tuple[Positive, Positive]] = Field(min_length=1)
-    groups: Count
-    per_group: Count
-    system_tokens: NonNegativeInt
-    question_tokens: Count
-    output_tokens: Count
-    measured_kv_tokens: Count | None = None
+#: A simulated mean TTFT of more than so many measured ones: requests queue that did not.
+OVERLOAD = 10.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,8 @@ class Figure:
 class OpenLoopScore:
     """One run: each measured metric of the whole run, by its name, and of its stages, by (stage, name).
 
-    predicted_kv_tokens: planned capacity. unfinished: requests that did not end in the simulation.
+    requests: of the run. predicted_kv_tokens: planned capacity. unfinished: requests that did not end in the
+    simulation. profile: which priced it. warnings: of its pricing.
     """
 
     run: OpenLoopRun
@@ -101,58 +106,20 @@ class OpenLoopScore:
     stages: dict[tuple[int, str], Figure]
     predicted_kv_tokens: int
     unfinished: int
+    requests: int
+    profile: str
+    warnings: tuple[str, ...] = ()
 
+    @property
+    def measured(self) -> bool:
+        """Whether any of its metrics was measured, of the whole run or of a stage."""
+        return bool(self.metrics or self.stages)
 
-#: Measured milliseconds by (set, run, stage, metric).
-Measured = dict[tuple[str, str, int, str], float]
-
-
-def read_folder(folder: Path) -> tuple[list[OpenLoopRun], Measured]:
-    """Runs of ``folder`` and what was measured of them.
-
-    Raises:
-        OpenLoopFileError: a file is missing, or a run or a figure is not valid.
-    """
-    try:
-        documents = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise OpenLoopFileError(f"{folder / 'runs.json'}: expected a JSON list of runs: {error}") from error
-    if not isinstance(documents, list):
-        raise OpenLoopFileError(f"{folder / 'runs.json'}: expected a JSON list of runs")
-    return [_run(folder, index, document) for index, document in enumerate(documents)], _measured(folder)
-
-
-def _run(folder: Path, index: int, document: object) -> OpenLoopRun:
-    try:
-        return OpenLoopRun.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise OpenLoopFileError(f"{folder / 'runs.json'}: run {index}: {key}: {first['msg']}") from None
-
-
-def _measured(folder: Path) -> Measured:
-    path, found = folder / "measured.csv", {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                run = row.get("run") or row.get("id") or ""
-                found[row.get("set") or "", run, int(row["stage"]), row["metric"]] = _milliseconds(row["ms"])
-    except OSError as error:
-        raise OpenLoopFileError(f"{path}: {error.strerror}") from error
-    except (KeyError, ValueError, TypeError) as error:
-        raise OpenLoopFileError(
-            f"{path}: line {len(found) + 2}: {error}: expected set, id, stage, metric, ms with whole stages and "
-            "positive milliseconds"
-        ) from error
-    return found
-
-
-def _milliseconds(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"ms is {text}")
-    return value
+    @property
+    def overloaded(self) -> bool:
+        """Whether it overloads in the simulation, and did not in the measurement; see ``OVERLOAD``."""
+        ttft = self.metrics.get("ttft_mean")
+        return ttft is not None and ttft.simulated_ms > OVERLOAD * ttft.measured_ms
 
 
 def trace_of(run: OpenLoopRun, seed: int = 1) -> tuple[CompiledTrace, np.ndarray]:
@@ -175,8 +142,9 @@ def _workload(
     prompts = draw.permutation(groups * per_group)
     nominal = system_tokens + question_tokens
     spread = 1.0 + SPREAD * draw.standard_normal(len(prompts))
-    length_of_prompt = np.round(nominal * TOKENS_PER_NOMINAL * spread).astype(np.int64)
     system = round(system_tokens * TOKENS_PER_NOMINAL)
+    drawn = np.round(nominal * TOKENS_PER_NOMINAL * spread).astype(np.int64)
+    length_of_prompt = np.maximum(drawn, system + 1)  # its group's tokens, and a question
     arrivals: list[F8] = []
     asked, stage_of, start = [], [], 0.0
     for stage, (rate, duration) in enumerate(stages):
@@ -234,8 +202,19 @@ def model_of(run: OpenLoopRun, folder: Path, catalogue: Catalogue) -> ModelSpec:
         SpecError: there is none, or it is not valid.
     """
     own = folder / "models" / f"{run.model}.yaml"
-    spec: ModelSpec = catalogue.get("Model", str(own.resolve()) if own.exists() else run.model).spec
-    return spec
+    if own.exists():
+        spec: ModelSpec = catalogue.get("Model", str(own.resolve())).spec
+        return spec
+    found: ModelSpec = _known(catalogue, "Model", "model", run.model, f"; nor is there a file {own}")
+    return found
+
+
+def _known(catalogue: Catalogue, kind: str, key: str, ref: str, also: str = "") -> Any:
+    """The catalogue's spec; where there is none, an error with the run's key, and what was ``also`` tried."""
+    try:
+        return catalogue.get(kind, ref).spec
+    except UnknownReferenceError as error:
+        raise UnknownReferenceError.at(f"{error}{also}", key=key) from None
 
 
 def worker_of(
@@ -248,7 +227,7 @@ def worker_of(
         DoesNotFit, ValueError: see ``plan_worker``.
     """
     pool = pool_of(run)
-    accelerator = catalogue.get("Accelerator", run.accelerator).spec
+    accelerator = _known(catalogue, "Accelerator", "accelerator", run.accelerator)
     host = accelerator.host
     return plan_worker(
         pool,
@@ -280,6 +259,9 @@ def score_run(run: OpenLoopRun, worker: WorkerPlan, measured: Measured) -> OpenL
         {key: figure for key, figure in known.items() if key[0] != WHOLE},
         worker.kv_capacity_tokens,
         int((~table.finished).sum()),
+        len(table.arrival_s),
+        worker.costs.profile,
+        tuple(worker.costs.warnings),
     )
 
 
@@ -296,15 +278,52 @@ def figures(table: RequestTable, among: np.ndarray) -> dict[str, float]:
     return {name: found[name] for name in METRICS}
 
 
-def score_folders(folders: Sequence[Path], catalogue: Catalogue, profile_name: str = "auto") -> Iterable[OpenLoopScore]:
-    """Every run of every folder, in turn.
+def score_folders(
+    folders: Sequence[Path],
+    catalogue: Catalogue,
+    profile_name: str = "auto",
+    note: Callable[[str], None] = lambda _: None,
+) -> Iterator[OpenLoopScore | OpenLoopFailure]:
+    """Every run of every folder, in turn; one that cannot be simulated is a failure, and ends nothing.
+
+    Args:
+        folders: see ``open_loop_file``; all are read before anything is simulated.
+        catalogue: of models, accelerators and profiles.
+        profile_name: the LatencyProfile of all runs.
+        note: told of every run before it is simulated.
 
     Raises:
-        OpenLoopFileError: see ``read_folder``.
-        SpecError, DoesNotFit, ValueError: see ``worker_of``.
+        SpecError: no such profile.
     """
     profile = catalogue.get("LatencyProfile", profile_name).spec
-    for folder in folders:
-        runs, measured = read_folder(folder)
-        for run in runs:
-            yield score_run(run, worker_of(run, folder, catalogue, profile_name, profile), measured)
+    read = [_entries(folder) for folder in folders]
+    total, at = sum(len(entries) for entries, _ in read), 0
+    for folder, (entries, measured) in zip(folders, read, strict=True):
+        for index, entry in enumerate(entries):
+            at += 1
+            if isinstance(entry, OpenLoopFailure):
+                yield entry
+                continue
+            note(f"run {at} of {total}: {entry.name}, {entry.model} on {entry.accelerator}")
+            try:
+                yield score_run(entry, worker_of(entry, folder, catalogue, profile_name, profile), measured)
+            except (ValueError, OSError, MemoryError) as error:
+                reason = f"{folder / RUNS}: run {index}: {_reason(error)}"
+                yield OpenLoopFailure(str(folder), index, entry.set, entry.id, reason)
+
+
+def _entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Measured]:
+    """Of ``read_entries``; a folder that cannot be read is one failure."""
+    try:
+        return read_entries(folder)
+    except OpenLoopFileError as error:
+        return [OpenLoopFailure(str(folder), None, "", "", str(error))], {}
+
+
+def _reason(error: Exception) -> str:
+    """One line."""
+    if isinstance(error, ValidationError):
+        return problems(error, ())
+    if isinstance(error, SpecError):
+        return "; ".join(str(problem) for problem in error.problems)
+    return " ".join(str(error).split()) or type(error).__name__

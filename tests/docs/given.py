@@ -22,7 +22,7 @@ from tests.calibrate import step_logs
 from tests.calibrate.test_build import write_own_tables
 from tests.docs.pages import PAGES, ROOT, blocks
 from tests.latency.operator_folder import write_tables
-from tests.validate import recordings, test_batch, test_e2e, test_silicon
+from tests.validate import recordings, test_batch, test_e2e, test_open_loop, test_silicon
 from tests.verify.documents import measure, write_guidellm
 
 #: Options that name what a command writes.
@@ -134,6 +134,10 @@ def _served_several(path: Path) -> None:
         _served(path.parent / f"run-{number}")
 
 
+def _open_loop(path: Path) -> None:
+    test_open_loop.write_folder(path)
+
+
 def _batches(path: Path) -> None:
     path.parent.rmdir()
     test_batch.add_held_out(write_tables(path.parent.parent), 1.0)
@@ -167,6 +171,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "my-constants.yaml": _constants,
     "my-run": _served,
     "measured-runs/*": _served_several,
+    "my-open-loop": _open_loop,
     "my-tables/tp1/attention.csv": _batches,
     "measured.csv": _silicon,
     "log.jsonl": _step_log,

@@ -1,0 +1,145 @@
+"""How far simulated open-loop runs are from measured ones, by metric and group of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisearch.specs.catalogue import Catalogue
+from hisearch.validate.open_loop import METRICS, Figure, OpenLoopFailure, OpenLoopScore, score_folders
+
+#: By what runs are grouped.
+GROUPS: dict[str, Callable[[OpenLoopScore], str]] = {
+    "accelerator": lambda score: score.run.accelerator,
+    "model": lambda score: score.run.model,
+    "workload": lambda score: score.run.workload,
+}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of a metric over runs: fractions. runs: that have it. bias: the mean of the signed errors."""
+
+    runs: int
+    median_ape: float
+    mape: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class OpenLoopReport:
+    """Runs of all folders.
+
+    scores: runs that were simulated. failed: runs, and folders, that were not.
+    """
+
+    scores: tuple[OpenLoopScore, ...]
+    failed: tuple[OpenLoopFailure, ...]
+
+    @property
+    def summary(self) -> dict[str, Errors]:
+        """Over all runs, by metric."""
+        return errors_of(self.scores)
+
+    def groups(self, by: str) -> dict[str, tuple[OpenLoopScore, ...]]:
+        """Runs by one of ``GROUPS``, in order of first appearance."""
+        found: dict[str, list[OpenLoopScore]] = {}
+        for score in self.scores:
+            found.setdefault(GROUPS[by](score), []).append(score)
+        return {name: tuple(scores) for name, scores in found.items()}
+
+    @property
+    def unmeasured(self) -> tuple[OpenLoopScore, ...]:
+        """Runs of which no metric was measured."""
+        return tuple(score for score in self.scores if not score.measured)
+
+    @property
+    def overloaded(self) -> tuple[OpenLoopScore, ...]:
+        """Runs that overload in the simulation alone."""
+        return tuple(score for score in self.scores if score.overloaded)
+
+    def document(self) -> dict[str, Any]:
+        """As ``--json`` prints it; docs/cli.md states the form."""
+        return {
+            "runs": [_row(score) for score in self.scores],
+            "summary": self.summary,
+            "groups": {by: {name: errors_of(scores) for name, scores in self.groups(by).items()} for by in GROUPS},
+            "unmeasured": len(self.unmeasured),
+            "overloaded": len(self.overloaded),
+            "unfinished": sum(score.unfinished for score in self.scores),
+            "failed": self.failed,
+            "ok": not self.failed,
+        }
+
+
+def validate_open_loop(
+    folders: Sequence[Path], profile: str | None = None, note: Callable[[str], None] = lambda _: None
+) -> OpenLoopReport:
+    """Simulate every run of ``folders`` and hold it against its measurement.
+
+    Args:
+        folders: see ``open_loop_file``.
+        profile: name or path of one LatencyProfile for all runs; where None, that of each run's engine and accelerator.
+        note: told of every run before it is simulated.
+
+    Raises:
+        SpecError: no such profile.
+    """
+    found = list(score_folders(folders, Catalogue(), "auto" if profile is None else profile, note))
+    return OpenLoopReport(
+        tuple(one for one in found if isinstance(one, OpenLoopScore)),
+        tuple(one for one in found if isinstance(one, OpenLoopFailure)),
+    )
+
+
+def errors_of(scores: Iterable[OpenLoopScore]) -> dict[str, Errors]:
+    """Errors by metric of whole runs; metrics that no run has are left out."""
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        for name, figure in score.metrics.items():
+            if np.isfinite(figure.error):
+                found.setdefault(name, []).append(figure.error)
+    return {name: _errors(found[name]) for name in METRICS if name in found}
+
+
+def _errors(values: Sequence[float]) -> Errors:
+    sizes = np.abs(values)
+    return Errors(len(values), float(np.median(sizes)), float(sizes.mean()), float(np.mean(values)))
+
+
+def _row(score: OpenLoopScore) -> dict[str, Any]:
+    run = score.run
+    return {
+        "id": run.id,
+        "set": run.set,
+        "model": run.model,
+        "accelerator": run.accelerator,
+        "tensor_parallel": run.tensor_parallel,
+        "workload": run.workload,
+        "profile": score.profile,
+        "metrics": {name: _figure(figure) for name, figure in score.metrics.items()},
+        "stages": [
+            {
+                "stage": stage,
+                "requests_per_s": rate,
+                "duration_s": duration_s,
+                "metrics": {
+                    name: _figure(score.stages[stage, name]) for name in METRICS if (stage, name) in score.stages
+                },
+            }
+            for stage, (rate, duration_s) in enumerate(run.stages)
+        ],
+        "kv_capacity_tokens": score.predicted_kv_tokens,
+        "measured_kv_tokens": run.measured_kv_tokens,
+        "requests": score.requests,
+        "unfinished": score.unfinished,
+        "overloaded": score.overloaded,
+    }
+
+
+def _figure(figure: Figure) -> dict[str, float]:
+    return asdict(figure) | {"error": figure.error}
