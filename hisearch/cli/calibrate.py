@@ -118,6 +118,68 @@ def operators(
     _put(found, output, {"laws": _errors(found.profile)} if as_json else None)
 
 
+@app.command("hosts")
+def hosts(
+    silicon: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--silicon", metavar="FILE.csv", help="Closed-loop runs, as of `validate silicon`; several times."
+        ),
+    ] = None,
+    open_loop: Annotated[
+        list[Path] | None,
+        typer.Option("--open-loop", metavar="DIR", help="Open-loop runs, as of `validate open-loop`; several times."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Constants by engine and version, as YAML.")
+    ] = Path("host_times.yaml"),
+    errors: Annotated[
+        Path | None, typer.Option("--errors", metavar="FILE", help="Write the laws of errors that are left, as YAML.")
+    ] = None,
+    without: Annotated[
+        str,
+        typer.Option(
+            "--leave-out", metavar="A,…", help="What is left out in turn, and refitted: campaign, GPU, model; or none."
+        ),
+    ] = "campaign,GPU,model",
+    processes: Annotated[int, typer.Option("--processes", min=1, help="That simulate side by side.")] = 2,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fit the host work of engines to served runs of all campaigns at once, and judge it by what is left out.
+
+    Every constant has a range and what is known of it beforehand (docs/latency.md). 1,300 runs take half an hour, and
+    some minutes with --leave-out none.
+    """
+    from hisearch.cli import output as out
+    from hisearch.one_thread import on_one_thread
+    from hisearch.validate.host_fit.leave_out import KEYS
+    from hisearch.validate.host_fit.run import fit_hosts, write_judged
+
+    names = [] if without == "none" else without.split(",")
+    unknown = [name for name in names if name not in KEYS]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(KEYS)} or none, not {unknown[0]}", param_hint="--leave-out")
+    files, folders = silicon or [], open_loop or []
+    if not files and not folders:
+        raise typer.BadParameter("say what was measured: --silicon FILE.csv or --open-loop DIR")
+    for path in (output, errors):
+        _check(path)
+    note = (lambda _: None) if quiet else out.note
+    judged = on_one_thread(fit_hosts)(files, folders, without=names, processes=processes, note=note)
+    write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders)))
+    if as_json:
+        out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})
+        return
+    rows = [
+        (left_out, group, figure, f"{of['runs']:,.0f}", *(f"{100 * of[key]:.1f} %" for key in ("median_ape", "mape")))
+        for left_out, groups in judged.errors.items()
+        for group, figures in groups.items()
+        for figure, of in figures.items()
+    ]
+    out.table(("left out", "runs of", "figure", "runs", "median", "mean"), rows, numbers=range(3, 6))
+
+
 @app.command("steps")
 def steps(
     files: Annotated[

@@ -50,7 +50,7 @@ def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec, mixed: float 
         beside_s=None if seconds.beside_s is None else seconds.beside_s * beside,
         skew_s=None if seconds.skew_s is None else seconds.skew_s * factors.decode,
         prompt_s=None if seconds.prompt_s is None else seconds.prompt_s * factors.host,
-        floor=None if seconds.floor is None else seconds.floor.scaled(factors.host),
+        floor=None if seconds.floor is None else seconds.floor.scaled(factors.host, factors.host),
     )
 
 

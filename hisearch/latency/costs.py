@@ -64,6 +64,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.latency.served_errors import ServedErrors
 from hisearch.traces.compiled import F8
 
 KNOT_BITS = 3
@@ -203,11 +204,11 @@ class HostFloor(NamedTuple):
             return total + self.eager_s
         return total + self.pieces_s if prompts else total
 
-    def scaled(self, factor: float) -> HostFloor:
-        """All of it ``factor`` times as long."""
+    def scaled(self, step: float, launches: float) -> HostFloor:
+        """What every step needs ``step`` times as long, launches ``launches`` times."""
         return self._replace(
-            step_s=factor * self.step_s, per_sequence_s=factor * self.per_sequence_s,
-            pieces_s=factor * self.pieces_s, eager_s=factor * self.eager_s,
+            step_s=step * self.step_s, per_sequence_s=step * self.per_sequence_s,
+            pieces_s=launches * self.pieces_s, eager_s=launches * self.eager_s,
         )  # fmt: skip
 
 
@@ -261,6 +262,7 @@ class CompiledCosts:
     wave: of a worker with several attention groups; None where there is one.
     regime_errors: by make-up of a step (prefill, decode, mixed), where the profile states them so; else relative_error.
     front_end: what a client waits for beside the engine.
+    served: how far served runs were off that no constant was fitted to; None where none was measured.
     """
 
     seconds: StepCosts
@@ -275,3 +277,4 @@ class CompiledCosts:
     wave: WaveCosts | None = None
     regime_errors: Mapping[str, float] = field(default_factory=dict)
     front_end: FrontEnd = FrontEnd()  # noqa: RUF009  (frozen)
+    served: ServedErrors | None = None

@@ -2,29 +2,31 @@
 
 Notation
     L   layers of the model
-    k   kernels of a layer that is launched one by one; q of them stay outside CUDA graphs that hold the rest in pieces
+    k   kernels of a layer on the device; o operators that Python dispatches for it where no CUDA graph holds it; q of
+        them stay outside graphs that hold the rest in pieces
 
     device: host_s = step_s + L * k * kernel_s, host_per_sequence_s = per_sequence_s
     host:   floor  = schedule_s + schedule_sequence_s * sequences + launches
-            launches = 0, L * q * launch_s or L * k * launch_s      one graph, graphs in pieces, none
+            launches = 0, L * q * launch_s or L * o * launch_s      one graph, graphs in pieces, none
 
 An engine that forms a batch while the one before it runs takes the longer of both (``StepCosts.floor``). One that does
 not schedules first, and then takes the longer of launches and device.
 
-k is counted from the operators of a layer, as profiles of vLLM and SGLang show them:
+Both are counted in the model code of vLLM 0.15 and SGLang 0.5.9. Views cost no operator; splits, copies and metadata of
+prompts do, of which MLA and linear attention have many. Experts' tables measure what they are made of as one:
 
-                                                                                          kernels   products
-    dense attention     norm, qkv, rotary, KV write, attention, output                              6          2
-    MLA                 norm, down, 2 norms, 2 up, rotary, 3 copies of queries and keys,
-                        2 KV writes, attention, output                                             13          4
-    linear attention    norm, 2 inputs, convolution, gates, delta rule (3), norm, output           10          2
-    dense FFN           norm, gate and up, activation, down                                         4          2
-    routed experts      norm, router, 2 of top k, 3 of sorting, permute, gate and up,
-                        activation, down, sum                                                      12          2
-    shared experts      gate and up, activation, down, sum                                          4          2
+                                                                          kernels    operators    products
+    dense attention     norm, qkv, rotary, KV write, attention, output          6           8           2
+    MLA                 norm, down, 2 norms, 2 up, rotary, copies of queries
+                        and keys, 2 KV writes, attention, output               13          30           4
+    linear attention    norm, 2 inputs, convolution, gates, delta rule,
+                        norm, output                                           10          24           2
+    dense FFN           norm, gate and up, activation, down                     4           4           2
+    routed experts      norm, router, top k, experts, sum                       5          18
+    shared experts      gate and up, activation, down, sum                      4           4           2
     narrow formats      a pass that quantises, before each product
-    tensor parallelism  an all-reduce behind attention and behind the FFN                           2
-    attention groups    a gather and a scatter around the FFN                                       2
+    tensor parallelism  an all-reduce behind attention and behind the FFN       2           2
+    attention groups    a gather and a scatter around the FFN                   2           2
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ from hisearch.specs.base import DType
 from hisearch.specs.host import EngineOverhead, HostTimes
 from hisearch.specs.model import ModelSpec
 
-#: Kernels of a layer's parts, and products among them.
-GQA, MLA, LINEAR = (6, 2), (13, 4), (10, 2)
-FFN, ROUTED, SHARED = (4, 2), (12, 2), (4, 2)
+#: Kernels of a layer's parts, operators that Python dispatches for them, and products among them.
+GQA, MLA, LINEAR = (6, 8, 2), (13, 30, 4), (10, 24, 2)
+FFN, ROUTED, SHARED = (4, 4, 2), (5, 18, 0), (4, 4, 2)
 ALL_REDUCE_KERNELS, GROUP_KERNELS = 2, 2
 #: Of a layer, launched beside its pieces of CUDA graph: a piece, KV write, attention, and what Python does for these.
 PIECE_KERNELS = 4
@@ -53,7 +55,7 @@ ANY_TOKENS = 2**40
 
 
 class Launches(NamedTuple):
-    """Kernels that the host launches one by one in a step; see ``HostFloor`` for when.
+    """Operators that the host dispatches one by one in a step; see ``HostFloor`` for when.
 
     kernels: of a step, in or out of a graph.
     """
@@ -82,14 +84,16 @@ def launches_of(
     parts = [(softmax, MLA if model.mla is not None else GQA), (linear, LINEAR), (dense, FFN)]
     parts += [(experts, ROUTED), (experts * shared, SHARED)]
     quantises = (weight_dtype or model.weight_dtype) in QUANTISED
-    total = sum(layers * (kernels + quantises * products) for layers, (kernels, products) in parts)
     exchanges = ALL_REDUCE_KERNELS * (split.tensor > 1) + GROUP_KERNELS * (split.attention_data > 1)
-    total += model.layers * exchanges
-    pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else total
+    kernels, operators = (
+        model.layers * exchanges + sum(layers * (counts[which] + quantises * counts[2]) for layers, counts in parts)
+        for which in (0, 1)
+    )
+    pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else operators
     # A stage of a pipeline launches its own layers, while the others launch theirs.
     stages = split.pipeline
     graph_tokens = graph_batches[-1] if graph_batches else ANY_TOKENS
-    return Launches(total, pieces // stages, total // stages, graph_tokens)
+    return Launches(kernels, pieces // stages, operators // stages, graph_tokens)
 
 
 def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, overlap: bool) -> StepCosts:

@@ -1,10 +1,10 @@
 """How far simulated runs were from measured ones that had no part in any constant: errors of TTFT and of step times.
 
-``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured serving
-runs, refitted without what the situation says is new (``hisearch calibrate hosts``). A situation is what a deployment
-has that the measured runs had not: nothing (``known``), its model, its accelerator, or the whole campaign (another
-client, other settings). Between quantiles a law is straight over normal scores; beyond the outermost it goes on with
-the slope there, so that tails are as heavy as they were.
+``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured
+serving runs, refitted without what the situation says is new (``hisearch calibrate hosts``). A situation is what a
+deployment has that the measured runs had not: nothing (``known``), its model, its accelerator, or the whole campaign
+(another client, other settings). Between quantiles a law is straight over normal scores; beyond the outermost it goes
+on with the slope there, so that tails are as heavy as they were.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from hisearch.specs.base import EngineName, Strict
 FILE = Path(__file__).with_name("served_errors.yaml")
 
 Situation = Literal["known", "model", "accelerator", "campaign"]
+#: What follows a model's own name in the names of its checkpoints.
+CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
 #: Shares of the runs that ``ErrorLaw.logs`` are quantiles of, and their normal scores.
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SCORES = (-1.6448536, -0.6744898, 0.0, 0.6744898, 1.6448536)
@@ -74,7 +76,7 @@ class EngineErrors(Strict):
     """What was measured under an engine, and the errors by situation."""
 
     accelerators: list[str] = Field(description="Of the catalogue.")
-    models: list[str] = Field(description="By huggingface_id without what tells its format, in lower case.")
+    models: list[str] = Field(description="See ``plain_name``.")
     situations: dict[Situation, _Laws]
 
     def of(self, situation: Situation) -> ServedErrors:
@@ -90,7 +92,7 @@ def served_errors(engine: EngineName | str, accelerator: str | None, model: str)
     Args:
         engine: its name.
         accelerator: name in the catalogue; None: one of nobody's.
-        model: as ``EngineErrors.models`` has it.
+        model: see ``plain_name``.
     """
     known = _read().get(str(engine))
     if known is None:
@@ -103,6 +105,14 @@ def served_errors(engine: EngineName | str, accelerator: str | None, model: str)
     if not new:
         return known.of("known")
     return max((known.of(situation) for situation in new), key=lambda errors: errors.ttft.width)
+
+
+def plain_name(name: str) -> str:
+    """A checkpoint's name without its owner and what tells its format and training, in lower case."""
+    plain = name.rsplit("/", 1)[-1].lower()
+    while plain.endswith(CHECKPOINT_SUFFIXES):
+        plain = plain[: plain.rindex("-")]
+    return plain
 
 
 @functools.cache

@@ -64,7 +64,7 @@ def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) ->
     step = (host + checked + drafting)[:, None] + attention
     decode = step / speculation.tokens_per_step - (host + alone)[:, None]
     decode[0, :] = 0.0
-    floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step)
+    floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step, 1.0)
     return costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor)
 
 

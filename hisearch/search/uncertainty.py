@@ -5,7 +5,9 @@ Notation
     z_0, z_r   independent standard normal numbers of a draw
     rho    correlation of the regimes on the device
 
-    log factor_r = sigma_r * (sqrt(rho) * z_0 + sqrt(1 - rho) * z_r)    of prefill, decode and mixed steps
+    y_r  = sqrt(rho) * z_0 + sqrt(1 - rho) * z_r
+    log factor_r = sigma_r * y_r, of prefill, decode and mixed steps; where served runs were measured, the quantile at
+        y_r of log(measured / simulated) over those that no constant was fitted to: TTFT's of prefill, step time's else
     log factor_host = sigma_host * z_host
     sigma_r = log(1 + e_r) / 0.6745
 
@@ -177,8 +179,12 @@ def factors_of(costs: CompiledCosts, normal: F8, correlation: float) -> dict[str
     common, own = math.sqrt(correlation), math.sqrt(1.0 - correlation)
     found = {}
     for place, (regime, sigma) in enumerate(deviations(costs).items(), start=1):
-        z = normal[place] if regime == "host" else common * normal[0] + own * normal[place]
-        found[regime] = math.exp(sigma * float(z))
+        z = float(normal[place] if regime == "host" else common * normal[0] + own * normal[place])
+        served = costs.served
+        if served is None or regime == "host" or not normal.any():
+            found[regime] = math.exp(sigma * z)
+        else:
+            found[regime] = (served.ttft if regime == "prefill" else served.step).measured(1.0, z)
     return found
 
 

@@ -48,6 +48,7 @@ from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator, attention_pairs
 from hisearch.latency.parameters import Matrix, matrices
 from hisearch.latency.priced import PricedWorker
+from hisearch.latency.served_errors import ServedErrors, plain_name, served_errors
 from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, window_layers
 from hisearch.specs.base import DType
 from hisearch.specs.deployment import EngineSpec
@@ -415,6 +416,7 @@ class ScaledEstimator:
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
             front_end=front_end_of(overhead),
+            served=self._served(priced),
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
@@ -451,6 +453,13 @@ class ScaledEstimator:
                 "profile roofline prices it"
             )
         return known[law_of(known, kv_dtype) or next(iter(known))]
+
+    def _served(self, priced: PricedWorker) -> ServedErrors | None:
+        """Errors of served runs to expect, by whether the worker's model and accelerator were among them."""
+        sheet, laws = priced.accelerator, self.laws
+        ratio = sheet.memory_bandwidth_bytes_per_s / laws.memory_bandwidth_bytes_per_s
+        own = laws.accelerator if abs(ratio - 1.0) <= SAME_SHEET else None
+        return served_errors(priced.engine.name, own, plain_name(priced.model.huggingface_id))
 
     def _fused(self, priced: PricedWorker) -> tuple[Sequence[CollectiveCurve], float]:
         """Curves of the all-reduce that normalises on the way, and bytes up to which it is taken; none: 0.

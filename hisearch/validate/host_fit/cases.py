@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.latency.host import front_end_of, launches_of, with_host_times
+from hisearch.latency.served_errors import plain_name
 from hisearch.simulate.engine import simulate
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.catalogue import Catalogue
@@ -22,7 +23,7 @@ from hisearch.specs.host import HostTimes
 from hisearch.specs.model import ModelSpec
 from hisearch.validate import open_loop
 from hisearch.validate.silicon.conditions import INFERENCEMAX, Conditions, conditions_of, host_version
-from hisearch.validate.silicon.pricing import NotPriced, Pricer
+from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.report import START_UP
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
@@ -33,16 +34,20 @@ OPEN_LOOP = "open-loop"
 
 
 class Case(Protocol):
-    """One measured run."""
+    """One measured run; ``counts``: whether its TTFT, and its step time, are to be met."""
 
-    engine: str
-    version: str
-    campaign: str
-    gpu: str
-    model: str
-    #: Whether TTFT, and step time, are to be met, shape (2,).
-    counts: tuple[bool, bool]
-
+    @property
+    def engine(self) -> str: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
+    @property
+    def campaign(self) -> str: ...  # noqa: D102
+    @property
+    def gpu(self) -> str: ...  # noqa: D102
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def counts(self) -> tuple[bool, bool]: ...  # noqa: D102
     def errors(self, times: HostTimes) -> F8:
         """log(simulated / measured) of TTFT and step time under ``times``, shape (2,)."""
         ...
@@ -69,13 +74,13 @@ class ClosedLoopCase:
 
     @property
     def gpu(self) -> str:
-        """As the row names it."""
-        return self.row.system
+        """Its name in the catalogue."""
+        return SYSTEMS.get(self.row.system, self.row.system)
 
     @property
     def model(self) -> str:
-        """As the row names it."""
-        return self.row.model.rsplit("/", 1)[-1]
+        """See ``plain_name``."""
+        return plain_name(self.row.model)
 
     def errors(self, times: HostTimes) -> F8:
         """See ``Case``."""
@@ -112,8 +117,8 @@ class OpenLoopCase:
 
     @property
     def model(self) -> str:
-        """Its name in the catalogue."""
-        return self.run.model
+        """See ``plain_name``."""
+        return plain_name(self.architecture.huggingface_id)
 
     def errors(self, times: HostTimes) -> F8:
         """See ``Case``; the step time is that of E2E, whose tokens are known."""

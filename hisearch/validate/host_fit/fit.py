@@ -50,7 +50,7 @@ PRIORS: dict[str, Prior] = {
     "kernel_s": Prior(0.7e-6, 0.4e-6, 0.2e-6),
     "per_sequence_s": Prior(4e-6, 4e-6, 2e-6),
     "schedule_s": Prior(0.8e-3, 0.6e-3, 0.4e-3),
-    "launch_s": Prior(20e-6, 5e-6, 4e-6),
+    "launch_s": Prior(22e-6, 10e-6, 5e-6),
     "request_s": Prior(6e-3, 3e-3, 2e-3),
     "prompt_token_s": Prior(2.8e-6, 0.8e-6, 1e-6),
 }
@@ -60,7 +60,7 @@ CONSTANTS = tuple(PRIORS)
 MEAN, STD, STEP = (np.array([getattr(prior, part) for prior in PRIORS.values()]) for part in ("mean", "std", "step"))
 LOW, HIGH = (np.array([getattr(RANGES[name], part) for name in CONSTANTS]) for part in ("low", "high"))
 #: Standard deviation of a version's constants around its engine's, as a share of what is known beforehand.
-VERSION_SHARE = 0.5
+VERSION_SHARE = 1.0
 VERSION_CASES = 20
 #: Errors of TTFT and step time that count as one; at the half of them rho is rounded.
 SCALE, ROUNDING = np.array([0.15, 0.07]), 0.5

@@ -27,7 +27,7 @@ KEYS: dict[str, Callable[[Case], str]] = {
     "model": lambda case: case.model,
 }
 #: Gauss-Newton rounds from the full fit.
-ROUNDS = 2
+ROUNDS = 1
 
 
 @dataclass(frozen=True)

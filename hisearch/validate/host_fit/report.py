@@ -14,7 +14,6 @@ from hisearch.latency.served_errors import SHARES
 from hisearch.validate.host_fit.cases import Case, ClosedLoopCase
 from hisearch.validate.host_fit.fit import CONSTANTS, MEASURED, HostFit
 from hisearch.validate.host_fit.leave_out import LeftOut
-from hisearch.validate.silicon.pricing import SYSTEMS, plain_name
 
 F8 = npt.NDArray[np.float64]
 
@@ -79,8 +78,8 @@ def error_laws(cases: Sequence[Case], fitted: F8, left_out: Sequence[LeftOut]) -
             if all(value is not None for value in law.values()):
                 laws[name] = law
         document[engine] = {
-            "accelerators": sorted({SYSTEMS.get(cases[i].gpu, cases[i].gpu) for i in mine}),
-            "models": sorted({plain_name(cases[i].model) for i in mine}),
+            "accelerators": sorted({cases[i].gpu for i in mine}),
+            "models": sorted({cases[i].model for i in mine}),
             "situations": laws,
         }
     return document

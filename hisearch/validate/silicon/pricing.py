@@ -22,6 +22,7 @@ from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
 from hisearch.latency.memory import DoesNotFit, plan_memory
 from hisearch.latency.priced import AcrossHosts, PricedWorker
+from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
@@ -61,8 +62,6 @@ SYSTEMS = {
 #: A step between two hosts inside a collective: what NCCL itself counts for one over the network in trees of protocol
 #: LL, which small messages take (``hwLat``, github NVIDIA/nccl ``src/graph/tuning.cc``).
 EXCHANGE_S = 5e-6
-#: What follows a model's own name in the names of its checkpoints.
-CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
 #: Formats of weights by the columns' words; other words are refused.
 WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "": "bf16"}
 #: Profile of rows whose engine and GPU have none of their own.
@@ -303,7 +302,7 @@ class Pricer:
         return WorkerPlan(priced.engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
 
     def _model(self, row: SiliconRow) -> ModelSpec:
-        name = self._models.get(plain_name(row.model.rsplit("/", 1)[-1]))
+        name = self._models.get(plain_name(row.model))
         if name is None:
             raise NotPriced(f"model {row.model} is not in the catalogue")
         spec: ModelSpec = self._spec("Model", name)
@@ -398,14 +397,6 @@ def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> Lat
     alone = {"engines": {engine: profile.engines[engine].with_times(HostTimes(step_s=0.0))}}
     laws = None if profile.laws is None else profile.laws.of_version(version)
     return profile.model_copy(update={**alone, "laws": laws})
-
-
-def plain_name(name: str) -> str:
-    """A checkpoint's name without what tells its format and training."""
-    plain = name.lower()
-    while plain.endswith(CHECKPOINT_SUFFIXES):
-        plain = plain[: plain.rindex("-")]
-    return plain
 
 
 def _in_blocks(row: SiliconRow) -> bool:

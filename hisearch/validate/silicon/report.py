@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hisearch.latency.served_errors import SCORES, plain_name, served_errors
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.peer import PeerPricer
-from hisearch.validate.silicon.pricing import NotPriced, Price, Pricer
+from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Price, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.recipes import recipe_of, states_workers
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
@@ -23,6 +24,7 @@ from hisearch.validate.silicon.rows import SiliconRow, read_rows
 #: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
 START_UP = frozenset({("trtllm", "1.0.0rc3")})
 #: Columns of another tool's times.
+INTERVAL_COLUMNS = ("ttft_p5_ms", "ttft_p95_ms", "tpot_p5_ms", "tpot_p95_ms")
 PEER_COLUMNS = ("aiconfigurator_ttft_ms", "aiconfigurator_tpot_ms")
 
 
@@ -244,13 +246,29 @@ def _starts_up(entry: PricedRow) -> bool:
 
 
 def _write(path: Path, header: Sequence[str], priced: Iterable[PricedRow], *, with_peer: bool) -> None:
-    names = ("predicted_ttft_ms", "predicted_tpot_ms", "skipped")
+    names = ("predicted_ttft_ms", "predicted_tpot_ms", *INTERVAL_COLUMNS, "skipped")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*header, *names, *(PEER_COLUMNS if with_peer else ())))
         for entry in priced:
             given = (entry.row.cells.get(name, "") for name in header)
-            writer.writerow((*given, *_cells(entry.price), entry.skipped, *(_cells(entry.peer) if with_peer else ())))
+            own = (*_cells(entry.price), *_interval(entry), entry.skipped)
+            writer.writerow((*given, *own, *(_cells(entry.peer) if with_peer else ())))
+
+
+def _interval(entry: PricedRow) -> tuple[str, str, str, str]:
+    """Between what 90 % of the row's TTFT and TPOT are to lie, milliseconds; empty where nothing is known."""
+    row, price = entry.row, entry.price
+    laws = served_errors(row.backend, SYSTEMS.get(row.system), plain_name(row.model))
+    if price is None or laws is None:
+        return ("",) * 4
+    ends = [
+        law.measured(1e3 * simulated_s, score)
+        for law, simulated_s in ((laws.ttft, price.ttft_s), (laws.step, price.tpot_s))
+        for score in (SCORES[0], SCORES[-1])
+    ]
+    low_ttft, high_ttft, low_tpot, high_tpot = (f"{end:.4f}" for end in ends)
+    return low_ttft, high_ttft, low_tpot, high_tpot
 
 
 def _cells(price: Price | None) -> tuple[str, str]:
