@@ -48,9 +48,9 @@ agents: $(STAMP) ## Simulate societies of agents, write the tables and figures o
 	$(BIN)/python docs/generate_agents.py --write
 	$(BIN)/python docs/generate_agent_figures.py
 
-accuracy: $(STAMP) ## Run its tests, write all tables and plots of docs/accuracy.md (SHARED=FOLDER: measured data; REFIT=1)
+accuracy: $(STAMP) ## Run its tests, write docs/accuracy.md and its details (SHARED=FOLDER: measured data; REFIT=1)
 	HISEARCH_SHARED=$(SHARED) $(BIN)/python -m pytest -q tests/accuracy
-	$(BIN)/python docs/generate_accuracy.py --write $(if $(SHARED),--shared $(SHARED)) $(if $(REFIT),--refit $(filter versions,$(REFIT)))
+	$(BIN)/python docs/generate_accuracy.py --write $(if $(SHARED),--shared $(SHARED)) $(if $(REFIT),--refit)
 
 hardware: $(STAMP) ## Compute the tables and figures of docs/hardware.md (needs Chromium)
 	$(BIN)/python docs/generate_hardware.py --write

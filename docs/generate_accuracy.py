@@ -1,17 +1,17 @@
-"""Writes every table and figure of docs/accuracy.md that is measured, between its markers.
+"""Writes every table and figure of docs/accuracy.md and docs/accuracy-details.md that is measured, between its markers.
 
 Usage::
 
     python docs/generate_accuracy.py                          # computes what the data at hand allow, prints it
-    python docs/generate_accuracy.py --write                  # writes it into docs/accuracy.md and docs/images
+    python docs/generate_accuracy.py --write                  # writes it into the two pages and docs/images
     python docs/generate_accuracy.py --write --shared FOLDER  # where measured data lie; HISEARCH_SHARED if absent
-    python docs/generate_accuracy.py --write --refit          # fits the host work of engines anew first (half an hour)
-    python docs/generate_accuracy.py --write --refit versions # that of their versions alone
+    python docs/generate_accuracy.py --write --refit          # fits the host work of engines anew first (an hour)
     python docs/generate_accuracy.py --write --only e2e batch # some sections alone
 
-FOLDER holds ``validation/`` (``vllm_scheduler``, ``sglang_scheduler``, ``vllm_e2e``, ``silicon/measured.csv``) and
-``traces/mooncake/conversation_trace.jsonl.gz``. A section whose data are absent stays as it is and is named on standard
-error. A column of aiconfigurator's own predictions needs that package (extra ``aic``).
+FOLDER holds ``validation/`` (``vllm_scheduler``, ``sglang_scheduler``, ``vllm_e2e``, ``vllm_open_loop``,
+``silicon/measured.csv`` and ``blackwell.csv``) and ``traces/mooncake/conversation_trace.jsonl.gz``. A section whose
+data are absent stays as it is and is named on standard error. A column of aiconfigurator's own predictions needs that
+package (extra ``aic``).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import host_tables
 import kv_logs
 import yaml
 from silicon_tables import apart, block, figures, percent, table
@@ -46,9 +47,12 @@ from hisearch.validate.cache_settings import CacheSettings
 from hisearch.validate.e2e import validate_cases
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
+FRONT, PAGE, IMAGES = (ROOT / "docs" / name for name in ("accuracy.md", "accuracy-details.md", "images"))
 PROFILES = ROOT / "profiles" / "latency"
 HOSTS = ROOT / "hisearch" / "calibrate" / "host_times.yaml"
+ERRORS = ROOT / "hisearch" / "latency" / "served_errors.yaml"
+#: What the last fit of host work came to (``hisearch calibrate hosts --json``).
+JUDGED = ROOT / "docs" / "host_fit.json"
 BEGIN, END = "<!-- {}: written by docs/generate_accuracy.py -->", "<!-- {}: end -->"
 
 #: Recordings with cache tiers, which come last.
@@ -70,10 +74,10 @@ TERMS = {
 
 
 class Data(NamedTuple):
-    """Where measured data lie, and whether host work is fitted anew: ``all``, ``versions`` or not."""
+    """Where measured data lie, and whether host work is fitted anew."""
 
     shared: Path
-    refit: str | None
+    refit: bool
 
     @property
     def validation(self) -> Path:
@@ -232,37 +236,69 @@ def carry_hosts() -> None:
             path.write_text(profile_yaml(**document["metadata"], profile=profile), encoding="utf-8")
 
 
-def silicon(data: Data) -> str:
-    """Measured serving runs of aggregated workers; with ``refit``, host work is fitted and written first."""
-    fit = ["--fit", HOSTS, *(["--versions-alone"] if data.refit == "versions" else [])] if data.refit else []
-    report, rows = _runs(data, "agg", fit)
+def hosts(data: Data) -> str:
+    """Host work and what it was judged by; with ``refit``, fitted and written first."""
     if data.refit:
+        files = there(sorted((data.validation / "silicon").glob("*.csv")), f"runs in {data.validation / 'silicon'}")
+        folder = there([data.validation / "vllm_open_loop"], f"runs in {data.validation / 'vllm_open_loop'}")[0]
+        given = [part for file in files for part in ("--silicon", file)]
+        judged = hisearch("calibrate", "hosts", *given, "--open-loop", folder, "-o", HOSTS, "--errors", ERRORS)
+        JUDGED.write_text(json.dumps(judged, indent=1) + "\n", encoding="utf-8")
         carry_hosts()
-    hosts = yaml.safe_load(HOSTS.read_text(encoding="utf-8"))
-    if not data.refit:
-        print("silicon: no --refit, so that no line is left out by model or GPU", file=sys.stderr)
+    return host_tables.details(_judged(), yaml.safe_load(HOSTS.read_text(encoding="utf-8")))
+
+
+def expect(_data: Data) -> str:
+    """What to expect of each figure, by situation."""
+    return host_tables.front(_judged())
+
+
+def _judged() -> dict[str, Any]:
+    judged: dict[str, Any] = json.loads(JUDGED.read_text(encoding="utf-8"))
+    return judged
+
+
+def open_loop(data: Data) -> str:
+    """Open-loop runs, and what four other simulators predicted of them."""
+    folder = there([data.validation / "vllm_open_loop"], f"runs in {data.validation / 'vllm_open_loop'}")[0]
+    return host_tables.open_loop(hisearch("validate", "open-loop", folder, "-q"), folder / "others.csv")
+
+
+def silicon(data: Data) -> str:
+    """Measured serving runs of aggregated workers."""
+    report, rows = _runs(data, "agg")
     for name, figure in figures(rows).items():
         (IMAGES / name).write_text(figure, encoding="utf-8")
-    return block(report, rows, hosts)
+    return block(report, rows)
 
 
 def runs_apart(data: Data) -> str:
     """Measured serving runs with prefill and decode apart."""
-    return apart(*_runs(data, "disagg", []))
+    return apart(*_runs(data, "disagg"))
 
 
-def _runs(data: Data, mode: str, more: list[str | Path]) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    file = there([data.validation / "silicon" / "measured.csv"], f"measured.csv in {data.validation / 'silicon'}")[0]
+def blackwell(data: Data) -> str:
+    """Runs on B300 and GB200, aggregated ones and those with prefill and decode apart."""
+    (together, _), (split, _) = (_runs(data, mode, "blackwell.csv") for mode in ("agg", "disagg"))
+    return host_tables.blackwell(together, split)
+
+
+def _runs(data: Data, mode: str, name: str = "measured.csv") -> tuple[dict[str, Any], list[dict[str, str]]]:
+    file = there([data.validation / "silicon" / name], f"{name} in {data.validation / 'silicon'}")[0]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.csv"
-        report = hisearch("validate", "silicon", file, "--where", f"mode={mode}", "--rows", out, *more)
+        report = hisearch("validate", "silicon", file, "--where", f"mode={mode}", "--rows", out)
         with out.open(newline="", encoding="utf-8") as stream:
             return report, list(csv.DictReader(stream))
 
 
 #: Sections by the name of their markers, in the order in which they are computed: constants before what they price.
 SECTIONS: dict[str, Callable[[Data], str]] = {
+    "hosts": hosts,
+    "expect": expect,
+    "open-loop": open_loop,
     "silicon": silicon,
+    "blackwell": blackwell,
     "apart": runs_apart,
     "scheduler": scheduler,
     "cache": cache,
@@ -271,6 +307,10 @@ SECTIONS: dict[str, Callable[[Data], str]] = {
     "terms": terms,
     "batch": batch,
 }
+
+
+#: Sections of docs/accuracy.md; the others are docs/accuracy-details.md's.
+ON_FRONT = frozenset({"expect"})
 
 
 def written(page: str, name: str, text: str) -> str:
@@ -286,11 +326,9 @@ def main() -> int:
     parser.add_argument(
         "--shared", type=Path, default=os.environ.get("HISEARCH_SHARED"), help="where measured data lie"
     )
-    parser.add_argument(
-        "--refit", nargs="?", const="all", choices=["all", "versions"], help="fit the host work of engines anew"
-    )
+    parser.add_argument("--refit", action="store_true", help="fit the host work of engines anew")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="SECTION")
-    parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="into the pages")
     given = parser.parse_args()
     data, skipped = Data(Path(given.shared or "measured-data").resolve(), given.refit), []
     for name in (name for name in SECTIONS if name in given.only):
@@ -301,7 +339,8 @@ def main() -> int:
             print(f"SKIPPED {name}: {reason}; its tables stay as they are", file=sys.stderr, flush=True)
             continue
         if given.write:
-            PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), name, text), encoding="utf-8")
+            page = FRONT if name in ON_FRONT else PAGE
+            page.write_text(written(page.read_text(encoding="utf-8"), name, text), encoding="utf-8")
         else:
             print(text, end="\n\n")
     if skipped:

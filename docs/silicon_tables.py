@@ -1,4 +1,4 @@
-"""Tables and residual figures of measured serving runs, as docs/accuracy.md has them."""
+"""Tables and residual figures of measured serving runs, as docs/accuracy-details.md has them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,6 @@ FIGURES: tuple[tuple[str, str, Callable[[dict[str, str]], float]], ...] = (
     ("silicon-in-flight.svg", "requests in flight", lambda row: float(row["concurrency"])),
     ("silicon-prompt.svg", "tokens of a prompt", lambda row: float(row["input_tokens"])),
     ("silicon-tpot.svg", "measured TPOT in ms", lambda row: rounded(row, "measured_tpot_ms")),
-)
-#: Constants of an engine, with the unit they are shown in.
-CONSTANTS = (
-    ("step_s", "step, ms", 1e3),
-    ("layer_s", "layer, µs", 1e6),
-    ("per_sequence_s", "sequence, µs", 1e6),
-    ("prompt_layer_s", "layer of a step with a prompt, µs", 1e6),
-    ("request_s", "front end, ms", 1e3),
-    ("prompt_token_s", "front end per 1,000 tokens, ms", 1e6),
 )
 
 
@@ -86,16 +77,7 @@ def _both(errors: list[tuple[float, float]]) -> str:
     return f"{len(errors)}, {percent(float(ttft), '+')}, {percent(float(tpot), '+')}"
 
 
-def constants_table(hosts: dict[str, Any]) -> str:
-    """Fitted host work of engines and versions."""
-    body = []
-    for engine, times in hosts.items():
-        for version, of in (("(all runs)", times), *times["versions"].items()):
-            body.append([f"{engine} {version}", *(f"{of[name] * unit:.3g}" for name, _, unit in CONSTANTS)])
-    return table(("engine and version", *(title for _, title, _ in CONSTANTS)), body)
-
-
-def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[str, Any]) -> str:
+def block(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
     """Everything between the markers."""
     done = [row for row in rows if row["predicted_ttft_ms"]]
     skipped = ", ".join(f"{count:,} ({reason})" for reason, count in report["skipped"].items()) or "none"
@@ -106,7 +88,6 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
             errors_table(
                 [
                     report["all"],
-                    *report["left_out"].values(),
                     report["dense"],
                     report["undrafted"],
                     *([report["within_reach"]] if beyond else []),
@@ -123,8 +104,6 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]], hosts: dict[st
             residuals(done, "lengths", lambda row: f"{row['input_tokens']}x{row['output_tokens']}"),
             residuals(done, "tp column", lambda row: str(int(float(row["tp"])))),
             residuals(done, "gemm_dtype", lambda row: row["gemm_dtype"] or "16 bits"),
-            "Fitted host work:",
-            constants_table(hosts),
         ]
     )
 

@@ -1,4 +1,4 @@
-"""Host work of engines and versions, as fitted to measured serving runs (``hisearch validate silicon --fit``).
+"""Host work of engines and versions, as fitted to measured serving runs (``hisearch calibrate hosts``).
 
 ``host_times.yaml`` is what that wrote; docs/accuracy.md says on which runs and how far it is off.
 """

@@ -32,10 +32,10 @@ def show(report: SiliconReport) -> None:
     output.table(_COLUMNS, map(_row, overall), numbers=range(1, 8))
     if report.start_up.n:
         output.say()
-        output.say("TTFT of the start-up rows is in their own line alone; see docs/accuracy.md.")
+        output.say("TTFT of the start-up rows is in their own line alone; see docs/accuracy-details.md.")
     if report.beyond_reach:
         lines = f"Line{'s' if len(report.beyond_reach) > 1 else ''} {', '.join(map(str, report.beyond_reach))}"
-        output.say(f"{lines}: measured with a TPOT that the GPU cannot have; docs/accuracy.md says why.")
+        output.say(f"{lines}: measured with a TPOT that the GPU cannot have; docs/accuracy-details.md says why.")
     if report.peer is not None:
         output.heading(f"Beside {report.peer.tool}, rows that both price")
         output.table(_COLUMNS, map(_row, (report.peer.ours, report.peer.theirs)), numbers=range(1, 8))

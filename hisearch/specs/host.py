@@ -5,13 +5,13 @@ An engine's processor work comes in three kinds. What a step does beside its ker
 ``schedule_sequence_s``, ``launch_s``) is hidden where it overlaps with the device: a step then takes the longer of the
 two. What the front end does (``FrontEndTimes``) delays requests and tokens, and no step.
 
-``RANGES`` holds the unit and plausible range of each, and where that comes from. Values outside are refused: a constant
-that needs one stands for something else.
+``RANGES`` holds the unit and plausible range of each, and where that comes from. No fit leaves it and no profile ships
+with a value outside it: such a constant stands for something else. Results of other profiles that have one say so.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -41,8 +41,6 @@ RANGES: dict[str, Range] = {
     "prompt_token_s": Range(0.8e-6, 5e-6, "token", "1.5 to 4.1 us measured, 0.4 of it when the first token is read"),
     "stream_s": Range(15e-6, 150e-6, "token", "45 to 70 us measured of the server's process"),
 }
-#: A constant of 0 is one that a profile does not have.
-NOTHING = 0.0
 
 
 class FrontEndTimes(Strict):
@@ -86,18 +84,13 @@ class HostTimes(FrontEndTimes):
         "largest CUDA graph. Binds where the device is faster.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _within_ranges(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for name, known in RANGES.items():
-                value = values.get(name)
-                if isinstance(value, int | float) and value != NOTHING and not known.low <= value <= known.high:
-                    raise ValueError(
-                        f"{name} is {value:g} s for each {known.per}; expected {known.low:g} to {known.high:g} "
-                        f"({known.source})"
-                    )
-        return values
+    def implausible(self) -> list[str]:
+        """What lies outside its range, in words; a constant of 0 is one that a profile does not have."""
+        return [
+            f"{name} is {value:g} s for each {known.per}: {known.low:g} to {known.high:g} is plausible ({known.source})"
+            for name, known in RANGES.items()
+            if (value := getattr(self, name)) != 0 and not known.low <= value <= known.high
+        ]
 
 
 class EngineOverhead(HostTimes):

@@ -1,4 +1,4 @@
-"""The residual figures of docs/accuracy.md: well-formed, with a point for every row in either panel."""
+"""The residual figures of docs/accuracy-details.md: well-formed, with a point for every row in either panel."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_nothing_beats_the_oracle(mooncake):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_capacity_takes_a_second_at_most(mooncake, policy):
-    """Processor time, several times what docs/accuracy.md reports."""
+    """Processor time, several times what docs/accuracy-details.md reports."""
     points_of(mooncake, [1_000_000], policy)
     start = time.process_time()
     points_of(mooncake, [1_000_000], policy)

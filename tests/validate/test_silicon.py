@@ -10,25 +10,23 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from hisearch.cli.main import app
-from hisearch.latency.costs import knots_up_to
-from hisearch.latency.host import step_host_s, with_host_times
+from hisearch.latency import served_errors
+from hisearch.latency.costs import FrontEnd
 from hisearch.latency.laws.model import weights_law
+from hisearch.latency.served_errors import EngineErrors
 from hisearch.latency.sharding import Parallelism
-from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.specs.host import HostTimes
 from hisearch.validate.silicon.apart import conditions_of_side, sides_of
 from hisearch.validate.silicon.conditions import as_it_ran, conditions_of, host_version, kernels_version
-from hisearch.validate.silicon.fit import VERSION_RUNS, EngineFit, fit_engines, version_groups, write_engines
 from hisearch.validate.silicon.pricing import (
     EngineTimes,
-    FrontEnd,
     Loop,
     NotPriced,
     Pricer,
+    _burst_gap_s,
     closed_loop,
     held_steps,
 )
@@ -354,34 +352,25 @@ class TestRecipes:
 
 class TestClosedLoop:
     def test_each_slot_sends_its_requests_one_after_another(self) -> None:
-        arrays = closed_loop(Loop(3, 100, 10, 1.0, 1.0, 4, FrontEnd(0.0, 0.0))).arrays
+        arrays = closed_loop(Loop(3, 100, 10, 1.0, 1.0, 4)).arrays
         assert np.count_nonzero(arrays.previous < 0) == 3
         assert np.array_equal(np.bincount(arrays.previous[arrays.previous >= 0]), np.ones(9))
         assert set(arrays.input_tokens) == {100}
         assert not arrays.think_s.any()
 
     def test_lengths_vary_from_the_stated_share_to_the_nominal_one(self) -> None:
-        arrays = closed_loop(Loop(64, 1000, 200, 0.8, 0.8, 10, FrontEnd(1e-3, 1e-6))).arrays
+        arrays = closed_loop(Loop(64, 1000, 200, 0.8, 0.8, 10)).arrays
         assert arrays.input_tokens.min() >= 800
         assert arrays.input_tokens.max() <= 1000
         assert arrays.input_tokens.mean() == pytest.approx(900, rel=0.01)
         assert arrays.output_tokens.mean() == pytest.approx(180, rel=0.02)
 
-    def test_requests_reach_the_scheduler_one_by_one_after_the_front_end(self) -> None:
-        """Those sent at once have their prompts read one after another; later ones meet nobody there."""
-        arrays = closed_loop(Loop(256, 1000, 200, 1.0, 1.0, 10, FrontEnd(1e-3, 1e-6))).arrays
-        at_once = arrays.previous < 0
-        arrival_s = arrays.arrival_s[at_once]
-        assert np.diff(arrival_s).min() >= 1e-3
-        assert arrival_s[-1] == pytest.approx(256e-3, abs=2e-3)
-        assert arrays.think_s[~at_once].mean() == pytest.approx(2e-3, rel=0.05)
-        assert arrays.think_s.max() <= 4e-3
-        assert len(np.unique(arrays.think_s[~at_once])) == np.count_nonzero(~at_once)
-
-    def test_a_front_end_that_needs_no_time_for_tokens_holds_nobody_up(self) -> None:
-        arrays = closed_loop(Loop(256, 1000, 200, 1.0, 1.0, 10, FrontEnd(1e-3, 0.0))).arrays
-        assert arrays.arrival_s[arrays.previous < 0].mean() == pytest.approx(1e-3, rel=0.1)
-        assert np.nanmax(arrays.arrival_s) <= 2e-3
+    @pytest.mark.parametrize("gap_s", [0.0, 2e-3])
+    def test_the_first_of_every_slot_are_sent_at_once_but_for_what_other_groups_read(self, gap_s: float) -> None:
+        arrays = closed_loop(Loop(5, 100, 10, 1.0, 1.0, 2, gap_s)).arrays
+        first = arrays.previous < 0
+        assert arrays.arrival_s[first] == pytest.approx([gap_s * k for k in range(5)])
+        assert np.isnan(arrays.arrival_s[~first]).all()
 
 
 class TestPricing:
@@ -389,6 +378,35 @@ class TestPricing:
         few, many = (pricer.price(only_row(tmp_path, concurrency=c)) for c in ("2", "64"))
         assert 0 < few.ttft_s < many.ttft_s
         assert 0 < few.tpot_s < many.tpot_s
+
+    def test_the_front_end_delays_requests_and_tokens_and_no_step(self, tmp_path: Path) -> None:
+        """Of one request at a time: its prompt is read, then its first token is streamed; TPOT stays."""
+        row, times = only_row(tmp_path, concurrency="1"), HostTimes(step_s=1e-3)
+        front = {"request_s": 6e-3, "read_s": 1e-3, "prompt_token_s": 3e-6, "stream_s": 50e-6}
+        pricer = Pricer("roofline")
+        bare, with_front = (
+            pricer.with_times(row, of) for of in (times, HostTimes.model_validate(times.model_dump() | front))
+        )
+        assert with_front.tpot_s == pytest.approx(bare.tpot_s)
+        assert with_front.ttft_s - bare.ttft_s == pytest.approx(6e-3 + 256 * 3e-6 + 50e-6, rel=1e-3)
+
+    @pytest.mark.parametrize(("groups", "gap_s"), [("1", 0.0), ("8", 7 * (1e-3 + 256 * 3e-6))])
+    def test_the_front_end_reads_for_all_attention_groups(self, tmp_path: Path, groups: str, gap_s: float) -> None:
+        """One group is simulated: between two of its first requests those of the others are read."""
+        row = only_row(tmp_path, attention_dp=groups, moe_tp="1", moe_ep=groups)
+        assert _burst_gap_s(row, FrontEnd(6e-3, 1e-3, 3e-6, 50e-6)) == pytest.approx(gap_s)
+
+    def test_host_work_is_hidden_where_an_engine_overlaps(self, tmp_path: Path) -> None:
+        """SGLang that drafts tokens for Qwen3.5 forms its batches while the device waits."""
+        cells = TestConditions.SGLANG | {"model": "Qwen/Qwen3.5-397B-A17B", "tp": "4", "gemm_dtype": "fp8"}
+        pricer = Pricer()
+        added = {}
+        for split in ("moe_tp", "moe_ep"):  # drafts, and does not
+            row = only_row(tmp_path, **{**cells, "moe_tp": "1", split: "4"})
+            idle, busy = (pricer.with_times(row, HostTimes(step_s=1e-3, schedule_s=host_s)) for host_s in (0.0, 2e-3))
+            added[conditions_of(row).engine.overlap] = busy.tpot_s / idle.tpot_s
+        assert added[False] > 1.1
+        assert added[True] < 1.01
 
     def test_drafted_tokens_shorten_the_time_of_a_token(self, tmp_path: Path) -> None:
         """By less than the tokens that a step makes, and a prompt that is held back waits for longer steps."""
@@ -472,6 +490,27 @@ class TestReport:
         assert written[1]["predicted_tpot_ms"] == ""
         assert "cached" in written[1]["skipped"]
 
+    def test_rows_have_the_interval_of_their_engines_served_errors(
+        self, tmp_path: Path, pricer: Pricer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Measured is simulated over the error: that of the 95th percentile gives the low end."""
+        logs = {"ttft": (-0.4, -0.2, 0.1, 0.2, 0.3), "step": (-0.05, -0.01, 0.0, 0.02, 0.1)}
+        law = {figure: {"logs": of, "runs": 50} for figure, of in logs.items()}
+        known = EngineErrors.model_validate({"accelerators": [], "models": [], "situations": {"campaign": law}})
+        monkeypatch.setattr(served_errors, "_read", lambda: {"vllm": known})
+        path = write(tmp_path / "rows.csv", {}, {"backend": "sglang", "backend_version": "0.5.9"}, {"mode": "cached"})
+        validate_silicon(path, pricer=pricer, rows_out=tmp_path / "out.csv")
+        with (tmp_path / "out.csv").open(newline="") as file:
+            vllm, *others = csv.DictReader(file)
+        for figure, of in zip(("ttft", "tpot"), logs.values(), strict=True):
+            names = (f"{figure}_p5_ms", f"predicted_{figure}_ms", f"{figure}_p95_ms")
+            low, mean, high = (float(vllm[name]) for name in names)
+            assert low < mean < high
+            assert (low, high) == pytest.approx((mean * np.exp(-of[-1]), mean * np.exp(-of[0])), abs=2e-4)
+        assert others[0]["predicted_tpot_ms"] != ""
+        for row in others:  # nothing is known of SGLang, and what is not simulated has no interval
+            assert {row[f"{figure}_{end}_ms"] for figure in ("ttft", "tpot") for end in ("p5", "p95")} == {""}
+
     def test_start_up_rows_do_not_count_for_ttft(self, tmp_path: Path, pricer: Pricer) -> None:
         slow = {"backend": "trtllm", "backend_version": "1.0.0rc3", "measured_ttft_ms": "1e6"}
         report = validate_silicon(write(tmp_path / "rows.csv", {}, slow), pricer=pricer)
@@ -499,84 +538,3 @@ class TestReport:
     def test_a_selection_without_a_value_is_refused(self, tmp_path: Path) -> None:
         answer = CliRunner().invoke(app, ["validate", "silicon", str(write(tmp_path / "r.csv", {})), "--where", "tp"])
         assert answer.exit_code == 2
-
-
-class TestFit:
-    def test_constants_that_made_the_rows_are_found_again(self, tmp_path: Path) -> None:
-        made = HostTimes(step_s=1.5e-3, per_sequence_s=0.0, prompt_layer_s=125e-6, request_s=20e-3, prompt_token_s=2e-6)
-        truth = Pricer("roofline", engines={"vllm": EngineTimes(made, {})})
-        loops = [
-            (c, i, o, tp) for c in ("1", "4", "32") for i, o in (("128", "64"), ("2048", "16")) for tp in ("1", "2")
-        ]
-        cells = [{"concurrency": c, "input_tokens": i, "output_tokens": o, "tp": tp} for c, i, o, tp in loops]
-        for row in cells:
-            price = truth.price(only_row(tmp_path, **row))
-            row |= {"measured_ttft_ms": str(price.ttft_s * 1e3), "measured_tpot_ms": str(price.tpot_s * 1e3)}
-        rows = read_rows(write(tmp_path / "made.csv", *cells))[1]
-        fit = fit_engines(rows, Pricer("roofline"))
-        report = validate_silicon(tmp_path / "made.csv", pricer=Pricer("roofline", engines=fit.engines))
-        assert report.all.tpot_mape < 0.02
-        assert report.all.ttft_mape < 0.05
-        # A single model cannot tell time of a step from that of its layers.
-        layers, own = truth.worker(rows[0]).model.layers, fit.engines["vllm"].own
-        assert step_host_s(own, layers) == pytest.approx(step_host_s(made, layers), rel=0.3)
-        assert own.request_s == pytest.approx(made.request_s, rel=0.3)
-        # A single model: left out, it is priced with what no row of it had a part in.
-        assert fit.left_out["model"].tpot_mape > report.all.tpot_mape
-
-    def test_versions_alone_leave_engines_their_own_constants(self, tmp_path: Path) -> None:
-        rows = [only_row(tmp_path, concurrency="1", output_tokens="4", measured_tpot_ms=ms) for ms in ("50", "60")]
-        pricer = Pricer("roofline")
-        fit = fit_engines(rows, pricer, versions_alone=True)
-        kept, at_hand = fit.engines["vllm"], pricer.times_of(rows[0])
-        assert kept.versions == {}
-        assert kept.own.step_s == pytest.approx(at_hand.step_s)
-        answer = CliRunner().invoke(app, ["validate", "silicon", str(tmp_path), "--versions-alone"])
-        assert answer.exit_code == 2
-
-    def test_the_file_of_a_fit_can_be_read_back(self, tmp_path: Path) -> None:
-        own, newer = HostTimes(step_s=1e-3), HostTimes(step_s=5e-4, prompt_layer_s=1e-5)
-        write_engines(tmp_path / "engines.yaml", EngineFit({"vllm": EngineTimes(own, {"9": newer})}, {}), "made.csv")
-        found = yaml.safe_load((tmp_path / "engines.yaml").read_text())["vllm"]
-        assert HostTimes.model_validate(found["versions"]["9"]) == newer
-        assert HostTimes.model_validate({k: v for k, v in found.items() if k != "versions"}) == own
-
-    def test_versions_with_few_runs_count_with_another_of_their_release(self, tmp_path: Path) -> None:
-        row = only_row(tmp_path, backend="trtllm")
-        rows = [
-            replace(row, version=version)
-            for version, runs in (("1.2.0rc2.post2", VERSION_RUNS), ("1.2.0rc2", 3), ("1.3.0rc1", 2))
-            for _ in range(runs)
-        ]
-        assert {key: len(members) for key, members in version_groups(rows).items()} == {
-            ("trtllm", "1.2.0rc2.post2"): VERSION_RUNS + 3
-        }
-
-    def test_nothing_to_fit_is_said(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="nothing to fit"):
-            fit_engines([only_row(tmp_path, mode="cached")], Pricer("roofline"))
-
-
-class TestHostTimes:
-    DEVICE = law_costs(0.0, 1e-4, 1e-8)
-
-    def test_a_prompt_chunk_costs_its_own_time_once(self) -> None:
-        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, per_sequence_s=1e-5, prompt_layer_s=7e-4), 10)
-        chunk = (1, 0)
-        assert step_seconds(costs, [chunk], []) == pytest.approx(
-            step_seconds(self.DEVICE, [chunk], []) + 2e-3 + 1e-5 + 7e-3
-        )
-        assert step_seconds(costs, [], [100]) == pytest.approx(step_seconds(self.DEVICE, [], [100]) + 2e-3 + 1e-5)
-
-    def test_layers_take_time_of_their_own_in_every_step(self) -> None:
-        costs = with_host_times(self.DEVICE, HostTimes(step_s=2e-3, layer_s=1e-5), 10)
-        for chunks, contexts in (([(1, 0)], []), ([], [100])):
-            device_s = step_seconds(self.DEVICE, chunks, contexts)
-            assert step_seconds(costs, chunks, contexts) == pytest.approx(device_s + 2e-3 + 1e-4)
-
-    def test_more_chunks_of_a_step_hide_it(self) -> None:
-        """Over attention alone: k equal chunks of a step bring a k-th of what one of their length does."""
-        device = law_costs(0.0, 0.0, 0.0)._replace(chunk_rate=np.zeros((len(knots_up_to(64)), 2)))
-        costs = with_host_times(device, HostTimes(step_s=0.0, prompt_layer_s=7e-4), 10)
-        assert step_seconds(costs, [(64, 0)], []) == pytest.approx(7e-3)
-        assert step_seconds(costs, [(16, 0)] * 4, []) == pytest.approx(7e-3 / 4, rel=0.05)

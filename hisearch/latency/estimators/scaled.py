@@ -421,6 +421,7 @@ class ScaledEstimator:
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
                 *self._warnings(timed, priced.engine, priced.kv_dtype),
+                *overhead.implausible(),
             ),
         )
         knows_even = law_of(self.laws.moe, timed.weights) is not None

@@ -26,7 +26,7 @@ INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: TensorRT-LLM in containers that rows name by their Dynamo version: its release candidate 1.2.0rc6, in post-releases 1
 #: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). Times of post2 stand for all:
-#: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy.md``).
+#: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
 #: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release; InferenceMAX's
 #: runs that state no version, of its first months, of the time of that one.

@@ -1,0 +1,240 @@
+"""Front ends: the line of requests before the router, tokens on their way back, and what clients see of both."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.latency.costs import CompiledCosts, FrontEnd
+from hisearch.latency.step_cost import law_costs
+from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.front_end import delayed, in_line
+from hisearch.simulate.result import RequestTable
+from hisearch.specs.deployment import EngineSpec
+from hisearch.traces.agents import AgentArrays
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.trace import make_trace
+from tests.kernels.systems import ENGINES, System, any_engines, compiled_costs, examples, plan, settled, systems
+
+FRONT = FrontEnd(request_s=6e-3, read_s=1e-3, prompt_token_s=3e-6, stream_s=50e-6)
+#: A step of any kind takes 10 ms.
+FLAT = law_costs(0.01, 0.0, 0.0)
+SECONDS = st.sampled_from([0.0, 1e-6, 1e-3, 0.1]) | st.floats(0.0, 1.0)
+FRONTS = st.builds(
+    lambda beyond_s, read_s, token_s, stream_s: FrontEnd(beyond_s + read_s, read_s, token_s, stream_s),
+    *(st.sampled_from(values) for values in ([0.0, 5e-3], [0.0, 1e-3, 0.1], [0.0, 3e-6], [0.0, 5e-5, 2e-4])),
+)
+
+
+def worker(front: FrontEnd = FRONT, name: str = "vllm", **settings: Any) -> WorkerPlan:
+    engine = EngineSpec.model_validate({"name": name, "page_tokens": 16, "chunk_tokens": 8192, **settings})
+    return plan(engine, 400_000, costs=replace(compiled_costs(FLAT), front_end=front))
+
+
+def trace_of(sent_s: list[float], input_tokens: int, output_tokens: int | list[int], **more: Any) -> CompiledTrace:
+    count = len(sent_s)
+    made = make_trace(
+        arrival_s=sent_s,
+        input_tokens=np.full(count, input_tokens),
+        output_tokens=np.broadcast_to(output_tokens, count).copy(),
+        **more,
+    )
+    return compile_trace(made, "made up", "made up")
+
+
+def one_after_another(sent: list[float], each: list[float], workers: int) -> list[float]:
+    """The line as a loop: it holds up whoever comes before its turn, and moves ``workers`` times as fast as one."""
+    read, free_s = [], 0.0
+    for at_s, own_s in zip(sent, each, strict=True):
+        begins_s = max(at_s, free_s)
+        read.append(begins_s + own_s)
+        free_s = begins_s + own_s / workers
+    return read
+
+
+class TestLine:
+    @examples(200)
+    @given(
+        line=st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=40),
+        workers=st.integers(1, 5),
+    )
+    def test_it_is_the_slow_loop(self, line: list[tuple[float, float]], workers: int) -> None:
+        sent, each = np.cumsum([gap for gap, _ in line]), np.array([own for _, own in line])
+        found = in_line(sent, each, workers)
+        np.testing.assert_allclose(found, one_after_another(list(sent), list(each), workers), rtol=1e-9, atol=1e-12)
+        assert (found >= sent + each - 1e-9).all()
+
+    def test_a_burst_of_one_worker_is_read_one_by_one_and_of_several_side_by_side(self) -> None:
+        sent, each = np.zeros(4), np.full(4, 0.1)
+        assert in_line(sent, each, 1) == pytest.approx([0.1, 0.2, 0.3, 0.4])
+        assert in_line(sent, each, 2) == pytest.approx([0.1, 0.15, 0.2, 0.25])
+
+    def test_those_far_apart_meet_nobody(self) -> None:
+        assert in_line(np.array([0.0, 1.0, 2.0]), np.full(3, 0.5), 1) == pytest.approx([0.5, 1.5, 2.5])
+
+
+class TestDelayed:
+    def fleet(self, replicas: int = 1, front: FrontEnd = FRONT) -> FleetPlan:
+        return FleetPlan((PoolPlan(worker(front), replicas),))
+
+    @pytest.mark.parametrize("replicas", [1, 3])
+    @pytest.mark.parametrize("load", [1.0, 4.0])
+    def test_requests_come_after_the_line_and_what_holds_up_nobody(self, replicas: int, load: float) -> None:
+        """Whatever their order in the trace, and at a load the line is met as much sooner."""
+        sent = np.array([0.0, 0.0, 0.0, 0.002, 8.0])
+        trace = trace_of(list(sent), 1000, 5)
+        arrays = delayed(trace.arrays, self.fleet(replicas), trace, load)
+        expected = one_after_another(list(sent / load), [1e-3 + 3e-3] * 5, replicas)
+        assert arrays.arrival_s / load == pytest.approx(np.array(expected) + 5e-3)
+
+    def test_follow_ups_find_it_idle(self) -> None:
+        trace = trace_of([0.0, np.nan], 1000, 5, previous=[-1, 0], think_s=[0.0, 0.25], open_loop=False)
+        arrays = delayed(trace.arrays, self.fleet(), trace, 1.0)
+        assert arrays.think_s[1] - trace.arrays.think_s[1] == pytest.approx(6e-3 + 3e-6 * trace.arrays.input_tokens[1])
+
+    def test_agents_have_none(self) -> None:
+        trace = trace_of([0.0, 0.0], 1000, 5)
+        agents = replace(trace, agents=AGENTS)
+        assert delayed(agents.arrays, self.fleet(), agents, 1.0) is agents.arrays
+        assert delayed(trace.arrays, self.fleet(), trace, 1.0) is not trace.arrays
+
+    @pytest.mark.parametrize("front", [FrontEnd(), FrontEnd(stream_s=5e-5)])
+    def test_one_that_takes_no_time_leaves_all_as_it_is(self, front: FrontEnd) -> None:
+        trace = trace_of([0.0, 0.0], 1000, 5)
+        assert delayed(trace.arrays, self.fleet(front=front), trace, 1.0) is trace.arrays
+
+    def test_the_trace_is_not_written_to(self) -> None:
+        trace = trace_of([0.0, 0.0], 1000, 5)
+        before = [array.copy() for array in trace.arrays]
+        delayed(trace.arrays, self.fleet(), trace, 1.0)
+        for array, copy in zip(trace.arrays, before, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+#: Told apart from a trace without agents by being there alone.
+AGENTS: AgentArrays = object()  # type: ignore[assignment]
+
+
+def _same(one: Result, other: Result) -> None:
+    for name, values in one.requests.columns().items():
+        assert values.tobytes() == getattr(other.requests, name).tobytes(), name
+    for field in fields(one.workers):
+        assert getattr(one.workers, field.name).tobytes() == getattr(other.workers, field.name).tobytes(), field.name
+
+
+def _with(system: System, front: FrontEnd) -> WorkerPlan:
+    return replace(system.plan, costs=replace(system.plan.costs, front_end=front))
+
+
+def _simulated(system: System, front: FrontEnd, **options: Any) -> RequestTable:
+    settled(system)
+    result = simulate(_with(system, front), system.trace, replicas=system.workers, router=system.router, **options)
+    return result.requests
+
+
+class TestClients:
+    @pytest.mark.parametrize("name", ENGINES)
+    def test_a_client_waits_for_front_end_engine_and_delivery(self, name: str) -> None:
+        """One request alone: a step of 10 ms for each token, and each is sent by itself."""
+        table = simulate(worker(name=name), trace_of([0.0], 1000, 11)).requests
+        front_s = 6e-3 + 1000 * 3e-6
+        assert table.engine_ttft_s == pytest.approx([0.01])
+        assert table.ttft_s == pytest.approx([front_s + 0.01 + 50e-6])
+        assert table.e2e_s == pytest.approx([front_s + 0.11 + 50e-6])
+        assert table.tpot_s == pytest.approx([0.01])
+
+    def test_tokens_of_a_step_come_out_one_after_another(self) -> None:
+        """Nine decode beside it: on average a token waits for half of theirs, and for itself."""
+        front = FrontEnd(stream_s=50e-6)
+        trace = trace_of([0.0] * 9 + [0.5], 100, [200] * 9 + [5])
+        table = simulate(worker(front, max_running_requests=16), trace).requests
+        assert table.first_delivery_s is not None
+        assert table.first_delivery_s[9] == pytest.approx(50e-6 * (1 + 9 / 2))
+        assert table.ttft_s[9] - table.engine_ttft_s[9] == pytest.approx(50e-6 * (1 + 9 / 2))
+        assert table.tpot_s[9] == pytest.approx(0.01)
+
+    @examples(60)
+    @given(system=systems(any_engines(), repeats=True), front=FRONTS, load=st.sampled_from([1.0, 0.5, 3.0]))
+    def test_ttft_is_that_of_the_engine_with_front_end_and_delivery(
+        self, system: System, front: FrontEnd, load: float
+    ) -> None:
+        table = _simulated(system, front, load=load)
+        if not any(front):
+            assert table.front_end_s is table.first_delivery_s is None
+            return
+        assert table.front_end_s is not None
+        assert table.first_delivery_s is not None
+        np.testing.assert_allclose(
+            table.ttft_s, table.engine_ttft_s + table.front_end_s + table.first_delivery_s, rtol=1e-12
+        )
+        arrays = system.trace.arrays
+        alone_s = front.request_s + front.prompt_token_s * arrays.input_tokens
+        # Nobody is through sooner than alone; a follow-up waits for no one.
+        assert (table.front_end_s >= alone_s - 1e-9).all()
+        later = arrays.previous >= 0
+        np.testing.assert_allclose(table.front_end_s[later], alone_s[later], rtol=1e-9)
+        served = table.finished
+        assert (table.ttft_s[served] >= table.engine_ttft_s[served]).all()
+
+    @pytest.mark.parametrize("load", [1.0, 5.0])
+    def test_what_clients_wait_for_in_line_counts_at_any_load(self, load: float) -> None:
+        table = simulate(worker(max_running_requests=64), trace_of([10.0] * 20, 1000, 2), load=load).requests
+        assert table.front_end_s == pytest.approx(9e-3 - 4e-3 + 4e-3 * np.arange(1, 21))
+        assert table.arrival_s - table.front_end_s == pytest.approx(np.full(20, 10.0 / load))
+
+    @pytest.mark.parametrize("pooled", [True, False])
+    @pytest.mark.parametrize("name", ENGINES)
+    def test_a_slot_of_a_closed_loop_is_busy_for_service_and_front_end(self, name: str, pooled: bool) -> None:
+        """Requests one after another: each costs 10 ms a token and its way through the front end.
+
+        Which takes longer than the step that engines with overlap have launched before they see a request's end.
+        """
+        count, tokens, front = 20, 5, FRONT._replace(request_s=15e-3)
+        previous = np.arange(count) - 1
+        loop = trace_of(
+            [0.0] + [np.nan] * (count - 1), 1000, tokens, previous=previous, shares_with=np.full(count, -1),
+            open_loop=False,
+        )  # fmt: skip
+        table = simulate(worker(front, name), loop, pooled=pooled).requests
+        period = 15e-3 + loop.arrays.input_tokens[1:] * 3e-6 + tokens * 0.01
+        assert np.diff(table.finish_s) == pytest.approx(period)
+
+    @pytest.mark.parametrize("name", ENGINES)
+    def test_one_that_takes_no_time_changes_no_byte(self, name: str) -> None:
+        @examples(20)
+        @given(system=systems(any_engines().filter(lambda engine: engine.name == name), repeats=True))
+        def check(system: System) -> None:
+            plain = settled(system)
+            options = {"replicas": system.workers, "router": system.router, "seed": system.seed}
+            zero = simulate(_with(system, FrontEnd()), system.trace, **options)
+            assert "front_end_s" not in zero.requests.columns()
+            _same(plain, zero)
+            # Streaming alone delays clients and nothing else.
+            streamed = simulate(_with(system, FrontEnd(stream_s=5e-5)), system.trace, **options)
+            _same(plain, streamed)
+            assert "first_delivery_s" in streamed.requests.columns()
+
+        check()
+
+    @examples(100)
+    @given(system=systems(any_engines(), repeats=True), front=FRONTS)
+    def test_the_last_token_is_not_there_before_the_first(self, system: System, front: FrontEnd) -> None:
+        table = _simulated(system, front)
+        served = table.finished
+        assert (table.e2e_s[served] >= table.ttft_s[served]).all()
+        assert (table.tpot_s[served] >= 0).all()
+
+    def test_tokens_of_one_request_come_in_order(self) -> None:
+        """The last of 256 decodes on alone, in steps that are shorter than the line that its first token was in."""
+        costs: CompiledCosts = replace(compiled_costs(law_costs(0.001, 0.0, 0.0)), front_end=FrontEnd(stream_s=50e-6))
+        engine = EngineSpec(name="vllm", max_running_requests=256)
+        table = simulate(plan(engine, 100_000, costs=costs), trace_of([0.0] * 256, 10, [3] * 255 + [4])).requests
+        assert (table.tpot_s >= 0).all()
+        assert (table.e2e_s >= table.ttft_s).all()
