@@ -275,6 +275,7 @@ class SimulatedDeployment:
                 "name": costs.profile,
                 "evidence": costs.evidence,
                 "relative_error": costs.relative_error,
+                "served_errors": None if costs.served is None else costs.served.to_dict(),
                 "source": profile.provenance.source,
             },
             "warnings": list(self.warnings),

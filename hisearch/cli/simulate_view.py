@@ -9,6 +9,7 @@ from hisearch.api.deployment import SimulatedDeployment
 from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
+from hisearch.latency.served_errors import SCORES
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
@@ -51,13 +52,32 @@ def show(simulated: SimulatedDeployment) -> None:
     output.heading("Energy")
     _show_energy(simulated)
     output.say()
-    for rests_on in dict.fromkeys(_step_times(pool.plan) for pool in simulated.fleet.pools):
+    for rests_on in dict.fromkeys(line for pool in simulated.fleet.pools for line in _step_times(pool.plan)):
         output.say(rests_on)
 
 
-def _step_times(plan: WorkerPlan) -> str:
+#: What a deployment has that the measured runs had not.
+_SITUATIONS = {
+    "known": "models and accelerators that the fit had",
+    "model": "models that the fit had not",
+    "accelerator": "accelerators that the fit had not",
+    "campaign": "campaigns that the fit had not",
+}
+
+
+def _step_times(plan: WorkerPlan) -> list[str]:
+    """What the profile states of its error, and how far served runs like this one were off."""
     costs = plan.costs
-    return f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}."
+    lines = [f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}."]
+    if costs.served is not None:
+        spans = (
+            f"{name} {law.measured(1.0, SCORES[0]):.2f} to {law.measured(1.0, SCORES[-1]):.2f} times"
+            for name, law in (("TTFT", costs.served.ttft), ("TPOT", costs.served.step))
+        )
+        lines.append(
+            f"Served runs of {_SITUATIONS[costs.served.situation]}: 90 % had {' and '.join(spans)} the simulated mean."
+        )
+    return lines
 
 
 def _objects(uses: Sequence[ObjectUse]) -> str:

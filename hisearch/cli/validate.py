@@ -221,8 +221,9 @@ def silicon(
 ) -> None:
     """Repeat measured serving runs in the simulator and compare mean TTFT and TPOT.
 
-    Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy-details.md the conditions that
-    are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows stands beside.
+    Every row is a closed loop of random prompts. docs/cli.md states the columns, docs/accuracy-details.md the
+    conditions that are assumed. Where aiconfigurator-core (extra aic) is installed, its own prediction of the same rows
+    stands beside.
     """
     from hisearch.cli import output, silicon_view
     from hisearch.validate.silicon.peer import PeerPricer, installed

@@ -33,8 +33,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from hisearch.latency.costs import FrontEnd, HostFloor, StepCosts
 from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sampling import sort_s
 from hisearch.latency.sharding import Parallelism, linear_layers, moe_layers
 from hisearch.specs.base import DType
 from hisearch.specs.host import EngineOverhead, HostTimes
@@ -110,10 +113,13 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
 
 
 def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWorker) -> StepCosts:
-    """``with_host_times`` of a worker as its engine's settings have it."""
+    """``with_host_times`` of a worker as its engine's settings have it, its sampling among them."""
     launches = launches_of(
         priced.model, priced.split, priced.weight_dtype, priced.engine.name, overhead.graph_batches
     )  # fmt: skip
+    each_s = sort_s(priced.model, priced.accelerator, priced.engine)
+    if each_s:
+        device = device._replace(sequence_s=device.sequence_s + each_s * np.arange(len(device.sequence_s)))
     return with_host_times(device, overhead, launches, overlap=priced.engine.overlap)
 
 

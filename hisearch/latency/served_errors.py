@@ -66,6 +66,14 @@ class ServedErrors(NamedTuple):
     ttft: ErrorLaw
     step: ErrorLaw
 
+    def to_dict(self) -> dict[str, object]:
+        """The situation, and between which factors on the simulated mean 90 % of measured ones lie."""
+        spans = {
+            name: [law.measured(1.0, SCORES[0]), law.measured(1.0, SCORES[-1])]
+            for name, law in (("ttft", self.ttft), ("tpot", self.step))
+        }
+        return {"situation": self.situation, **spans}
+
 
 class _Laws(Strict):
     ttft: ErrorLaw

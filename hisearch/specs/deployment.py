@@ -51,6 +51,11 @@ class EngineSpec(Strict):
         description="Release that runs, such as 0.15.1: its host work and kernels, where the latency profile knows "
         "them; the profile's own where absent.",
     )
+    top_p: bool | None = Field(
+        None,
+        description="Requests bound sampling by top-p or top-k, for which vLLM before 0.17 sorts all logits; as the "
+        "model's generation_config.json where absent.",
+    )
     max_running_requests: Count = Field(
         256, description="vLLM max_num_seqs; SGLang max_running_requests; TensorRT-LLM max_batch_size."
     )

@@ -389,6 +389,8 @@ def _engine(
         "prefix_caching": False,
         "receive_interval": receive_interval,
         "fused_all_reduce": None if row.backend == "trtllm" else fused_all_reduce,
+        # The campaigns' clients ask for a temperature of 0.
+        "top_p": False,
         "overlap": overlap and not (campaign == FIXED and _vllm_before(row, ASYNC_SINCE)),
     }
     return EngineSpec.model_validate(values)
