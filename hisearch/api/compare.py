@@ -332,7 +332,11 @@ def mean_times(result: Result) -> MeanTimes:
     seconds = np.bincount(phases.phase, weights=phases.end_s - phases.start_s, minlength=len(PHASES)) / count
     by_name = dict(zip(PHASES, (float(value) for value in seconds), strict=True))
     computed = float(result.workers.prefill_tokens.sum()) / count
-    return MeanTimes(by_name["queued"] + by_name["preempted"], by_name["prefill"], by_name["decode"], computed)
+    requests = result.requests
+    outside_s = float((requests.e2e_s - requests.engine_e2e_s)[finished].sum()) / count
+    return MeanTimes(
+        by_name["queued"] + by_name["preempted"], by_name["prefill"], by_name["decode"], computed, outside_s
+    )
 
 
 def _drivers(replays: Sequence[Replay], results: Sequence[Result]) -> tuple[Driver, ...]:

@@ -60,13 +60,15 @@ ANY_TOKENS = 2**40
 class Launches(NamedTuple):
     """Operators that the host dispatches one by one in a step; see ``HostFloor`` for when.
 
-    kernels: of a step, in or out of a graph.
+    kernels: of a step, in or out of a graph. stages: of a pipeline, each of which schedules a pass, and dispatches its
+        own layers of it.
     """
 
     kernels: int
     pieces: int
     eager: int
     graph_tokens: int
+    stages: int = 1
 
 
 def launches_of(
@@ -93,10 +95,8 @@ def launches_of(
         for which in (0, 1)
     )
     pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else operators
-    # A stage of a pipeline launches its own layers, while the others launch theirs.
-    stages = split.pipeline
     graph_tokens = graph_batches[-1] if graph_batches else ANY_TOKENS
-    return Launches(kernels, pieces // stages, operators // stages, graph_tokens)
+    return Launches(kernels, pieces, operators, graph_tokens, split.pipeline)
 
 
 def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, overlap: bool) -> StepCosts:
@@ -105,10 +105,12 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
     ``overlap``: the host works at one step while the device runs another.
     """
     pieces_s, eager_s = times.launch_s * launches.pieces, times.launch_s * launches.eager
-    floor = HostFloor(times.schedule_s, times.schedule_sequence_s, pieces_s, eager_s, launches.graph_tokens)
+    # Of a pass through all stages, which work at as many passes at a time.
+    step_s, sequence_s = launches.stages * times.schedule_s, launches.stages * times.schedule_sequence_s
+    floor = HostFloor(step_s, sequence_s, pieces_s, eager_s, launches.graph_tokens)
     own_s, each_s = times.step_s + launches.kernels * times.kernel_s, times.per_sequence_s
     if not overlap:
-        own_s, each_s = own_s + times.schedule_s, each_s + times.schedule_sequence_s
+        own_s, each_s = own_s + step_s, each_s + sequence_s
     return device._replace(host_s=own_s, host_per_sequence_s=each_s, floor=floor if any(floor[:4]) else None)
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hisearch.specs.base import EngineName, Strict
 
@@ -34,6 +34,12 @@ class ErrorLaw(Strict):
 
     logs: tuple[float, float, float, float, float]
     runs: int = Field(description="Measured runs behind them.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ErrorLaw:
+        if list(self.logs) != sorted(self.logs):
+            raise ValueError("logs are quantiles: they need to rise")
+        return self
 
     def at(self, score: float) -> float:
         """log(simulated / measured) at a normal score."""
@@ -87,10 +93,12 @@ class EngineErrors(Strict):
     models: list[str] = Field(description="See ``plain_name``.")
     situations: dict[Situation, _Laws]
 
-    def of(self, situation: Situation) -> ServedErrors:
-        """Errors in ``situation``; where it was not tried, of the one next to it."""
+    def of(self, situation: Situation) -> ServedErrors | None:
+        """Errors in ``situation``; where it was not tried, of the one next to it; None where none was."""
         order: list[Situation] = [situation, "campaign", "accelerator", "model", "known"]
-        name = next(known for known in order if known in self.situations)
+        name = next((known for known in order if known in self.situations), None)
+        if name is None:
+            return None
         return ServedErrors(name, self.situations[name].ttft, self.situations[name].step)
 
 
@@ -112,7 +120,8 @@ def served_errors(engine: EngineName | str, accelerator: str | None, model: str)
         new.append("model")
     if not new:
         return known.of("known")
-    return max((known.of(situation) for situation in new), key=lambda errors: errors.ttft.width)
+    found = [errors for situation in new if (errors := known.of(situation)) is not None]
+    return max(found, key=lambda errors: errors.ttft.width, default=None)
 
 
 def plain_name(name: str) -> str:

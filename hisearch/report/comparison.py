@@ -259,17 +259,21 @@ def paired_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float | Non
 
 @dataclass(frozen=True)
 class MeanTimes:
-    """Means per finished request, seconds, of one simulation; missed_tokens: prompt tokens computed, per request."""
+    """Means per finished request, seconds, of one simulation.
+
+    missed_tokens: prompt tokens computed. front_end_s: on the way to the router, and of tokens to the client.
+    """
 
     queued_s: float
     prefill_s: float
     decode_s: float
     missed_tokens: float
+    front_end_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """Mean E2E."""
-        return self.queued_s + self.prefill_s + self.decode_s
+        return self.queued_s + self.prefill_s + self.decode_s + self.front_end_s
 
     @property
     def prefill_s_per_token(self) -> float:
@@ -294,6 +298,7 @@ def explain(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: flo
         Part("prefill", pace),
         Part("decode", b.decode_s - a.decode_s),
         Part("transfers", b_transfers_s - a_transfers_s),
+        Part("front_end", b.front_end_s - a.front_end_s),
     )
 
 
@@ -304,6 +309,7 @@ def time_rows(a: MeanTimes, b: MeanTimes, a_transfers_s: float, b_transfers_s: f
         TimeRow("prefill", a.prefill_s, b.prefill_s),
         TimeRow("decode", a.decode_s, b.decode_s),
         TimeRow("transfers", a_transfers_s, b_transfers_s),
+        TimeRow("front_end", a.front_end_s, b.front_end_s),
     )
 
 
@@ -314,6 +320,7 @@ PART_MEANINGS = {
     "prefill": "the time each of those tokens takes",
     "decode": "making the output tokens",
     "transfers": "waiting for KV to move between tiers, or from prefill to decode workers",
+    "front_end": "reading the request, and streaming tokens to the client",
 }
 
 

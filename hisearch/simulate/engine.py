@@ -290,7 +290,13 @@ def allocate(
         pooled: see ``simulate_fleet``.
         models: number of each request's model among the plan's, shape (N,); None where there is but one.
     """
-    arrays = front_end.delayed(agent_arrays.arrays_of(trace, plan.pools[0].plan.agents), plan, trace, load)
+    arrays = front_end.delayed(
+        agent_arrays.arrays_of(trace, plan.pools[0].plan.agents),
+        plan,
+        trace,
+        load,
+        np.zeros(len(trace), np.int32) if models is None else models,
+    )
     fleet = fleet_arrays.allocate(
         plan,
         arrays,

@@ -15,29 +15,41 @@ Notation
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hisearch.latency.costs import FrontEnd
 from hisearch.simulate.fleet import FleetPlan
-from hisearch.traces.compiled import F8, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import F8, I4, CompiledTrace, TraceArrays
 
 
-def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: float) -> TraceArrays:
+def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: float, models: I4) -> TraceArrays:
     """``arrays`` with the times at which requests reach the router instead of those at which they are sent.
 
-    All pass the front end of the first pool; agents call in a loop of their own, without one. Follow-ups take its time
-    before they come. Arrivals stay those of the trace at a load of 1: the caller divides them by ``load``.
+    All that ask for a model pass the front end of the first pool that serves it; agents call in a loop of their own,
+    without one. Follow-ups take its time before they come. Arrivals stay those of the trace at a load of 1: the caller
+    divides them by ``load``. ``models``: number of each request's model among the plan's, shape (N,).
     """
-    front = plan.pools[0].plan.costs.front_end
-    if trace.agents is not None or not _takes_time(front):
+    if trace.agents is not None or not any(_takes_time(pool.plan.costs.front_end) for pool in plan.pools):
         return arrays
-    each, beyond_s = read_s(front, arrays.input_tokens), front.request_s - front.read_s
-    by_clock = np.flatnonzero(arrays.previous < 0)
-    order = by_clock[np.argsort(arrays.arrival_s[by_clock], kind="stable")]
-    arrival = arrays.arrival_s.copy()
-    read = in_line(arrays.arrival_s[order] / load, each[order], plan.pools[0].replicas)
-    arrival[order] = load * (read + beyond_s)
-    return arrays._replace(arrival_s=arrival, think_s=arrays.think_s + beyond_s + each)
+    arrival, think = arrays.arrival_s.copy(), arrays.think_s.copy()
+    for model in np.unique(models):
+        front, workers = _front_of(plan, int(model))
+        mine = models == model
+        each, beyond_s = read_s(front, arrays.input_tokens), front.request_s - front.read_s
+        by_clock = np.flatnonzero(mine & (arrays.previous < 0))
+        order = by_clock[np.argsort(arrays.arrival_s[by_clock], kind="stable")]
+        read = in_line(arrays.arrival_s[order] / load, each[order], workers)
+        arrival[order] = load * (read + beyond_s)
+        think[mine] += beyond_s + each[mine]
+    return arrays._replace(arrival_s=arrival, think_s=think)
+
+
+def _front_of(plan: FleetPlan, model: int) -> tuple[FrontEnd, int]:
+    """The front end of requests for a model, and how many workers take them."""
+    pools = [pool for pool in plan.pools if pool.role != "decode" and plan.model_of(pool) == model]
+    return pools[0].plan.costs.front_end, sum(pool.replicas for pool in pools)
 
 
 def in_line(sent_s: F8, each_s: F8, workers: int) -> F8:
@@ -54,32 +66,41 @@ def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
 def deliveries(
     plan: FleetPlan,
     trace: CompiledTrace,
-    arrival_s: F8,
     load: float,
-    pools: tuple[np.ndarray, np.ndarray],
-    beside: tuple[np.ndarray, np.ndarray],
+    models: I4,
+    pools: np.ndarray,
+    columns: Mapping[str, np.ndarray],
 ) -> dict[str, F8]:
     """What clients wait for beside the engines, columns of a ``RequestTable``; none where front ends take no time.
 
     Args:
         plan: whose front ends.
         trace: what was sent.
-        arrival_s: when each request reached the router.
         load: factor on the rate of arrivals.
-        pools: of each request, the pool that it came to, and the one that made its tokens.
-        beside: requests that decoded on its worker when it made its first, and its last token.
+        models: number of each request's model among the plan's.
+        pools: of each request, the one that made its tokens.
+        columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``beside_first``, ``beside_last``:
+            requests that decoded on its worker when it made its first, and its last token.
     """
     fronts = [pool.plan.costs.front_end for pool in plan.pools]
     if not any(any(front) for front in fronts):
         return {}
-    stream_s = np.array([front.stream_s for front in fronts])[pools[1]]
+    stream_s = np.array([front.stream_s for front in fronts])[pools]
     if trace.agents is None:
         sent_s = np.where(trace.arrays.previous < 0, trace.arrays.arrival_s / load, np.nan)
-        alone_s = fronts[0].request_s - fronts[0].read_s + read_s(fronts[0], trace.arrays.input_tokens)
-        front_end_s = np.where(np.isnan(sent_s), alone_s, np.maximum(arrival_s - sent_s, 0.0))
+        alone_s = np.zeros(len(trace))
+        for model in np.unique(models):
+            front, mine = _front_of(plan, int(model))[0], models == model
+            alone_s[mine] = front.request_s - front.read_s + read_s(front, trace.arrays.input_tokens[mine])
+        front_end_s = np.where(np.isnan(sent_s), alone_s, np.maximum(columns["arrival_s"] - sent_s, 0.0))
     else:
         front_end_s = np.zeros(len(trace))
-    first_s, last_s = (stream_s * (1.0 + 0.5 * others) for others in beside)
+    # SGLang that overlaps has the request itself among those that decode by the time its first token is noted.
+    joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
+    others = np.maximum(columns["beside_first"] - np.array(joined, dtype=np.int64)[pools], 0)
+    first_s, last_s = stream_s * (1.0 + 0.5 * others), stream_s * (1.0 + 0.5 * columns["beside_last"])
+    # Tokens of a request come in order.
+    last_s = np.maximum(last_s, first_s + columns["first_token_s"] - columns["finish_s"])
     return {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
 
 

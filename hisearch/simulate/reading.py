@@ -23,7 +23,7 @@ from hisearch.simulate.result import (
     TierEnergy,
     WorkerTable,
 )
-from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiled import I4, CompiledTrace
 from hisearch.traces.models import RequestModels
 
 
@@ -38,7 +38,8 @@ def result_of(
     load: float,
 ) -> Result:
     """What a run that ended at ``end_s`` left in the arrays of ``fleet`` and of its pools, ``sims``."""
-    table = _request_table(plan, trace, fleet, sims, load)
+    models = asked.model if len(asked.names) > 1 else np.zeros(len(trace), np.int32)
+    table = _request_table(plan, trace, fleet, sims, load, models)
     pools = _pool_uses(plan, sims)
     until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
@@ -129,7 +130,7 @@ _COLUMNS = (
 
 
 def _request_table(
-    plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], load: float
+    plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], load: float, models: I4
 ) -> RequestTable:
     """What became of requests; each pool has noted what its workers did."""
     prefill_worker = fleet.sent_to.copy()
@@ -141,9 +142,10 @@ def _request_table(
         columns = _with_handed(columns, _noted(fleet, sims, worker), handed)
         came = fleet.hands["state"] == fl.ARRIVED
         handed_s = np.where(came, fleet.hands["due_s"], np.nan)
-    beside = columns.pop("beside_first"), columns.pop("beside_last")
-    pools = (_pool_of(fleet, prefill_worker), _pool_of(fleet, worker))
-    delivery = front_end.deliveries(plan, trace, fleet.arrival_s, load, pools, beside)
+    delivery = front_end.deliveries(
+        plan, trace, load, models, _pool_of(fleet, worker), {**columns, "arrival_s": fleet.arrival_s}
+    )
+    columns = {name: values for name, values in columns.items() if not name.startswith("beside_")}
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,

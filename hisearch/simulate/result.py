@@ -39,7 +39,7 @@ STORAGE_TIER = 2
 class RequestTable:
     """Per request, arrays of length N in the trace's order; NaN or -1 where it did not happen.
 
-    arrival_s: when it reached the router (for follow-ups: predecessor's finish + think time).
+    arrival_s: when it reached the router (for follow-ups: predecessor's finish + think time, and the front end's).
     scheduled_s: when it was first put into a batch.
     first_token_s, finish_s: end of the step that made its first, its last token.
     worker: index of the worker that served it; prefill_worker: of the one that computed its prompt, the same unless
@@ -79,6 +79,16 @@ class RequestTable:
         return np.asarray(self.outcome == Outcome.FINISHED)
 
     @property
+    def sent_s(self) -> F8:
+        """When the client sends it: follow-ups, their think time after the predecessor's finish."""
+        return np.asarray(self.arrival_s if self.front_end_s is None else self.arrival_s - self.front_end_s)
+
+    @property
+    def delivered_s(self) -> F8:
+        """When the client has its last token."""
+        return _later(self.finish_s, self.last_delivery_s)
+
+    @property
     def ttft_s(self) -> F8:
         """Time to first token, seconds."""
         return _later(self.engine_ttft_s, self.front_end_s, self.first_delivery_s)
@@ -93,7 +103,7 @@ class RequestTable:
         """Mean time per output token after the first, seconds; 0 for one-token outputs."""
         gaps = np.maximum(self.output_tokens - 1, 1)
         first_s = _later(self.first_token_s, self.first_delivery_s)
-        return np.asarray((_later(self.finish_s, self.last_delivery_s) - first_s) / gaps * (self.output_tokens > 1))
+        return np.asarray((self.delivered_s - first_s) / gaps * (self.output_tokens > 1))
 
     @property
     def e2e_s(self) -> F8:

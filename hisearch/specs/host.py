@@ -6,7 +6,7 @@ An engine's processor work comes in three kinds. What a step does beside its ker
 two. What the front end does (``FrontEndTimes``) delays requests and tokens, and no step.
 
 ``RANGES`` holds the unit and plausible range of each, and where that comes from. No fit leaves it and no profile ships
-with a value outside it: such a constant stands for something else. Results of other profiles that have one say so.
+with a value outside it: such a constant stands for something else. Results of fitted profiles that have one say so.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class Predictor:
             figures["itl_mean_s"] = float((e2e_s - ttft_s).sum()) / gaps
             for percent in PERCENTILES:
                 figures[f"itl_p{percent}_s"] = float(np.mean([result.itl_s(percent / 100) for result in results]))
-        spans_s = [float(r.requests.finish_s.max() - r.requests.arrival_s.min()) + late_s for r in results]
+        spans_s = [float(r.requests.delivered_s.max() - r.requests.sent_s.min()) + late_s for r in results]
         figures["throughput_rps"] = len(rows) / sum(spans_s)
         figures["output_tokens_per_s"] = float(outputs.sum()) / sum(spans_s)
         placed = self._placed(results[0], self._arrivals_s[0]) if len(results) == 1 else None

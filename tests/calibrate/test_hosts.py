@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from hisearch.calibrate.hosts import with_hosts
+from hisearch.calibrate.hosts import FILE, with_hosts
 from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.specs.host import HostTimes
 from hisearch.specs.profile import LatencyProfileSpec
 
 CATALOGUE = Catalogue(shipped_root())
@@ -35,6 +37,18 @@ def test_an_engine_that_was_not_fitted_stays_as_it_is() -> None:
 def test_a_version_that_is_not_known_takes_the_engines_own() -> None:
     overhead = CATALOGUE.get("LatencyProfile", "vllm-b200").spec.engines["vllm"]
     assert overhead.of_version("nobody's") is overhead
-    version = next(iter(overhead.versions))
-    assert overhead.of_version(version).step_s == overhead.versions[version].step_s
-    assert overhead.of_version(version).graph_batches == overhead.graph_batches
+    for version, times in overhead.versions.items():
+        found = overhead.of_version(version)
+        assert {name: getattr(found, name) for name in HostTimes.model_fields} == times.model_dump()
+        assert found.graph_batches == overhead.graph_batches
+
+
+def test_what_was_fitted_is_whole_and_plausible() -> None:
+    """Every constant of every engine and version, each within its range and none left to a default."""
+    fitted = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    assert set(fitted) == {"vllm", "sglang", "trtllm"}
+    for engine in fitted.values():
+        versions = engine.pop("versions")
+        for times in (engine, *versions.values()):
+            assert set(times) == set(HostTimes.model_fields)
+            assert HostTimes.model_validate(times).implausible() == []

@@ -48,7 +48,14 @@ def test_two_deployments_and_why_they_differ(hisearch: Hisearch, here: Path) -> 
     assert figures["usd_per_hour"]["relative"] == pytest.approx(-0.5)
     assert figures["usd_per_hour"]["better"] == "B"
     assert figures["e2e_mean_s"]["low"] <= figures["e2e_mean_s"]["difference"] <= figures["e2e_mean_s"]["high"]
-    assert {part["name"] for part in found["parts"]} == {"queueing", "misses", "prefill", "decode", "transfers"}
+    assert {part["name"] for part in found["parts"]} == {
+        "queueing",
+        "front_end",
+        "misses",
+        "prefill",
+        "decode",
+        "transfers",
+    }
     assert found["a"]["feasible"] in (True, False)
     one = [simulate_deployment(path, "visits.yaml", seed=0).metrics["e2e_mean_s"] for path in ("pair.yaml", str(other))]
     assert sum(part["difference_s"] for part in found["parts"]) == pytest.approx(one[1] - one[0], abs=1e-9)

@@ -118,7 +118,9 @@ def test_a_row_per_request(hisearch: Hisearch, here: Path, name: str) -> None:
     frame = pd.read_parquet(name) if name.endswith("parquet") else pd.read_csv(name)
     assert len(frame) == 120
     assert (frame["outcome"] == "finished").all()
-    np.testing.assert_allclose(frame["ttft_s"], frame["first_token_s"] - frame["arrival_s"])
+    outside_s = frame["front_end_s"] + frame["first_delivery_s"]
+    np.testing.assert_allclose(frame["ttft_s"], frame["first_token_s"] - frame["arrival_s"] + outside_s)
+    assert (outside_s > 0).all()
     assert sorted(path.name for path in here.iterdir()) == ["pair.yaml", name, "small.yaml", "visits.yaml"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +17,11 @@ from hisearch.latency.step_cost import decode_step_seconds, law_costs, step_seco
 from hisearch.simulate import simulate
 from hisearch.simulate.pool_arrays import kernel_costs
 from hisearch.specs.deployment import EngineSpec
+from hisearch.validate.lockstep import Batch, serve
 from tests.kernels.systems import (
     LAW,
     System,
+    compiled,
     compiled_costs,
     examples,
     plan,
@@ -26,10 +29,14 @@ from tests.kernels.systems import (
     sglang_engines,
     systems,
     trtllm_engines,
+    vllm_config,
     vllm_engines,
 )
 from tests.kernels.test_against_reference import _assert_equal, _assert_same_without_log
 from tests.kernels.test_cost import _contexts, _requests
+from tests.kernels.test_waves import SHAPE, shared_seconds, wave_plan
+from tests.reference.cluster import requests_of
+from tests.reference.random_traces import random_trace
 
 NO_FLOOR = HostFloor()
 #: From nothing at all to more than any step here takes.
@@ -220,3 +227,31 @@ def test_every_step_of_a_run_that_the_host_binds_is_as_long_as_the_floor(name: s
     assert result.log is not None
     assert len(result.log) > 100
     np.testing.assert_allclose(result.log.steps["end_s"] - result.log.steps["start_s"], 0.01, rtol=1e-9)
+
+
+@examples(25)
+@given(
+    seed=st.integers(0, 10_000), groups=st.integers(2, 4), chunk=st.sampled_from([16, 64]), overlap=st.booleans(),
+    floor=SIMULATED,
+)  # fmt: skip
+def test_attention_groups_wait_for_the_slowest_device_or_host_of_them(
+    seed: int, groups: int, chunk: int, overlap: bool, floor: HostFloor
+) -> None:
+    """Each has a host of its own; what they do together begins when the last device has done its own part."""
+    engine = EngineSpec(name="vllm", max_running_requests=8, chunk_tokens=chunk, page_tokens=8, overlap=overlap)
+    arrays = random_trace(seed, SHAPE)
+
+    def wave(batches: Sequence[Batch]) -> float:
+        formed = [batch for batch in batches if batch[0] or batch[1]]
+        counts = [(len(c) + len(d), sum(new for new, _ in c) + len(d), bool(c)) for c, d, _ in formed]
+        device = max(step_seconds(LAW, c, [length + 1 for length in d], sampling) for c, d, sampling in formed)
+        shared = shared_seconds(sum(tokens for _, tokens, _ in counts), groups)
+        return max(device + shared, max(floor.seconds(n, tokens, prompts=prompts) for n, tokens, prompts in counts))
+
+    served = serve(vllm_config(engine, 960), groups, requests_of(arrays), wave)
+    result = simulate(wave_plan(engine, 960, groups, (), LAW._replace(floor=floor)), compiled(arrays))
+    finished = np.flatnonzero(result.requests.finished)
+    assert len(finished) == len(served.finish_s) > 0
+    for k in finished:
+        assert result.requests.first_token_s[k] == served.first_token_s[k]
+        assert result.requests.finish_s[k] == served.finish_s[k]

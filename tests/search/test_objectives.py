@@ -156,7 +156,7 @@ spec:
   slo: interactive-chat
   space:
     execution:
-      accelerators: [l40s]
+      accelerators: [h100-sxm]
       engines: [vllm]
       tensor_parallel: [1]
       chunk_tokens: [2048]

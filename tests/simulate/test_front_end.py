@@ -80,6 +80,10 @@ class TestLine:
         assert in_line(np.array([0.0, 1.0, 2.0]), np.full(3, 0.5), 1) == pytest.approx([0.5, 1.5, 2.5])
 
 
+def of_one_model(trace: CompiledTrace) -> np.ndarray:
+    return np.zeros(len(trace), dtype=np.int32)
+
+
 class TestDelayed:
     def fleet(self, replicas: int = 1, front: FrontEnd = FRONT) -> FleetPlan:
         return FleetPlan((PoolPlan(worker(front), replicas),))
@@ -90,30 +94,30 @@ class TestDelayed:
         """Whatever their order in the trace, and at a load the line is met as much sooner."""
         sent = np.array([0.0, 0.0, 0.0, 0.002, 8.0])
         trace = trace_of(list(sent), 1000, 5)
-        arrays = delayed(trace.arrays, self.fleet(replicas), trace, load)
+        arrays = delayed(trace.arrays, self.fleet(replicas), trace, load, of_one_model(trace))
         expected = one_after_another(list(sent / load), [1e-3 + 3e-3] * 5, replicas)
         assert arrays.arrival_s / load == pytest.approx(np.array(expected) + 5e-3)
 
     def test_follow_ups_find_it_idle(self) -> None:
         trace = trace_of([0.0, np.nan], 1000, 5, previous=[-1, 0], think_s=[0.0, 0.25], open_loop=False)
-        arrays = delayed(trace.arrays, self.fleet(), trace, 1.0)
+        arrays = delayed(trace.arrays, self.fleet(), trace, 1.0, of_one_model(trace))
         assert arrays.think_s[1] - trace.arrays.think_s[1] == pytest.approx(6e-3 + 3e-6 * trace.arrays.input_tokens[1])
 
     def test_agents_have_none(self) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
         agents = replace(trace, agents=AGENTS)
-        assert delayed(agents.arrays, self.fleet(), agents, 1.0) is agents.arrays
-        assert delayed(trace.arrays, self.fleet(), trace, 1.0) is not trace.arrays
+        assert delayed(agents.arrays, self.fleet(), agents, 1.0, of_one_model(agents)) is agents.arrays
+        assert delayed(trace.arrays, self.fleet(), trace, 1.0, of_one_model(trace)) is not trace.arrays
 
     @pytest.mark.parametrize("front", [FrontEnd(), FrontEnd(stream_s=5e-5)])
     def test_one_that_takes_no_time_leaves_all_as_it_is(self, front: FrontEnd) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
-        assert delayed(trace.arrays, self.fleet(front=front), trace, 1.0) is trace.arrays
+        assert delayed(trace.arrays, self.fleet(front=front), trace, 1.0, of_one_model(trace)) is trace.arrays
 
     def test_the_trace_is_not_written_to(self) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
         before = [array.copy() for array in trace.arrays]
-        delayed(trace.arrays, self.fleet(), trace, 1.0)
+        delayed(trace.arrays, self.fleet(), trace, 1.0, of_one_model(trace))
         for array, copy in zip(trace.arrays, before, strict=True):
             np.testing.assert_array_equal(array, copy)
 

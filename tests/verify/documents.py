@@ -28,7 +28,7 @@ spec:
     trace:
       generator:
         requests: 400
-        arrivals: {process: poisson, rate_rps: 6.0}
+        arrivals: {process: poisson, rate_rps: 4.5}
         first_input: {distribution: lognormal, mean_log: 8.0, sigma_log: 0.6, max_tokens: 12000}
         output: {distribution: lognormal, mean_log: 4.6, sigma_log: 0.5, max_tokens: 600}
         sessions:
@@ -120,7 +120,7 @@ def _summary(table: RequestTable, e2e: str) -> dict[str, Any]:
         found[f"mean_{name}_ms"] = 1e3 * float(values.mean())
         found[f"median_{name}_ms"] = 1e3 * float(np.median(values))
         found[f"p99_{name}_ms"] = 1e3 * float(np.percentile(values, 99))
-    span_s = float(table.finish_s.max() - table.arrival_s.min())
+    span_s = float(table.delivered_s.max() - table.sent_s.min())
     return found | {
         "duration": span_s,
         "completed": len(several),
@@ -147,7 +147,7 @@ def write_vllm(path: Path, table: RequestTable, *, rate: float | str, detailed: 
         "num_prompts": len(table.output_tokens), "request_rate": rate, "max_concurrency": None, "failed": 0,
     } | _summary(table, "e2el")  # fmt: skip
     if detailed:
-        data |= _details(table) | {"start_times": (table.arrival_s + 1234.5).tolist()}
+        data |= _details(table) | {"start_times": (table.sent_s + 1234.5).tolist()}
     path.write_text(json.dumps(data))
     return path
 
@@ -167,13 +167,13 @@ def write_guidellm(path: Path, table: RequestTable) -> Path:
     """``guidellm run --output kind=json``; requests as they ended, not as they were sent."""
     requests = [
         {
-            "request_start_time": 1.7e9 + float(table.arrival_s[i]),
+            "request_start_time": 1.7e9 + float(table.sent_s[i]),
             "time_to_first_token_ms": 1e3 * float(table.ttft_s[i]),
             "request_latency": float(table.e2e_s[i]),
             "prompt_tokens": int(table.input_tokens[i]),
             "output_tokens": int(table.output_tokens[i]),
         }
-        for i in np.argsort(table.finish_s)
+        for i in np.argsort(table.delivered_s)
     ]
     document = {
         "metadata": {"version": 2},

@@ -29,7 +29,11 @@ MIXED = """\
 
 def run(tmp_path_factory: pytest.TempPathFactory, accelerators: str, pools: str) -> StudyResult:
     folder = tmp_path_factory.mktemp("several")
-    text = STUDY.replace("[l40s]", accelerators).replace("    cache: {tiers: []}\n", "    cache: {tiers: []}\n" + pools)
+    text = (
+        STUDY.replace("rate_rps: 4.5", "rate_rps: 4.0")
+        .replace("[l40s]", accelerators)
+        .replace("    cache: {tiers: []}\n", "    cache: {tiers: []}\n" + pools)
+    )
     (folder / "study.yaml").write_text(text)
     return load_study(folder / "study.yaml").run(workers=2, run_dir=folder / "run")
 

@@ -114,7 +114,7 @@ def test_near_saturation_a_slow_decode_is_no_lost_hits(result: StudyResult, tmp_
     replay, _, _ = measure(result)
     late_s = np.random.default_rng(11).uniform(0.0, 0.005, len(replay))
     _, _, table = measure(result, factors=CorrectionSpec(decode=1.25), arrival_s=replay.arrival_s + late_s)
-    shown = replace(table, arrival_s=replay.arrival_s)
+    shown = replace(table, arrival_s=replay.arrival_s + table.front_end_s)
     diagnosis = verify_run(result, [write_guidellm(tmp_path / "g.json", shown)]).diagnosis
     assert diagnosis.terms[0] == "decode"
     assert diagnosis.correction.decode == pytest.approx(1.25, rel=0.05)

@@ -5,11 +5,11 @@ Notation
     mu, s    what is known beforehand, mean and standard deviation; of a version: its engine's theta, VERSION_SHARE * s
     r_i      log(simulated / measured) of TTFT and step time of case i; w_i its weight
 
-    minimise   sum_i w_i rho(r_i / SCALE)  +  |(theta - mu) / s|^2      within the ranges of ``specs.host``
+    minimise   sum_i w_i rho(r_i / SCALE)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.host``
 
 rho is |x| rounded at 0 (pseudo-Huber). Gauss-Newton on reweighted least squares; derivatives by simulating again with
-each constant raised by its step. A step is shortened until it lowers the loss. Cases of one campaign, version, GPU and
-model share their errors: n of them count as n ** 0.5.
+each constant raised by its step, or those of an earlier fit near by. A step is shortened until it lowers the loss.
+Cases of one campaign, version, GPU and model share their errors: n of them count as n ** 0.5.
 
 No constant is a case's, a model's or a GPU's. A version's own are fitted where it has at least ``VERSION_CASES``.
 """
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 import numpy as np
@@ -68,15 +68,23 @@ ROUNDS, STILL, SHARES = 5, 2e-3, (1.0, 0.5, 0.2)
 #: Version of a group of all cases of an engine.
 ALL = "*"
 
+ENGINES, VERSIONS = "engines", "versions"
+
 Group = tuple[str, str]
+#: Derivatives of a case's errors by constant, shape (2, constants), by ``id``.
+Slopes = dict[int, F8]
 
 
 @dataclass(frozen=True)
 class HostFit:
-    """Fitted constants by engine, and how many cases each group has."""
+    """Fitted constants by engine, and how many cases each group has.
+
+    slopes: derivatives of the errors where the fit came to rest, of ``ENGINES`` and of ``VERSIONS``.
+    """
 
     engines: dict[str, EngineTimes]
     cases: dict[Group, int]
+    slopes: dict[str, Slopes] = field(default_factory=dict, compare=False)
 
     def times_of(self, case: Case) -> HostTimes:
         """What prices a case: its version's, its release's, its engine's own; what is known beforehand for others."""
@@ -92,6 +100,7 @@ def fit(
     note: Callable[[str], None] = lambda _: None,
     pool: Executor | None = None,
     rounds: int = ROUNDS,
+    slopes: Mapping[str, Slopes] | None = None,
 ) -> HostFit:
     """Fit all engines and versions in ``cases``, beginning with ``start`` where given: it saves rounds, nothing else.
 
@@ -101,6 +110,7 @@ def fit(
         note: told about progress.
         pool: of ``workers(cases)``; simulations run in this process where None.
         rounds: at most so many Gauss-Newton steps of each level.
+        slopes: of a fit near by, in place of own derivatives; errors are simulated all the same.
 
     Raises:
         ValueError: there are no cases.
@@ -110,18 +120,22 @@ def fit(
     own_groups = _grouped(cases, lambda case: (case.engine, ALL))
     begun = {group: _begin(start, group, MEAN) for group in own_groups}
     evaluate = evaluator(pool)
-    own = _settle(own_groups, begun, dict.fromkeys(own_groups, MEAN), STD, evaluate, note, rounds)
+    kept: dict[str, Slopes] = {ENGINES: {}, VERSIONS: {}}
+    known = {level: (slopes or {}).get(level, {}) for level in kept}
+    search = _Search(evaluate, note, rounds, known[ENGINES], kept[ENGINES])
+    own = search.settle(own_groups, begun, dict.fromkeys(own_groups, MEAN), STD)
     groups = version_groups(cases)
     priors = {group: own[group[0], ALL] for group in groups}
     begun = {group: _begin(start, group, priors[group]) for group in groups}
-    versions = _settle(groups, begun, priors, VERSION_SHARE * STD, evaluate, note, rounds)
+    search = _Search(evaluate, note, rounds, known[VERSIONS], kept[VERSIONS])
+    versions = search.settle(groups, begun, priors, VERSION_SHARE * STD)
     engines = {
         engine: EngineTimes(
             times_of(theta), {group[1]: times_of(value) for group, value in versions.items() if group[0] == engine}
         )
         for (engine, _), theta in own.items()
     }
-    return HostFit(engines, {group: len(members) for group, members in {**own_groups, **groups}.items()})
+    return HostFit(engines, {group: len(members) for group, members in {**own_groups, **groups}.items()}, kept)
 
 
 def times_of(theta: F8) -> HostTimes:
@@ -208,57 +222,67 @@ def _weights(cases: Sequence[Case]) -> F8:
     return each[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
 
 
-def _settle(
-    groups: Mapping[Group, list[Case]],
-    theta: dict[Group, F8],
-    means: Mapping[Group, F8],
-    std: F8,
-    evaluate: Evaluate,
-    note: Callable[[str], None],
-    rounds: int,
-) -> dict[Group, F8]:
-    """Step every group until it stands still."""
-    theta = {group: np.clip(value, LOW, HIGH) for group, value in theta.items()}
-    weights = {group: _weights(cases) for group, cases in groups.items()}
-    errors = {group: evaluate(cases, [theta[group]] * len(cases)) for group, cases in groups.items()}
-    moving = set(groups)
-    for round_ in range(rounds):
-        note(f"round {round_ + 1} of at most {rounds}: {', '.join(' '.join(group) for group in sorted(moving))}")
-        for group in sorted(moving):
-            cases, w, mean = groups[group], weights[group], means[group]
-            moved, errors[group] = _step(cases, theta[group], errors[group], w, mean, std, evaluate)
-            if np.array_equal(moved, theta[group]):
-                moving.discard(group)
-            theta[group] = moved
-        if not moving:
-            break
-    return theta
+@dataclass(frozen=True)
+class _Search:
+    """Gauss-Newton over groups; ``known`` derivatives are taken as they are, those that are made go into ``kept``."""
 
+    evaluate: Evaluate
+    note: Callable[[str], None]
+    rounds: int
+    known: Slopes
+    kept: Slopes
 
-def _step(
-    cases: Sequence[Case], theta: F8, errors: F8, weights: F8, mean: F8, std: F8, evaluate: Evaluate
-) -> tuple[F8, F8]:
-    """A Gauss-Newton step, as much of it as lowers the loss; the same constants where none of it does enough."""
-    raised = np.where(theta + STEP <= HIGH, 1.0, -1.0) * STEP
-    slopes = np.stack(
-        [(evaluate(cases, [theta + np.eye(len(STEP))[k] * raised] * len(cases)) - errors) / raised[k]
-         for k in range(len(STEP))], axis=-1,
-    )  # fmt: skip
-    scaled = errors / SCALE
-    # |x| as a square: rho(x) = sqrt(x^2 + b^2) has the weight 1 / rho.
-    root = np.sqrt(weights / np.sqrt(scaled**2 + ROUNDING**2))
-    matrix = np.vstack([(root[..., None] * slopes / SCALE[:, None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
-    wanted = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
-    unit = std
-    low, high = (LOW - theta) / unit - 1e-9, (HIGH - theta) / unit + 1e-9
-    step = lsq_linear(matrix * unit, wanted, (low, high)).x * unit
-    before = _loss(errors, theta, weights, mean, std)
-    for share in SHARES:
-        tried = np.clip(theta + share * step, LOW, HIGH)
-        found = evaluate(cases, [tried] * len(cases))
-        if _loss(found, tried, weights, mean, std) < (1.0 - STILL) * before:
-            return tried, found
-    return theta, errors
+    def settle(
+        self, groups: Mapping[Group, list[Case]], theta: dict[Group, F8], means: Mapping[Group, F8], std: F8
+    ) -> dict[Group, F8]:
+        """Step every group until it stands still."""
+        theta = {group: np.clip(value, LOW, HIGH) for group, value in theta.items()}
+        weights = {group: _weights(cases) for group, cases in groups.items()}
+        errors = {group: self.evaluate(cases, [theta[group]] * len(cases)) for group, cases in groups.items()}
+        moving = set(groups)
+        for round_ in range(self.rounds):
+            names = ", ".join(" ".join(group) for group in sorted(moving))
+            self.note(f"round {round_ + 1} of at most {self.rounds}: {names}")
+            for group in sorted(moving):
+                cases, w, mean = groups[group], weights[group], means[group]
+                moved, errors[group] = self._step(cases, theta[group], errors[group], w, mean, std)
+                if np.array_equal(moved, theta[group]):
+                    moving.discard(group)
+                theta[group] = moved
+            if not moving:
+                break
+        return theta
+
+    def _step(self, cases: Sequence[Case], theta: F8, errors: F8, weights: F8, mean: F8, std: F8) -> tuple[F8, F8]:
+        """As much of a Gauss-Newton step as lowers the loss; the same constants where none of it does enough."""
+        slopes = self._slopes(cases, theta, errors)
+        scaled = errors / SCALE
+        # |x| as a square: rho(x) = sqrt(x^2 + b^2) has the weight 1 / rho.
+        root = np.sqrt(weights / np.sqrt(scaled**2 + ROUNDING**2))
+        matrix = np.vstack([(root[..., None] * slopes / SCALE[:, None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
+        wanted = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
+        low, high = (LOW - theta) / std - 1e-9, (HIGH - theta) / std + 1e-9
+        step = lsq_linear(matrix * std, wanted, (low, high)).x * std
+        before = _loss(errors, theta, weights, mean, std)
+        for share in SHARES:
+            tried = np.clip(theta + share * step, LOW, HIGH)
+            found = self.evaluate(cases, [tried] * len(cases))
+            if _loss(found, tried, weights, mean, std) < (1.0 - STILL) * before:
+                return tried, found
+        return theta, errors
+
+    def _slopes(self, cases: Sequence[Case], theta: F8, errors: F8) -> F8:
+        """Derivatives of the errors, shape (N, 2, constants)."""
+        if all(id(case) in self.known for case in cases):
+            return np.stack([self.known[id(case)] for case in cases])
+        raised = np.where(theta + STEP <= HIGH, 1.0, -1.0) * STEP
+        columns = [
+            (self.evaluate(cases, [theta + np.eye(len(STEP))[k] * raised] * len(cases)) - errors) / raised[k]
+            for k in range(len(STEP))
+        ]
+        slopes = np.stack(columns, axis=-1)
+        self.kept.update({id(case): slope for case, slope in zip(cases, slopes, strict=True)})
+        return slopes
 
 
 def _loss(errors: F8, theta: F8, weights: F8, mean: F8, std: F8) -> float:

@@ -1,8 +1,8 @@
 """What is left out is refitted for real: figures of campaigns, GPUs and models that had no part in the constants.
 
-For every campaign (GPU, model) all engines and versions are fitted anew without its cases, beginning with the full fit,
-and its cases are simulated with what comes out. Groups that lose no case keep their constants: they would be fitted to
-the same. A version that loses most of its cases is priced by its engine's own.
+For every campaign (GPU, model) all engines and versions are fitted anew without its cases, beginning with the full fit
+and its derivatives, and its cases are simulated with what comes out. Groups that lose no case keep their constants, as
+they would be fitted to the same. A version that loses most of its cases is priced by its engine's own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ KEYS: dict[str, Callable[[Case], str]] = {
     "GPU": lambda case: case.gpu,
     "model": lambda case: case.model,
 }
-#: Gauss-Newton rounds from the full fit.
-ROUNDS = 1
+#: Gauss-Newton rounds from the full fit, with its derivatives.
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def leave_out(
         engines = {cases[index].engine for index in held}
         kept = [case for case in cases if key(case) != out and case.engine in engines]
         note(f"{name} {out}: {len(held)} cases left out")
-        refitted = fit(kept, start=full, pool=pool, rounds=ROUNDS) if kept else HostFit({}, {})
+        refitted = fit(kept, start=full, pool=pool, rounds=ROUNDS, slopes=full.slopes) if kept else HostFit({}, {})
         touched = {(cases[index].engine, cases[index].version) for index in held}
         merged = HostFit(_merge(full, refitted, touched), {})
         chosen = [cases[index] for index in held]
