@@ -1,4 +1,4 @@
-"""The measured parts of docs/accuracy.md and docs/accuracy-details.md: which there are, what is written where, and what absent data do."""
+"""The measured parts of both accuracy pages: which there are, what is written where, and what absent data do."""
 
 from __future__ import annotations
 
