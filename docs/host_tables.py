@@ -28,7 +28,6 @@ LEFT_OUT = {
     "model": "another model of these runs",
     "GPU": "another GPU",
     "campaign": "another client and other settings",
-    "fitted": "in the fit",
 }
 #: Simulators whose predictions of the same open-loop runs are known.
 PEERS = ("blis-trained-physics", "blis-evolved", "aiconfigurator-estimate", "llm-optimizer-estimate")
@@ -39,7 +38,7 @@ def front(judged: Mapping[str, Any]) -> str:
     """What to expect, by situation: medians and means of absolute errors that had no part in the constants."""
     head = ("your deployment has", "TTFT, closed loop", "TPOT, closed loop", "TTFT, open loop", "E2E, open loop")
     body = []
-    for name in ("model", "GPU", "campaign", "fitted"):
+    for name in LEFT_OUT:
         if name not in judged["errors"]:
             continue
         groups = judged["errors"][name]

@@ -58,7 +58,6 @@ def show(simulated: SimulatedDeployment) -> None:
 
 #: What a deployment has that the measured runs had not.
 _SITUATIONS = {
-    "known": "models and accelerators that the fit had",
     "model": "models that the fit had not",
     "accelerator": "accelerators that the fit had not",
     "campaign": "campaigns that the fit had not",

@@ -97,9 +97,8 @@ def even_seconds(costs, sequences, excess):
 
 
 @kernel
-def floor_seconds(costs, sequences, tokens, chunks):
+def floor_seconds(host, sequences, tokens, chunks):
     """What the host needs for a step (see ``latency.costs.HostFloor``)."""
-    host = costs.host
     total = host.floor_step_s + host.floor_sequence_s * sequences
     if tokens > host.floor_graph_tokens:
         return total + host.floor_eager_s
@@ -112,7 +111,7 @@ def floor_seconds(costs, sequences, tokens, chunks):
 def decode_step_seconds(costs, sequences, context, excess):
     """A step in which ``sequences`` requests decode that read ``context`` tokens in all (see ``skew_seconds``)."""
     device = even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
-    return max(device, floor_seconds(costs, sequences, sequences, 0))
+    return max(device, floor_seconds(costs.host, sequences, sequences, 0))
 
 
 @kernel
@@ -239,14 +238,7 @@ def _one_beside(table, at, ahead, share):
 
 @kernel
 def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
-    """Cost of a step (see ``batch_parts``): the longer of the device's time and the host's."""
-    device, host = batch_parts(costs, requests, batch, size, decoding, context, longest, squares)
-    return max(device, host)
-
-
-@kernel
-def batch_parts(costs, requests, batch, size, decoding, context, longest, squares):
-    """The device's and the host's time of a step.
+    """Cost of a step: on the device, and on the host; it takes the longer of the two.
 
     It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
 
@@ -268,7 +260,7 @@ def batch_parts(costs, requests, batch, size, decoding, context, longest, square
             longest = max(longest, request.computed + 1)
             squares += (request.computed + 1) * (request.computed + 1)
             chunks -= 1
-    host = floor_seconds(costs, chunks + decoding, tokens, chunks)
+    host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
     total = token_wise(costs, chunks + decoding, tokens, sampling)
     if chunks > 0:
         total += dense(costs.prompt_s, tokens - decoding)
@@ -298,7 +290,7 @@ def coast(costs, start_s, until_s, limit, decoding, context, excess):
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess)
-    floor = floor_seconds(costs, decoding, decoding, 0)
+    floor = floor_seconds(costs.host, decoding, decoding, 0)
     i = cell(decoding, table.shape[0] - 1)
     fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
     now = start_s
@@ -334,7 +326,7 @@ def coast_bound(costs, start_s, steps, decoding, context, excess):
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess)
-    floor = floor_seconds(costs, decoding, decoding, 0)
+    floor = floor_seconds(costs.host, decoding, decoding, 0)
     total = 0.0
     left = steps
     while left > 0:

@@ -21,7 +21,7 @@ from hisearch.kernels import doors, heaps
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.cost import batch_parts
+from hisearch.kernels.cost import batch_cost
 from hisearch.kernels.jit import kernel
 
 
@@ -182,9 +182,9 @@ def through_stages(sim, w, now, seconds):
 
 @kernel
 def hold_back(sim, w, batch, size, decoding, context, longest, squares):
-    """Lane ``w`` has formed a batch of a wave (see ``cost.batch_parts``); its length depends on the other lanes'."""
+    """Lane ``w`` has formed a batch of a wave (see ``cost.batch_cost``); its length depends on the other lanes'."""
     worker = sim.workers[w]
-    own_s, host_s = batch_parts(sim.seconds, sim.requests, batch, size, decoding, context, longest, squares)
+    own_s, host_s = batch_cost(sim.seconds, sim.requests, batch, size, decoding, context, longest, squares)
     worker.own_s = own_s
     worker.host_s = host_s
     tokens = decoding

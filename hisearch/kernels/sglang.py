@@ -70,11 +70,12 @@ def _launch(sim, w, now, kind):
     entries = sim.prompts[row]
     size, batch = _shape(sim, w, kind)
     decodes = kind != la.PREFILL_STEP
-    seconds = batch_cost(sim.seconds, sim.requests, entries, size, *batch)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch)
+    seconds = max(device_s, host_s)
     if sim.config.objects:
         seconds += sim.agents.loaders[w].at_launch_s
         sim.agents.loaders[w].at_launch_s = 0.0
-    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, *batch)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, *batch)[0]
     worker.decode_tokens += batch[0]
     end_s = device.launch(sim, w, now, seconds)
     if sim.config.log:

@@ -73,8 +73,9 @@ def _launch(sim, w, now):
     worker = sim.workers[w]
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
-    seconds = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
-    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    seconds = max(device_s, host_s)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)[0]
     before = worker.newest_end_s
     end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
     gaps.add(sim, end - before, worker.decoding)

@@ -119,8 +119,9 @@ def price(sim, w):
     worker = sim.workers[w]
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
-    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)
-    return batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)[0]
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    return max(device_s, host_s)
 
 
 @kernel

@@ -2,9 +2,11 @@
 
 ``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured
 serving runs, refitted without what the situation says is new (``hisearch calibrate hosts``). A situation is what a
-deployment has that the measured runs had not: nothing (``known``), its model, its accelerator, or the whole campaign
-(another client, other settings). Between quantiles a law is straight over normal scores; beyond the outermost it goes
-on with the slope there, so that tails are as heavy as they were.
+deployment has that the measured runs had not. Every one has another client and other settings (``campaign``); its
+model or its accelerator may be new as well. Errors of runs that had a part in the fit are none of it.
+
+Between quantiles a law is straight over normal scores. Beyond the outermost it goes on with the slope there, so that
+tails are as heavy as they were.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hisearch.specs.base import EngineName, Strict
 
 FILE = Path(__file__).with_name("served_errors.yaml")
 
-Situation = Literal["known", "model", "accelerator", "campaign"]
+Situation = Literal["campaign", "model", "accelerator"]
 #: What follows a model's own name in the names of its checkpoints.
 CHECKPOINT_SUFFIXES = ("-instruct", "-fp8", "-fp4", "-nvfp4", "-hf")
 #: Shares of the runs that ``ErrorLaw.logs`` are quantiles of, and their normal scores.
@@ -95,7 +97,7 @@ class EngineErrors(Strict):
 
     def of(self, situation: Situation) -> ServedErrors | None:
         """Errors in ``situation``; where it was not tried, of the one next to it; None where none was."""
-        order: list[Situation] = [situation, "campaign", "accelerator", "model", "known"]
+        order: list[Situation] = [situation, "campaign", "accelerator", "model"]
         name = next((known for known in order if known in self.situations), None)
         if name is None:
             return None
@@ -103,7 +105,9 @@ class EngineErrors(Strict):
 
 
 def served_errors(engine: EngineName | str, accelerator: str | None, model: str) -> ServedErrors | None:
-    """Errors to expect of ``model`` on ``accelerator`` under ``engine``; None where no run of the engine was measured.
+    """Errors to expect of ``model`` on ``accelerator`` under ``engine``, the widest of what is new about it.
+
+    None where no run of the engine was left out of a fit.
 
     Args:
         engine: its name.
@@ -113,13 +117,11 @@ def served_errors(engine: EngineName | str, accelerator: str | None, model: str)
     known = _read().get(str(engine))
     if known is None:
         return None
-    new: list[Situation] = []
+    new: list[Situation] = ["campaign"]
     if accelerator not in known.accelerators:
         new.append("accelerator")
     if model not in known.models:
         new.append("model")
-    if not new:
-        return known.of("known")
     found = [errors for situation in new if (errors := known.of(situation)) is not None]
     return max(found, key=lambda errors: errors.ttft.width, default=None)
 

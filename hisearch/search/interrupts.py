@@ -34,8 +34,8 @@ class Interrupts:
 
         Args:
             signals: those that end the search.
-            exit_at_once: a second signal ends the process on the spot, whatever it is doing, kernels included. Else it
-                raises ``KeyboardInterrupt`` wherever the program is.
+            exit_at_once: a second signal ends the process on the spot, whatever it is doing, kernels included, and
+                after this context too. Else it raises ``KeyboardInterrupt`` wherever the program is.
         """
         self.received: int | None = None
         self._signals = tuple(signals)
@@ -61,8 +61,9 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ending = self._exit_at_once and self.received is not None  # no handler of Python's runs while it shuts down
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if ending else handler)
         self._before = {}
         if self._wakeup is not None:
             signal.set_wakeup_fd(self._wakeup_before)

@@ -73,7 +73,7 @@ def test_a_second_signal_ends_it_at_once(long: Path, backend: str) -> None:
     run.interrupt()
     code = run.wait()
     assert time.monotonic() - begun_s < 5.0
-    assert code == 130
+    assert code in (130, -signal.SIGINT)  # the same to a shell; the latter where all was done and Python shuts down
     assert "Traceback" not in run.out + run.err
     assert "leaked" not in run.err
     until(lambda: not run.survivors(), 5.0)

@@ -98,12 +98,12 @@ def engine_errors(situations: Mapping[str, float], **fields: Sequence[str]) -> E
 
 
 class TestSituations:
-    ALL: Mapping[str, float] = {"known": 0.1, "model": 0.2, "accelerator": 0.3, "campaign": 0.4}
+    ALL: Mapping[str, float] = {"campaign": 0.1, "model": 0.2, "accelerator": 0.3}
 
     @pytest.mark.parametrize(
         ("accelerator", "model", "situation"),
         [
-            ("h100-sxm", "llama-3.1-8b", "known"),
+            ("h100-sxm", "llama-3.1-8b", "campaign"),
             ("h100-sxm", "another", "model"),
             ("b200", "llama-3.1-8b", "accelerator"),
             (None, "llama-3.1-8b", "accelerator"),
@@ -129,11 +129,10 @@ class TestSituations:
     @pytest.mark.parametrize(
         ("tried", "asked", "found"),
         [
-            (("known", "campaign"), "model", "campaign"),
-            (("known", "campaign"), "known", "known"),
-            (("known", "model"), "accelerator", "model"),
-            (("known", "accelerator"), "campaign", "accelerator"),
-            (("known",), "accelerator", "known"),
+            (("campaign",), "model", "campaign"),
+            (("campaign", "model"), "model", "model"),
+            (("model",), "accelerator", "model"),
+            (("accelerator",), "campaign", "accelerator"),
         ],
     )
     def test_one_that_was_not_tried_takes_the_one_next_to_it(
@@ -180,7 +179,7 @@ class TestSituations:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "_read", lambda: {"vllm": engine_errors(self.ALL)})
-        for name, situation in (("h100-sxm", "known"), ("h200", "accelerator")):
+        for name, situation in (("h100-sxm", "campaign"), ("h200", "accelerator")):
             profile = CATALOGUE.get("LatencyProfile", f"vllm-{name}").spec
             accelerator = CATALOGUE.get("Accelerator", name).spec
             priced = PricedWorker(
@@ -192,7 +191,7 @@ class TestSituations:
 
 
 class TestDraws:
-    COSTS = replace(compiled_costs(), relative_error=0.3, served=ServedErrors("known", HEAVY, NARROW))
+    COSTS = replace(compiled_costs(), relative_error=0.3, served=ServedErrors("campaign", HEAVY, NARROW))
     DEVICE = tuple(regime for regime in REGIMES if regime != "host")
 
     def test_the_middle_of_the_draws_is_the_median_of_the_law(self) -> None:

@@ -282,9 +282,9 @@ class TestReport:
         cases, errors = made_up(100), normal_errors(100)
         cases[:30] = [replace(case, counts=(False, True)) for case in cases[:30]]
         errors[99, 1] = np.nan
-        laws = error_laws(cases, errors, [LeftOut("GPU", 2 * errors), LeftOut("campaign", 3 * errors)])["vllm"]
-        assert set(laws["situations"]) == {"known", "accelerator", "campaign"}
-        known = laws["situations"]["known"]
+        laws = error_laws(cases, [LeftOut("GPU", 2 * errors), LeftOut("campaign", errors)])["vllm"]
+        assert set(laws["situations"]) == {"accelerator", "campaign"}
+        known = laws["situations"]["campaign"]
         assert known["ttft"]["logs"] == pytest.approx(np.quantile(errors[30:, 0], SHARES), abs=1e-4)
         assert known["step"]["logs"] == pytest.approx(np.quantile(errors[:99, 1], SHARES), abs=1e-4)
         assert (known["ttft"]["runs"], known["step"]["runs"]) == (70, 99)
@@ -298,8 +298,8 @@ class TestReport:
 
     def test_few_runs_make_no_law(self) -> None:
         cases = made_up(LEAST_RUNS) + made_up(LEAST_RUNS - 1, engine="sglang")
-        laws = error_laws(cases, normal_errors(len(cases)), [])
-        assert set(laws["vllm"]["situations"]) == {"known"}
+        laws = error_laws(cases, [LeftOut("model", normal_errors(len(cases)))])
+        assert set(laws["vllm"]["situations"]) == {"model"}
         assert laws["sglang"]["situations"] == {}
 
     def test_intervals_hold_their_share_of_other_folds(self) -> None:

@@ -1,8 +1,8 @@
 """What is left out is refitted for real: figures of campaigns, GPUs and models that had no part in the constants.
 
-For every campaign (GPU, model) all engines and versions are fitted anew without its cases, beginning with the full fit
-and its derivatives, and its cases are simulated with what comes out. Groups that lose no case keep their constants, as
-they would be fitted to the same. A version that loses most of its cases is priced by its engine's own.
+For every campaign (GPU, model) the engines that it ran, and all their versions, are fitted anew without its cases,
+beginning with the full fit and its derivatives; its cases are simulated with what comes out. A version that loses most
+of its cases is priced by its engine's own constants, an engine that loses all by what is known beforehand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from hisearch.validate.host_fit.cases import Case
 from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of
-from hisearch.validate.silicon.pricing import EngineTimes
 
 F8 = npt.NDArray[np.float64]
 
@@ -66,21 +65,6 @@ def leave_out(
         kept = [case for case in cases if key(case) != out and case.engine in engines]
         note(f"{name} {out}: {len(held)} cases left out")
         refitted = fit(kept, start=full, pool=pool, rounds=ROUNDS, slopes=full.slopes) if kept else HostFit({}, {})
-        touched = {(cases[index].engine, cases[index].version) for index in held}
-        merged = HostFit(_merge(full, refitted, touched), {})
         chosen = [cases[index] for index in held]
-        errors[held] = evaluator(pool)(chosen, [vector_of(merged.times_of(case)) for case in chosen])
+        errors[held] = evaluator(pool)(chosen, [vector_of(refitted.times_of(case)) for case in chosen])
     return LeftOut(name, errors)
-
-
-def _merge(full: HostFit, refitted: HostFit, touched: set[tuple[str, str]]) -> dict[str, EngineTimes]:
-    """Engines as refitted; of the versions that lost nothing, as they were."""
-    merged = dict(refitted.engines)
-    for engine, times in merged.items():
-        untouched = {
-            version: known
-            for version, known in full.engines[engine].versions.items()
-            if (engine, version) not in touched and version not in times.versions
-        }
-        merged[engine] = EngineTimes(times.own, {**times.versions, **untouched})
-    return merged

@@ -63,11 +63,10 @@ def by_group(cases: Sequence[Case], errors: F8) -> dict[str, Any]:
     return {name: summary([cases[i] for i in members], errors[members]) for name, members in sorted(groups.items())}
 
 
-def error_laws(cases: Sequence[Case], fitted: F8, left_out: Sequence[LeftOut]) -> dict[str, Any]:
-    """What ``served_errors.yaml`` holds."""
+def error_laws(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, Any]:
+    """What ``served_errors.yaml`` holds: errors of cases that had no part in the constants, and of no other."""
     document: dict[str, Any] = {}
-    situations: list[tuple[str, F8]] = [("known", fitted)]
-    situations += [(SITUATIONS[out.name], out.errors) for out in left_out]
+    situations = [(SITUATIONS[out.name], out.errors) for out in left_out]
     for engine in sorted({case.engine for case in cases}):
         mine = [index for index, case in enumerate(cases) if case.engine == engine]
         laws = {}

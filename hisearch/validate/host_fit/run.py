@@ -67,7 +67,7 @@ def fit_hosts(
         errors = evaluator(pool)(cases, [vector_of(fitted.times_of(case)) for case in cases])
         left_out = [leave_out(name, cases, fitted, note=note, pool=pool) for name in without]
     found = {"fitted": by_group(cases, errors)} | {out.name: by_group(cases, out.errors) for out in left_out}
-    return Judged(fitted, len(cases), found, error_laws(cases, errors, left_out), _coverage(cases, left_out))
+    return Judged(fitted, len(cases), found, error_laws(cases, left_out), _coverage(cases, left_out))
 
 
 def _coverage(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, dict[str, float]]:
