@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.build import Measured, Target, build_profile
 from hisearch.calibrate.former import former_folder
 from hisearch.calibrate.own_tables import check_fit_for, read_own
-from hisearch.calibrate.shipped import BOARDS, ENGINES, data_folder, fit_shipped
+from hisearch.calibrate.shipped import ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance
 from hisearch.specs.catalogue import Catalogue

@@ -51,6 +51,8 @@ _GEMM = {
     "tile_losses.1": Bounds(1e-4, 0.2, 2), "tile_losses.2": Bounds(1e-4, 0.3, 2), "wave_s": Bounds(1e-9, 1e-6, 3e-5),
     "quantisation": Bounds(1e-3, 0.3, 1), "sharpness": Bounds(1, 3, 32), "quantise_bandwidth": Bounds(0.02, 0.5, 50),
 }  # fmt: skip
+#: Some ten thousand rows at once on all multiprocessors, 0.1 ms to 1 us each.
+_QUANTISE_TOKEN_S = Bounds(1e-10, 1e-8, 1e-7)
 _QUANTISE = {"launch_s": Bounds(1e-7, 1.5e-6, 3e-5), "bandwidth": Bounds(0.05, 0.8, 1)}
 _PREFILL = {
     "launch_s": Bounds(1e-7, 8e-6, 1e-4), "flops": Bounds(0.05, 0.6, 1.2), "rate_64": Bounds(0.2, 0.7, 3),
@@ -81,14 +83,21 @@ class HostBound(ValueError):  # noqa: N818
     """A table that shows the host's launches rather than kernels."""
 
 
-def gemm(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> GemmTerms:
-    """Coefficients of dense products in one format; ``frame`` has that format's rows."""
+def gemm(
+    frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str, *, quantises_by_token: bool = False
+) -> GemmTerms:
+    """Coefficients of dense products in one format; ``frame`` has that format's rows.
+
+    ``quantises_by_token``: the kernel that quantises activations takes a time of each token, however wide.
+    """
     frame = without_host_bound(frame)
     frame = frame[(frame["n"] >= LEAST_WIDTH) & (frame["k"] >= LEAST_WIDTH)]
     m, n, k = _floats(frame, "m", "n", "k")
     bounds = dict(_GEMM)
     if layout.operand_bytes >= 2.0:
         del bounds["quantise_bandwidth"]
+    if quantises_by_token:
+        bounds["quantise_token_s"] = _QUANTISE_TOKEN_S
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
         terms = GemmTerms.model_construct(**(_BLANK | dict(coefficients)))
@@ -209,8 +218,8 @@ def without_host_bound(frame: pd.DataFrame) -> pd.DataFrame:
 
 #: Descriptive fields of terms under trial.
 _BLANK: dict[str, Any] = {
-    "evidence": "fitted", "source": "", "error": None, "ranges": {}, "quantise_bandwidth": None, "tokens": [],
-    "correction": [], "rate_64": 1.0, "rate_256": 1.0,
+    "evidence": "fitted", "source": "", "error": None, "ranges": {}, "quantise_bandwidth": None,
+    "quantise_token_s": None, "tokens": [], "correction": [], "rate_64": 1.0, "rate_256": 1.0,
 }  # fmt: skip
 
 

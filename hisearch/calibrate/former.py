@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hisearch.calibrate.aic_tables import read_experts, read_former_sparse, read_quantise
+from hisearch.calibrate import families
+from hisearch.calibrate.aic_tables import read_experts, read_former_products, read_former_sparse, read_quantise
+from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.build import Target, experts, sparse_attention
-from hisearch.calibrate.families import quantise
 from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
@@ -68,6 +69,31 @@ FORMER_PRODUCTS: dict[tuple[str, EngineName], dict[str, dict[str, Products]]] = 
 }
 
 
+class FormerProducts(NamedTuple):
+    """Products of a table of aiconfigurator 0.8.0: of which accelerator of the catalogue, version and formats.
+
+    Their activations are quantised by a kernel that takes a time of each token, however wide.
+    """
+
+    accelerator: str
+    table: str
+    formats: tuple[str, ...]
+
+
+#: (accelerator, engine) -> version -> products of versions before it. TensorRT-LLM's products in fp8 blocks on
+#: Blackwell take 19 to 35 ns of each token more in 1.2.0rc5 and 1.2.0rc6 than in 1.3.0rc20, of any width; those of
+#: Hopper do not. B300 and GB300 have no such tables: they take those of B200 and GB200.
+FORMER_TABLES: dict[tuple[str, EngineName], dict[str, FormerProducts]] = {
+    (name, "trtllm"): {"1.3.0": FormerProducts(measured, table, ("fp8_block",))}
+    for name, measured, table in (
+        ("b200", "b200", "1.2.0rc5"),
+        ("b300", "b200", "1.2.0rc5"),
+        ("gb200", "gb200", "1.2.0rc6"),
+        ("gb300", "gb200", "1.2.0rc6"),
+    )
+}
+
+
 #: (accelerator, engine) -> version before which activations were quantised in passes of their own: TensorRT-LLM's
 #: ``FP8QDQLinearMethod`` finds and applies the scale of what comes in 16 bits where the checkpoint states none, and
 #: norms, SwiGLU and attention then write 16 bits. Its products of 1.0.0rc3 were measured so (aiconfigurator 0.2.0,
@@ -115,7 +141,7 @@ def with_former(
     laws = profile.laws
     assert laws is not None
     update = {
-        "former_gemm": _products(key, laws, target),
+        "former_gemm": _products(key, laws, target) | _tables(key, sources, said),
         "former_quantise": _quantise(key, laws, sources),
         "former_sparse": _sparse(key, laws, target, sources, said),
         "former_moe": _experts(key, target, sources, said),
@@ -135,13 +161,42 @@ def _products(key: Key, laws: LawsSpec, target: Target) -> dict[str, dict[str, G
     return found
 
 
+def _tables(key: Key, sources: Sources, said: Callable[[str], None]) -> dict[str, dict[str, GemmTerms]]:
+    """By version and format."""
+    found: dict[str, dict[str, GemmTerms]] = {}
+    for before, former in FORMER_TABLES.get(key, {}).items():
+        if sources.former is None:
+            said("gemm of former versions: no tables of them, so as shipped")
+            return _shipped(key).former_gemm
+        board = BOARDS[former.accelerator]
+        frame, source = read_former_products(sources.former, board.system, key[1], former.table)
+        spec = Catalogue().get("Accelerator", former.accelerator).spec
+        target = Target(former.accelerator, spec, board.multiprocessors, key[1])
+        found[before] = {
+            dtype: families.gemm(
+                frame[frame["dtype"] == dtype], FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source,
+                quantises_by_token=True,
+            )
+            for dtype in former.formats
+        }  # fmt: skip
+        said(f"gemm {', '.join(former.formats)} of former versions, {source}")
+    return found
+
+
+def _shipped(key: Key) -> LawsSpec:
+    """Laws as they are shipped."""
+    profile: LatencyProfileSpec = Catalogue().get("LatencyProfile", f"{key[1]}-{key[0]}").spec
+    assert profile.laws is not None
+    return profile.laws
+
+
 def _quantise(key: Key, laws: LawsSpec, sources: Sources) -> dict[str, QuantiseTerms]:
     """Passes of versions that quantised activations apart."""
     if key not in FORMER_QUANTISE:
         return {}
     frame, source = read_quantise(sources.data, sources.system, key[1])
     sheet = Sheet(laws.multiprocessors, laws.flops, laws.memory_bandwidth_bytes_per_s)
-    return {FORMER_QUANTISE[key]: quantise(frame, source, sheet)}
+    return {FORMER_QUANTISE[key]: families.quantise(frame, source, sheet)}
 
 
 def _sparse(
@@ -151,9 +206,8 @@ def _sparse(
     if key not in FORMER_SPARSE:
         return {}
     if sources.former is None:
-        shipped: LatencyProfileSpec = Catalogue().get("LatencyProfile", f"{key[1]}-{key[0]}").spec
         said("sparse_attention of former versions: no tables of them, so as shipped")
-        return shipped.laws.former_sparse if shipped.laws is not None else {}
+        return _shipped(key).former_sparse
     found = {}
     for before, version in FORMER_SPARSE[key].items():
         table = read_former_sparse(sources.former, sources.system, key[1], version)

@@ -13,14 +13,15 @@ An engine that forms a batch while the one before it runs takes the longer of bo
 not schedules first, and then takes the longer of launches and device.
 
 Both are counted in the model code of vLLM 0.15 and SGLang 0.5.9. Views cost no operator; splits, copies and metadata of
-prompts do, of which MLA and linear attention have many. Experts' tables measure what they are made of as one:
+prompts do. A kernel of Triton that Python launches counts as two: 40 to 62 us (Triton, pull request 3503), where an
+operator of PyTorch takes 23 (issue 459). Linear attention has eleven. Experts' tables measure all they do as one:
 
                                                                           kernels    operators    products
     dense attention     norm, qkv, rotary, KV write, attention, output          6           8           2
     MLA                 norm, down, 2 norms, 2 up, rotary, copies of queries
-                        and keys, 2 KV writes, attention, output               13          30           4
+                        and keys, 2 KV writes, attention, output               13          20           4
     linear attention    norm, 2 inputs, convolution, gates, delta rule,
-                        norm, output                                           10          24           2
+                        norm, output                                           10          45           2
     dense FFN           norm, gate and up, activation, down                     4           4           2
     routed experts      norm, router, top k, experts, sum                       5          18
     shared experts      gate and up, activation, down, sum                      4           4           2
@@ -44,7 +45,7 @@ from hisearch.specs.host import EngineOverhead, HostTimes
 from hisearch.specs.model import ModelSpec
 
 #: Kernels of a layer's parts, operators that Python dispatches for them, and products among them.
-GQA, MLA, LINEAR = (6, 8, 2), (13, 30, 4), (10, 24, 2)
+GQA, MLA, LINEAR = (6, 8, 2), (13, 20, 4), (10, 45, 2)
 FFN, ROUTED, SHARED = (4, 4, 2), (5, 18, 0), (4, 4, 2)
 ALL_REDUCE_KERNELS, GROUP_KERNELS = 2, 2
 #: Of a layer, launched beside its pieces of CUDA graph: a piece, KV write, attention, and what Python does for these.

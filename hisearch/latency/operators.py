@@ -32,7 +32,6 @@ import numpy.typing as npt
 
 from hisearch.latency.parameters import (
     Matrix,
-    element_bytes,
     latent_bytes_per_token,
     layer_kv_bytes_per_token,
     matrices,
@@ -215,17 +214,15 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
 
 
 def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
-    wide = wide_dtype(weight_dtype)
-    stored = element_bytes(weight_dtype) if matrix.takes(weight_dtype) else DTYPE_BYTES[wide]
     uses = matrix.experts_per_token * matrix.token_groups / matrix.expert_ranks
     return Operator(
         name=matrix.name,
         family="gemm",
-        dtype=compute_dtype if matrix.takes(weight_dtype) else wide,
+        dtype=compute_dtype if matrix.takes(weight_dtype) else matrix.wide(weight_dtype),
         layers=matrix.layers,
         flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
         bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
-        weight_bytes=matrix.inputs * matrix.outputs * stored,
+        weight_bytes=matrix.inputs * matrix.outputs * matrix.element_bytes(weight_dtype),
         experts=matrix.experts * matrix.expert_ranks,
         experts_per_token=matrix.experts_per_token,
         expert_ranks=matrix.expert_ranks,

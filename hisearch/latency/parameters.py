@@ -37,7 +37,7 @@ class Matrix:
     The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
     Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
     ``token_groups`` attention groups send their tokens through it. ``wide_in``: formats of the weights in whose
-    checkpoints it keeps 16 bits, beside those that are never ``quantised``.
+    checkpoints it keeps 16 bits, beside those that are never ``quantised``. ``single``: kept and multiplied in 32 bits.
     """
 
     name: str
@@ -51,10 +51,19 @@ class Matrix:
     token_groups: int = 1
     routed: bool = False
     wide_in: frozenset[DType] = frozenset()
+    single: bool = False
 
     def takes(self, weight_dtype: DType) -> bool:
-        """Whether it is in the format of a checkpoint in ``weight_dtype``; else it keeps 16 bits."""
+        """Whether it is in the format of a checkpoint in ``weight_dtype``; else it is in ``wide``."""
         return self.quantised and weight_dtype not in self.wide_in
+
+    def wide(self, weight_dtype: DType) -> DType:
+        """Its format where it does not take that of the checkpoint."""
+        return "fp32" if self.single else wide_dtype(weight_dtype)
+
+    def element_bytes(self, weight_dtype: DType) -> float:
+        """Bytes of an element in a checkpoint in ``weight_dtype``, scales included."""
+        return element_bytes(weight_dtype) if self.takes(weight_dtype) else DTYPE_BYTES[self.wide(weight_dtype)]
 
     @property
     def elements(self) -> int:
@@ -107,8 +116,7 @@ def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dty
     part = shard(model, split)
     stages = part.parallelism.pipeline
     wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
-    narrow = element_bytes(weight_dtype)
-    total = sum(m.elements * (narrow if m.takes(weight_dtype) else wide) for m in matrices(model, part))
+    total = sum(m.elements * m.element_bytes(weight_dtype) for m in matrices(model, part))
     tables = 1 if model.tie_word_embeddings or stages > 1 else 2
     return (total + wide * _norm_elements(model)) / stages + wide * tables * part.vocab * model.hidden_size
 
@@ -293,7 +301,7 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     groups, ranks = part.parallelism.attention_data, part.parallelism.expert
     routed = functools.partial(Matrix, expert_ranks=ranks, token_groups=groups, routed=True)
     found = [
-        Matrix("router", hidden, moe.experts, layers, quantised=False),
+        Matrix("router", hidden, moe.experts, layers, quantised=False, single=moe.router_dtype == "fp32"),
         routed("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),
         routed("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
     ]

@@ -24,22 +24,31 @@ class _Family(NamedTuple):
 
     experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``, or
         DeepSeek's (leading dense layers, shared experts).
+    single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
+        pull request 21660 of March 2026).
     """
 
     experts: Literal["none", "own", "intermediate", "deepseek"] = "none"
     mla: bool = False
     sparse: bool = False
     linear: bool = False
+    single_router: bool = False
+
+    @property
+    def router_dtype(self) -> Literal["bf16", "fp32"]:
+        """See ``MoeSpec``."""
+        return "fp32" if self.single_router else "bf16"
 
 
 #: By ``model_type``; that of the language model in ``text_config``, where there is one, less its ``_text``.
 _FAMILIES = {
     "llama": _Family(), "mistral": _Family(), "phi3": _Family(), "mimo": _Family(),
     "qwen2": _Family(), "qwen3": _Family(), "qwen3_vl": _Family(), "qwen3_5": _Family(linear=True),
-    "mixtral": _Family("intermediate"), "minimax_m2": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
+    "mixtral": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
+    "minimax_m2": _Family("intermediate", single_router=True),
     "qwen3_moe": _Family("own"), "qwen3_vl_moe": _Family("own"),
     "qwen3_next": _Family("own", linear=True), "qwen3_5_moe": _Family("own", linear=True),
-    "glm4_moe": _Family("deepseek"),
+    "glm4_moe": _Family("deepseek", single_router=True),
     "deepseek_v2": _Family("deepseek", mla=True), "deepseek_v3": _Family("deepseek", mla=True),
     "kimi_k2": _Family("deepseek", mla=True), "deepseek_v32": _Family("deepseek", mla=True, sparse=True),
     "glm_moe_dsa": _Family("deepseek", mla=True, sparse=True),
@@ -217,7 +226,7 @@ def _feed_forward(source: Source, config: _Config, family: _Family) -> dict[str,
     if family.experts == "none":
         return {"intermediate_size": config.need("intermediate_size")}
     if family.experts == "deepseek":
-        return _deepseek_experts(source, config)
+        return _deepseek_experts(source, config, family)
     if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers", []):
         raise source.error(
             (), "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
@@ -231,11 +240,12 @@ def _feed_forward(source: Source, config: _Config, family: _Family) -> dict[str,
         ),
         "shared_experts": 1 if shared else 0,
         "shared_intermediate_size": shared,
+        "router_dtype": family.router_dtype,
     }
     return {"intermediate_size": 0, "moe": experts}
 
 
-def _deepseek_experts(source: Source, config: _Config) -> dict[str, Any]:
+def _deepseek_experts(source: Source, config: _Config, family: _Family) -> dict[str, Any]:
     if config.get("moe_layer_freq", 1) != 1:
         raise source.error(("moe_layer_freq",), "only 1 is known: every layer after the leading dense ones is MoE")
     width, shared = config.need("moe_intermediate_size"), config.count("n_shared_experts", 0)
@@ -246,6 +256,7 @@ def _deepseek_experts(source: Source, config: _Config) -> dict[str, Any]:
         "shared_experts": shared,
         "shared_intermediate_size": shared * width,
         "leading_dense_layers": config.count("first_k_dense_replace", 0),
+        "router_dtype": family.router_dtype,
     }
     return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
 

@@ -12,6 +12,10 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import Count, EngineName, Evidence, NonNegative, Positive, Strict
 from hisearch.specs.versions import precedes, version_key
 
+#: An A100 holds 1,305 MHz of its 1,410 at its power limit in HPL, the clock of NVIDIA's Rpeak (G. Lockwood, "Peak
+#: FLOPS"). Servers of every accelerator are taken to hold as much; reports of H100 and H200 range from 0.8 to 0.95.
+SUSTAINED_CLOCK = 0.926
+
 #: Share of a sheet's rate. Clocks above base and caches can carry a fit a little past 1.
 Share = Annotated[float, Field(gt=0, le=1.5)]
 Sharpness = Annotated[float, Field(ge=1, le=64)]
@@ -66,6 +70,9 @@ class GemmTerms(LawTerms):
     sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
     quantise_bandwidth: Positive | None = Field(
         None, description="Share of the memory bandwidth at which activations are quantised; none for 16-bit operands."
+    )
+    quantise_token_s: NonNegative | None = Field(
+        None, description="What quantising the activations takes of a token, however wide, beside that; none: nothing."
     )
     tokens: list[Count] = Field(default_factory=list, description="Knots m of the correction.")
     correction: list[Positive] = Field(default_factory=list, description="Factor at each knot, straight in log m.")
@@ -229,6 +236,11 @@ class LawsSpec(Strict):
     multiprocessors: Count = Field(description="Of the accelerator.")
     memory_bandwidth_bytes_per_s: Positive = Field(description="Of its sheet; tells another accelerator apart.")
     flops: Positive = Field(description="16-bit peak of its sheet; likewise.")
+    clock_share: Annotated[float, Field(ge=0.75, le=1)] = Field(
+        SUSTAINED_CLOCK,
+        description="Share of the clock of these measurements, of a kernel alone for milliseconds, that a server's "
+        "steps hold. It slows arithmetic, not memory. 0.75 to 1.",
+    )
     gemm: dict[str, GemmTerms] = Field(
         description="By format of the weights: bf16, fp8 (a scale per tensor or channel), fp8_block (per 128 x 128) …"
     )

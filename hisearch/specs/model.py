@@ -50,6 +50,9 @@ class MoeSpec(Strict):
     shared_experts: NonNegativeInt = Field(0, description="Experts that every token uses.")
     shared_intermediate_size: NonNegativeInt = Field(0, description="Total width of the shared experts' FFN.")
     leading_dense_layers: NonNegativeInt = Field(0, description="First layers that keep a dense FFN.")
+    router_dtype: Literal["bf16", "fp32"] = Field(
+        "bf16", description="Format in which engines multiply by the router; fp32 runs without tensor cores."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> MoeSpec:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisearch.calibrate.aic_tables import read_former_sparse
-from hisearch.calibrate.former import former_folder
+from hisearch.calibrate.aic_tables import read_former_products, read_former_sparse
+from hisearch.calibrate.former import FORMER_TABLES, former_folder
+from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import indexer, sparse_decode_s
 from hisearch.latency.sharding import Parallelism, shard
@@ -66,3 +67,36 @@ def test_the_shipped_law_of_former_blocks_is_slower_where_their_tables_are() -> 
     then, now = (seconds(of.sparse_attention["fp8"]) for of in (laws.of_version("0.5.10"), laws))
     assert 25e-6 < then - now < 45e-6
     assert laws.of_version("0.5.14").sparse_attention == laws.sparse_attention
+
+
+def test_products_are_read_from_the_former_layout(tmp_path: Path) -> None:
+    folder = tmp_path / "b200_sxm" / "trtllm" / "1.2.0rc5"
+    folder.mkdir(parents=True)
+    (tmp_path / "b200_sxm" / "sglang").mkdir()
+    cells = {"kernel_source": "torch_flow", "m": 64, "n": 512, "k": 7168}
+    rows = [
+        {**cells, "gemm_dtype": "float16", "latency": 0.02},
+        {**cells, "gemm_dtype": "fp8_block", "latency": 0.01},
+        {**cells, "gemm_dtype": "fp8_block", "latency": 0.0},
+    ]
+    pd.DataFrame(rows).to_csv(folder / "gemm_perf.txt", index=False)
+    frame, source = read_former_products(former_folder(tmp_path), "b200_sxm", "trtllm", "1.2.0rc5")
+    assert source == "aiconfigurator 0.8.0, b200_sxm/trtllm/1.2.0rc5/gemm_perf"
+    assert frame[["dtype", "m", "n", "k"]].values.tolist() == [["bf16", 64, 512, 7168], ["fp8_block", 64, 512, 7168]]
+    assert frame["latency_s"].tolist() == pytest.approx([2e-5, 1e-5])
+
+
+@pytest.mark.parametrize("accelerator", sorted(name for name, _ in FORMER_TABLES))
+def test_former_products_in_fp8_blocks_take_a_time_of_each_token(accelerator: str) -> None:
+    """A product of 8,192 tokens with 2,112 x 7,168 took 0.39 ms in 1.2.0rc5's table of a B200, and takes 0.11."""
+    laws = CATALOGUE.get("LatencyProfile", f"trtllm-{accelerator}").spec.laws
+    peak = CATALOGUE.get("Accelerator", accelerator).spec.peak_flops["fp8"]
+    sheet = Sheet(laws.multiprocessors, peak, laws.memory_bandwidth_bytes_per_s)
+
+    def seconds(version: str, tokens: float) -> float:
+        terms = laws.of_version(version).gemm["fp8_block"]
+        return float(gemm_s(terms, sheet, np.array([tokens]), 2112.0, 7168.0, weight_bytes=1.0, operand_bytes=1.0)[0])
+
+    assert seconds("1.2.0rc6.post2", 8192.0) == pytest.approx(0.39e-3, rel=0.25)
+    assert seconds("1.3.0", 8192.0) == pytest.approx(0.11e-3, rel=0.25)
+    assert seconds("1.2.0rc6.post2", 16.0) < 1.8 * seconds("1.3.0", 16.0)

@@ -68,10 +68,10 @@ class TestLaunches:
                 DEEPSEEK_V3,
                 Parallelism(8),
                 61 * (13 + 4 + 2) + 3 * (4 + 2) + 58 * (5 + 4 + 2),
-                61 * (30 + 4 + 2) + 3 * (4 + 2) + 58 * (18 + 4 + 2),
+                61 * (20 + 4 + 2) + 3 * (4 + 2) + 58 * (18 + 4 + 2),
             ),
             # 60 layers of routed and shared experts, 45 of them of linear attention.
-            (QWEN35, ONE, 45 * 10 + 15 * 6 + 60 * (5 + 4), 45 * 24 + 15 * 8 + 60 * (18 + 4)),
+            (QWEN35, ONE, 45 * 10 + 15 * 6 + 60 * (5 + 4), 45 * 45 + 15 * 8 + 60 * (18 + 4)),
         ],
     )
     def test_counts_are_sums_over_the_parts_of_layers(

@@ -51,6 +51,15 @@ def test_quantising_activations_costs_a_pass_over_them() -> None:
     assert more[0] == pytest.approx(4096 * 2048 * 3 / (SHEET.bytes_per_s * 0.5))
 
 
+def test_quantising_may_cost_each_token_however_wide() -> None:
+    pass_by_bytes = GEMM.model_copy(update={"quantise_bandwidth": 0.5})
+    by_token = pass_by_bytes.model_copy(update={"quantise_token_s": 20e-9})
+    for width in (256, 8192):
+        sizes = (one(4096), one(1024), one(width))
+        more = gemm_s(by_token, SHEET, *sizes, **WIDE) - gemm_s(pass_by_bytes, SHEET, *sizes, **WIDE)
+        assert more[0] == pytest.approx(4096 * 20e-9)
+
+
 @given(COUNTS, COUNTS, st.integers(128, 65536), st.integers(128, 65536))
 def test_products_rise_with_tokens(m: int, more: int, n: int, k: int) -> None:
     pair = gemm_s(GEMM, SHEET, np.array([m, m + more], dtype=float), one(n), one(k), **WIDE)

@@ -122,7 +122,8 @@ def test_the_table_has_the_law_of_all_layers_at_its_knots() -> None:
         ("LatencyProfile", "vllm-a100-80gb"), ("Accelerator", "a100-80gb")
     ))  # fmt: skip
     sheet = SHEET._replace(
-        multiprocessors=profile.laws.multiprocessors, flops=accelerator.peak_flops["bf16"],
+        multiprocessors=profile.laws.multiprocessors,
+        flops=profile.laws.clock_share * accelerator.peak_flops["bf16"],
         bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
     )  # fmt: skip
     axes = [octaves(axis, count) for axis, count in enumerate(table.shape)]

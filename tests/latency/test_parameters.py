@@ -62,6 +62,15 @@ def test_weights_are_split_and_the_wide_parts_stay_wide():
     assert weight_bytes_per_rank(LLAMA_8B, 4, "bf16") == 2 * (matrices / 4 + norms + tables / 4)
 
 
+def test_a_router_in_single_precision_has_four_bytes_in_every_format():
+    moe = QWEN3_30B_A3B.moe.model_copy(update={"router_dtype": "fp32"})
+    single = QWEN3_30B_A3B.model_copy(update={"moe": moe})
+    router = QWEN3_30B_A3B.layers * QWEN3_30B_A3B.hidden_size * moe.experts
+    for dtype in ("bf16", "fp8", "int4"):
+        more = weight_bytes_per_rank(single, 1, dtype) - weight_bytes_per_rank(QWEN3_30B_A3B, 1, dtype)
+        assert more == 2 * router
+
+
 def test_tied_embeddings_are_held_once():
     tied = LLAMA_8B.model_copy(update={"tie_word_embeddings": True})
     assert parameter_count(LLAMA_8B) - parameter_count(tied) == 128256 * 4096

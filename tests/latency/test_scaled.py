@@ -10,7 +10,8 @@ import pytest
 from laws import GEMM, LAWS
 from pydantic import ValidationError
 
-from hisearch.calibrate.shipped import BOARDS, ENGINES
+from hisearch.calibrate.boards import BOARDS
+from hisearch.calibrate.shipped import ENGINES
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.scaled import QUANTISED_APART, ScaledEstimator
@@ -298,3 +299,27 @@ def test_what_a_checkpoint_keeps_wide_is_priced_by_the_law_of_sixteen_bits() -> 
     np.testing.assert_array_equal(seconds["kept"]["q_up_proj"], seconds["wide"]["q_up_proj"])
     np.testing.assert_array_equal(seconds["kept"]["o_proj"], seconds["all"]["o_proj"])
     assert (seconds["all"]["q_up_proj"] != seconds["wide"]["q_up_proj"]).all()
+
+
+def test_a_router_in_single_precision_runs_without_tensor_cores() -> None:
+    """Beside the law's launch: 2 m k n FLOPs at the law's share of 67e12, where bf16 has 989e12."""
+    spec = CATALOGUE.get("Model", "minimax-m2.5").spec
+    assert spec.moe.router_dtype == "fp32"
+    half = spec.model_copy(update={"moe": spec.moe.model_copy(update={"router_dtype": "bf16"})})
+    priced = [
+        PricedWorker(model, H100, Parallelism(8), None, "bf16", VLLM, 16384, 256, 500_000) for model in (spec, half)
+    ]
+    whole, halved = (build_estimator("mine", PROFILE).compile(worker).seconds.token_s[16384] for worker in priced)
+    flops = 2.0 * 16384 * spec.hidden_size * spec.moe.experts
+    peak = LAWS.clock_share * LAWS.gemm["bf16"].flops
+    assert whole - halved == pytest.approx(spec.layers * flops / peak * (1 / 67e12 - 1 / 989e12), rel=0.25)
+
+
+def test_a_server_s_clock_slows_arithmetic_and_not_memory() -> None:
+    held, boosted = (
+        compiled("llama-3.1-8b", PROFILE.model_copy(update={"laws": LAWS.model_copy(update={"clock_share": share})}))
+        for share in (0.8, 1.0)
+    )
+    assert held.seconds.token_s[4096] == pytest.approx(boosted.seconds.token_s[4096] / 0.8, rel=0.1)
+    assert held.seconds.token_s[1] == pytest.approx(boosted.seconds.token_s[1], rel=0.03)
+    assert held.warnings == boosted.warnings

@@ -36,7 +36,15 @@ from hisearch.validate.host_fit.fit import (
     workers,
 )
 from hisearch.validate.host_fit.leave_out import KEYS, LeftOut, leave_out
-from hisearch.validate.host_fit.report import LEAST_RUNS, by_group, coverage, error_laws, summary, write_constants
+from hisearch.validate.host_fit.report import (
+    LEAST_RUNS,
+    by_group,
+    coverage,
+    error_laws,
+    summary,
+    widened,
+    write_constants,
+)
 from hisearch.validate.host_fit.run import fit_hosts, write_judged
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.pricing import EngineTimes, Pricer
@@ -285,8 +293,9 @@ class TestReport:
         laws = error_laws(cases, [LeftOut("GPU", 2 * errors), LeftOut("campaign", errors)])["vllm"]
         assert set(laws["situations"]) == {"accelerator", "campaign"}
         known = laws["situations"]["campaign"]
-        assert known["ttft"]["logs"] == pytest.approx(np.quantile(errors[30:, 0], SHARES), abs=1e-4)
-        assert known["step"]["logs"] == pytest.approx(np.quantile(errors[:99, 1], SHARES), abs=1e-4)
+        models = np.array([case.model for case in cases])
+        assert known["ttft"]["logs"] == pytest.approx(widened(errors[30:, 0], models[30:]), abs=1e-4)
+        assert known["step"]["logs"] == pytest.approx(widened(errors[:99, 1], models[:99]), abs=1e-4)
         assert (known["ttft"]["runs"], known["step"]["runs"]) == (70, 99)
         assert laws["situations"]["accelerator"]["ttft"]["logs"] == pytest.approx(
             2 * np.array(known["ttft"]["logs"]), abs=2e-4
@@ -302,19 +311,38 @@ class TestReport:
         assert set(laws["vllm"]["situations"]) == {"model"}
         assert laws["sglang"]["situations"] == {}
 
-    def test_intervals_hold_their_share_of_other_folds(self) -> None:
-        cases = made_up(4000)
-        found = coverage(cases, LeftOut("model", normal_errors(4000)), {i: i % 2 for i in range(4000)})
+    def test_intervals_hold_their_share_where_models_err_alike(self) -> None:
+        found = coverage(made_up(4000), LeftOut("model", normal_errors(4000)))
         for figure in ("ttft", "step"):
             assert found["vllm"][f"{figure} 50 %"] == pytest.approx(0.5, abs=0.03)
             assert found["vllm"][f"{figure} 90 %"] == pytest.approx(0.9, abs=0.02)
 
-    def test_intervals_of_another_fold_know_nothing_of_this_one(self) -> None:
-        """The runs of one fold are all wrong by far more than the other's."""
-        errors = normal_errors(400)
-        errors[::2] += 5.0
-        found = coverage(made_up(400), LeftOut("model", errors), {i: i % 2 for i in range(400)})
-        assert found["vllm"] == {f"{figure} {share} %": 0.0 for figure in ("ttft", "step") for share in (50, 90)}
+    def test_the_interval_of_a_model_knows_nothing_of_its_own_runs(self) -> None:
+        """The runs of one model are all wrong by far more than the others'."""
+        cases, errors = made_up(400), normal_errors(400)
+        odd = np.array([case.model == "model 0" for case in cases])
+        errors[odd] += 50.0
+        found = coverage(cases, LeftOut("model", errors))["vllm"]
+        assert max(found["ttft 90 %"], found["step 90 %"]) <= 1.0 - odd.mean()
+
+    def test_laws_are_stretched_as_far_as_models_left_out_need(self) -> None:
+        """Where each model has an error of its own, quantiles of the others' runs are too narrow."""
+        rng = np.random.default_rng(3)
+        groups = np.repeat([f"model {k}" for k in range(40)], 50)
+        errors = np.repeat(rng.normal(0.0, 0.4, 40), 50) + rng.normal(0.0, 0.02, 2000)
+        few = np.isin(groups, [f"model {k}" for k in range(5)])
+        plain, law = np.quantile(errors[few], SHARES), widened(errors[few], groups[few])
+        assert law[2] == plain[2]
+        assert law[0] < plain[0]
+        assert law[-1] > plain[-1]
+        assert list(law) == sorted(law)
+        others = errors[~few]
+        held = np.mean((law[0] <= others) & (others <= law[-1]))
+        assert held > np.mean((plain[0] <= others) & (others <= plain[-1])) + 0.05
+
+    def test_one_model_alone_stretches_nothing(self) -> None:
+        errors = normal_errors(50)[:, 0]
+        np.testing.assert_array_equal(widened(errors, np.array(["model"] * 50)), np.quantile(errors, SHARES))
 
     def test_a_summary_is_of_relative_errors(self) -> None:
         cases = made_up(3)

@@ -127,6 +127,9 @@ class TestConditions:
         cells = {"backend": engine, "input_tokens": "4096", "output_tokens": "512", "concurrency": "16"}
         found = conditions_of(only_row(tmp_path, **cells)).engine
         assert (found.chunk_tokens, found.chunked_prefill) == (chunk_tokens, chunked)
+        published = {"input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "1"}
+        row = only_row(tmp_path, backend=engine, model="openai/gpt-oss-120b", system="b200_sxm", **published)
+        assert conditions_of(row).engine.chunked_prefill == chunked
 
     def test_rows_of_scripts_that_draft_tokens_draft_them(self, tmp_path: Path) -> None:
         deepseek = {

@@ -49,6 +49,14 @@ class TestUnstatedWorkers:
         fewer = {"prefill_tp": "20", "decode_tp": "20"}
         assert sides_of(row_of(tmp_path, **{**WHOLE, **fewer}))[1].split.attention_data == 16
 
+    def test_one_engine_wider_than_any_counts_the_whole_deployment(self, tmp_path: Path) -> None:
+        one = {key: "" for key in WHOLE if key.startswith(("prefill", "decode"))}
+        cells = {**WHOLE, **one, "mode": "agg", "tp": "36", "attention_dp": "1", "moe_tp": "36", "moe_ep": "1"}
+        row = row_of(tmp_path, **cells)
+        assert row.mode == "disagg"
+        assert sides_of(row)[1].split.attention_data == 32
+        assert row_of(tmp_path, **{**cells, "tp": "16", "moe_tp": "16"}).mode == "agg"
+
     def test_columns_of_one_say_nothing(self, tmp_path: Path) -> None:
         ones = {"prefill_tp": "1", "decode_tp": "1", "decode_moe_tp": "1", "decode_moe_ep": "1"}
         assert {recipe.decode.groups for recipe in candidates(row_of(tmp_path, **{**WHOLE, **ones}))} == {16, 32}

@@ -51,7 +51,6 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.served_errors import ServedErrors, plain_name, served_errors
 from hisearch.latency.sharding import Shard, linear_layers, moe_layers, shard, window_layers
 from hisearch.specs.base import DType
-from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.host import EngineOverhead
 from hisearch.specs.laws import CollectiveCurve, DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
@@ -183,13 +182,22 @@ class ScaledWorker:
         payload = ACTIVATION_BYTES * self.model.vocab_size * sequences
         return total + self.collectives.all_gather_s(payload, self.part.parallelism.tensor)
 
+    def format_of(self, matrix: Matrix) -> str:
+        """Format of a dense matrix, as laws name it."""
+        if matrix.takes(self.weight_dtype):
+            return self.weights
+        return "fp32" if matrix.single else "bf16"
+
     def product_s(self, matrix: Matrix, tokens: F8) -> F8:
-        """One layer's product with a dense matrix, by its format's law or the roofline."""
-        name = law_of(self.laws.gemm, self.weights if matrix.takes(self.weight_dtype) else "bf16")
+        """One layer's product with a dense matrix, by its format's law or the roofline.
+
+        Without a law of 32 bits, that of 16 prices them at the accelerator's peak for them.
+        """
+        name = law_of(self.laws.gemm, self.format_of(matrix))
         if name is None:
             op = next(op for op in self.roofline.token_ops if op.name == matrix.name)
             return self._gemm_roofline_s(op, tokens / matrix.token_groups)
-        layout, terms = FORMATS[name], self.laws.gemm[name]
+        layout, terms = FORMATS["fp32" if matrix.single else name], self.laws.gemm[name]
         seconds = gemm_s(
             terms, self.sheet(layout.rate), tokens, float(matrix.outputs), float(matrix.inputs),
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
@@ -279,11 +287,10 @@ class ScaledWorker:
         return np.ascontiguousarray(seconds)
 
     def sheet(self, rate: DType) -> Sheet:
-        """The accelerator's figures for operands whose peak is that of ``rate``."""
-        peaks = sheet_peaks(self.accelerator)
-        return Sheet(
-            self.laws.multiprocessors, peaks.get(rate, peaks["bf16"]), self.accelerator.memory_bandwidth_bytes_per_s
-        )
+        """The accelerator's figures for operands whose peak is that of ``rate``, at the clock that it holds."""
+        peaks, laws = sheet_peaks(self.accelerator), self.laws
+        flops = laws.clock_share * peaks.get(rate, peaks["bf16"])
+        return Sheet(laws.multiprocessors, flops, self.accelerator.memory_bandwidth_bytes_per_s)
 
     def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above on the knots of ``StepCosts``, rising where laws rise; without host work."""
@@ -420,7 +427,7 @@ class ScaledEstimator:
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
-                *self._warnings(timed, priced.engine, priced.kv_dtype),
+                *self._warnings(timed, priced),
                 *overhead.implausible(),
             ),
         )
@@ -488,12 +495,13 @@ class ScaledEstimator:
             return ()
         return known[law_of(known, weights_law(priced.model, priced.weight_dtype)) or next(iter(known))]
 
-    def _warnings(self, worker: ScaledWorker, engine: EngineSpec, kv_dtype: DType) -> list[str]:
-        laws, found = self.laws, []
-        if engine.name != laws.engine:
-            found.append(f"laws of {laws.engine} {laws.engine_version} price steps of {engine.name}")
-        sheet = worker.sheet("bf16")
-        ratios = (sheet.bytes_per_s / laws.memory_bandwidth_bytes_per_s, sheet.flops / laws.flops)
+    def _warnings(self, worker: ScaledWorker, priced: PricedWorker) -> list[str]:
+        laws, engine, kv_dtype, found = self.laws, priced.engine.name, priced.kv_dtype, []
+        if engine != laws.engine:
+            found.append(f"laws of {laws.engine} {laws.engine_version} price steps of {engine}")
+        sheet = priced.accelerator
+        flops = sheet_peaks(sheet)["bf16"]
+        ratios = (sheet.memory_bandwidth_bytes_per_s / laws.memory_bandwidth_bytes_per_s, flops / laws.flops)
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             found.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
         dense = any(
@@ -516,7 +524,7 @@ class ScaledEstimator:
         """Widths and heads beyond what was measured; what is in ``SMALL`` is too small to matter."""
         found = []
         for matrix in matrices(worker.model, worker.part):
-            name = law_of(self.laws.gemm, worker.weights if matrix.takes(worker.weight_dtype) else "bf16")
+            name = law_of(self.laws.gemm, worker.format_of(matrix))
             if not matrix.routed and matrix.name not in SMALL and name is not None:
                 found += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         found += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)

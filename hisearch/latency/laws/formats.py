@@ -15,7 +15,8 @@ class GemmFormat(NamedTuple):
     rate: DType
 
 
-#: nvfp4 multiplies activations that have scales too; fp4 (MXFP4) and int4 weights are unpacked to 16 bits.
+#: fp32 runs at the peak without tensor cores. nvfp4 multiplies activations that have scales too; fp4 (MXFP4) and int4
+#: weights are unpacked to 16 bits.
 FORMATS: dict[str, GemmFormat] = {
     "bf16": GemmFormat(2.0, 2.0, "bf16"),
     "fp8": GemmFormat(1.0, 1.0, "fp8"),
@@ -23,4 +24,5 @@ FORMATS: dict[str, GemmFormat] = {
     "nvfp4": GemmFormat(DTYPE_BYTES["nvfp4"] + WEIGHT_SCALE_BYTES["nvfp4"], 0.5625, "fp4"),
     "fp4": GemmFormat(DTYPE_BYTES["fp4"] + WEIGHT_SCALE_BYTES["fp4"], 2.0, "bf16"),
     "int4": GemmFormat(DTYPE_BYTES["int4"] + WEIGHT_SCALE_BYTES["int4"], 2.0, "bf16"),
+    "fp32": GemmFormat(4.0, 4.0, "fp32"),
 }

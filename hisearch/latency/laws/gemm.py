@@ -4,7 +4,7 @@
     memory     = (n * k * weight bytes + m * k * operand bytes + m * n * 2) / (bandwidth * share)
     arithmetic = min over tiles of waves * (2 * k * tile / (peak per multiprocessor * share of the tile) + wave)
     waves      = tiles of the output by multiprocessors, rounded up as far as ``quantisation`` says
-    quantise   = m * k * 3 / (bandwidth * share)             reads 16 bits, writes 8; operands narrower than 16 bits
+    quantise   = m * (k * 3 / (bandwidth * share) + token)   reads 16 bits, writes 8; operands narrower than 16 bits
 
 and of a pass that quantises the activations by itself (``quantise_s``): launch + quantise.
 
@@ -46,7 +46,8 @@ def gemm_s(
     seconds = terms.launch_s + terms.fill_s * k / (k + terms.fill_depth)
     seconds = seconds + p_norm(terms.sharpness, memory, _arithmetic_s(terms, sheet, m, n, k))
     if terms.quantise_bandwidth is not None:
-        seconds = seconds + m * k * QUANTISE_BYTES / (sheet.bytes_per_s * terms.quantise_bandwidth)
+        byte_s = QUANTISE_BYTES / (sheet.bytes_per_s * terms.quantise_bandwidth)
+        seconds = seconds + m * (k * byte_s + (terms.quantise_token_s or 0.0))
     return corrected(np.asarray(seconds), m, terms.tokens, terms.correction)
 
 

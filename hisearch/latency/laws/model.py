@@ -12,7 +12,9 @@ from hisearch.specs.base import DType
 from hisearch.specs.model import ModelSpec
 
 #: Formats by whose law another one's matrices are priced where it has none.
-NEAREST: dict[str, tuple[str, ...]] = {"fp8": ("fp8_block",), "fp8_block": ("fp8",), "fp16": ("bf16",)}
+NEAREST: dict[str, tuple[str, ...]] = {
+    "fp8": ("fp8_block",), "fp8_block": ("fp8",), "fp16": ("bf16",), "fp32": ("bf16",),
+}  # fmt: skip
 
 
 def law_of(known: Mapping[str, object], name: str) -> str | None:

@@ -17,9 +17,6 @@ from hisearch.validate.host_fit.report import by_group, coverage, error_laws, wr
 from hisearch.validate.silicon.pricing import Pricer
 from hisearch.validate.silicon.rows import read_rows
 
-#: Folds of the check of error laws: models go round.
-FOLDS = 2
-
 
 @dataclass(frozen=True)
 class Judged:
@@ -72,10 +69,7 @@ def fit_hosts(
 
 def _coverage(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, dict[str, float]]:
     by_model = next((out for out in left_out if out.name == "model"), None)
-    if by_model is None:
-        return {}
-    models = sorted({case.model for case in cases})
-    return coverage(cases, by_model, {i: models.index(case.model) % FOLDS for i, case in enumerate(cases)})
+    return {} if by_model is None else coverage(cases, by_model)
 
 
 def write_judged(judged: Judged, constants: Path, laws: Path | None, fitted_on: str) -> None:

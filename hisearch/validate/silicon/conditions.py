@@ -29,8 +29,8 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
 #: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release; InferenceMAX's
-#: runs that state no version, of its first months, of the time of that one.
-NIGHTLY_SGLANG, FIRST_SGLANG = "0.5.10", "0.5.3"
+#: runs that state no version, of its first months, of the time of those ones.
+NIGHTLY_SGLANG, FIRST_SGLANG, FIRST_TRTLLM = "0.5.10", "0.5.3", "1.1.0rc2"
 #: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes); before, the scheduler
 #: waits for each step unless ``--async-scheduling`` is given.
 ASYNC_SINCE = 14
@@ -111,11 +111,13 @@ def host_version(row: SiliconRow) -> str:
 
 
 def kernels_version(row: SiliconRow) -> str:
-    """Version of the engine whose kernels the row had, where SGLang's names a nightly build or none."""
+    """Version of the engine whose kernels the row had, where the row names a nightly build or none."""
     if row.backend == "sglang" and row.version.startswith("nightly-dev"):
         return NIGHTLY_SGLANG
     if row.backend == "sglang" and row.version == UNKNOWN_VERSION:
         return FIRST_SGLANG
+    if row.backend == "trtllm" and row.version == UNKNOWN_VERSION:
+        return FIRST_TRTLLM
     return engine_version(row)
 
 
@@ -130,7 +132,7 @@ def _fixed(row: SiliconRow) -> Conditions:
     """Flags as AIConfigurator's generator writes them, the batch being what is in flight.
 
     A step of vLLM and TensorRT-LLM holds ``batch + input_tokens + SPARE_TOKENS`` tokens (``agg max_num_tokens``), one
-    prompt or two, and TensorRT-LLM does not cut them (``enable_chunked_prefill`` false). SGLang keeps its defaults: the
+    prompt or two. SGLang keeps its defaults: the
     generator's ``max_prefill_tokens`` of ``input_tokens + SPARE_TOKENS`` leaves more errors on its runs.
     """
     quantised = row.precision in ("fp8", "fp4")
@@ -142,7 +144,6 @@ def _fixed(row: SiliconRow) -> Conditions:
             row,
             campaign=FIXED,
             chunk_tokens=8192 if row.backend == "sglang" else budget,
-            chunked_prefill=row.backend != "trtllm",
             most_running=most_running,
             memory_fraction={"vllm": 0.9, "sglang": 0.84, "trtllm": 0.8}[row.backend],
         ),
@@ -371,19 +372,21 @@ def _engine(
     campaign: str = INFERENCEMAX,
     chunk_tokens: int,
     most_running: int,
-    chunked_prefill: bool = True,
     memory_fraction: float = 0.9,
     max_prefill_tokens: int = 16384,
     receive_interval: int = 1,
     fused_all_reduce: bool = False,
     overlap: bool = True,
 ) -> EngineSpec:
-    """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent."""
+    """Prefix caching is off: prompts are random. The batch is bounded by what one attention group can be sent.
+
+    No script of either campaign has TensorRT-LLM cut prompts (``enable_chunked_prefill``, off by default).
+    """
     values = {
         "name": row.backend,
         "max_running_requests": min(_in_flight(row), most_running),
         "chunk_tokens": chunk_tokens,
-        "chunked_prefill": chunked_prefill,
+        "chunked_prefill": row.backend != "trtllm",
         "memory_fraction": memory_fraction,
         "max_prefill_tokens": max_prefill_tokens,
         "prefix_caching": False,

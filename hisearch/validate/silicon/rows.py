@@ -26,6 +26,11 @@ REQUIRED = (
 UNKNOWN_VERSION = "unknown"
 
 
+#: Ranks over which an engine splits attention by tensor parallelism at most. Rows of GB200 that state 20 to 72 for one
+#: engine count the accelerators of all workers: InferenceX made every one of these runs with prompts and outputs apart.
+WIDEST_TENSOR = 16
+
+
 class SiliconFileError(ValueError):
     """A file of measured runs that cannot be read: which file, line and column, and what was expected."""
 
@@ -122,8 +127,10 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
     def count(name: str) -> int:
         return max(int(number(name, default=1.0, positive=False)), 1)
 
-    split = Parallelism()
-    if cells["mode"] == "agg":
+    mode, split = cells["mode"], Parallelism()
+    if mode == "agg" and count("tp") > WIDEST_TENSOR:
+        mode, cells = "disagg", {**cells, "prefill_tp": cells["tp"], "decode_tp": cells["tp"]}
+    if mode == "agg":
         known = cells.get("attention_dp", "") != ""
         split = split_of(
             count("tp"), count("attention_dp"), count("moe_tp"), count("moe_ep"), count("pp"), stated_dp=known
@@ -134,7 +141,7 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
         version=cells["backend_version"] or UNKNOWN_VERSION,
         model=cells["model"],
         system=cells["system"],
-        mode=cells["mode"],
+        mode=mode,
         precision=cells.get("precision", ""),
         gemm_dtype=cells.get("gemm_dtype", ""),
         moe_dtype=cells.get("moe_dtype", ""),
