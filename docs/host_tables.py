@@ -84,7 +84,7 @@ def details(judged: Mapping[str, Any], hosts: Mapping[str, Any]) -> str:
             table(("constant", "range", "of each", "source"), ranges),
             "Median and mean of absolute errors, refitted without what each column names:",
             table(head, errors),
-            "Share of runs of models left out that intervals hold, whose quantiles are other models' runs:",
+            "Share of runs that intervals hold, each by a law of the other models' runs:",
             table(("engine", "TTFT, 50 %", "TTFT, 90 %", "step, 50 %", "step, 90 %"), inside),
         ]
     )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hisearch.report.data import PriceNote, ProfileNote
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.trial import Trial
+    from hisearch.specs.profile import LatencyProfileSpec
     from hisearch.specs.resolved import ResolvedStudy
 
 #: Packages whose versions can change a result.
@@ -132,4 +133,19 @@ def profile_note(resolved: ResolvedStudy, chosen: Trial | None) -> ProfileNote:
             whose = "space" if chosen is None else "deployment"
             of_several = f"; errs most of the {whose}'s {len(specs)}" if len(specs) > 1 else ""
             name = f"{name} ({resolved.profile.name}{of_several})"
-    return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source)
+    served = "" if chosen is None else _served(resolved, chosen, profile)
+    return ProfileNote(name, profile.evidence, profile.relative_error, profile.provenance.source, served)
+
+
+def _served(resolved: ResolvedStudy, chosen: Trial, profile: LatencyProfileSpec) -> str:
+    """How far served runs like those of ``chosen`` were off, in words: of the pool that TTFT is least known of."""
+    from hisearch.latency.served_errors import plain_name, served_errors
+
+    if profile.laws is None:
+        return ""
+    model, each_its_own = plain_name(resolved.model.spec.huggingface_id), resolved.profile.spec.estimator == "auto"
+    known = []
+    for pool in chosen.deployment.pools:
+        measured = each_its_own or pool.accelerator == profile.laws.accelerator
+        known.append(served_errors(pool.engine.name, pool.accelerator if measured else None, model))
+    return str(max(filter(None, known), key=lambda errors: errors.ttft.width, default=""))

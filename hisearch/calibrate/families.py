@@ -51,7 +51,7 @@ _GEMM = {
     "tile_losses.1": Bounds(1e-4, 0.2, 2), "tile_losses.2": Bounds(1e-4, 0.3, 2), "wave_s": Bounds(1e-9, 1e-6, 3e-5),
     "quantisation": Bounds(1e-3, 0.3, 1), "sharpness": Bounds(1, 3, 32), "quantise_bandwidth": Bounds(0.02, 0.5, 50),
 }  # fmt: skip
-#: Some ten thousand rows at once on all multiprocessors, 0.1 ms to 1 us each.
+#: Of a row that a quantising kernel takes by itself: a few microseconds, many of them at once.
 _QUANTISE_TOKEN_S = Bounds(1e-10, 1e-8, 1e-7)
 _QUANTISE = {"launch_s": Bounds(1e-7, 1.5e-6, 3e-5), "bandwidth": Bounds(0.05, 0.8, 1)}
 _PREFILL = {

@@ -9,7 +9,6 @@ from hisearch.api.deployment import SimulatedDeployment
 from hisearch.api.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, seconds, term_rows
-from hisearch.latency.served_errors import SCORES
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
@@ -56,26 +55,12 @@ def show(simulated: SimulatedDeployment) -> None:
         output.say(rests_on)
 
 
-#: What a deployment has that the measured runs had not.
-_SITUATIONS = {
-    "model": "models that the fit had not",
-    "accelerator": "accelerators that the fit had not",
-    "campaign": "campaigns that the fit had not",
-}
-
-
 def _step_times(plan: WorkerPlan) -> list[str]:
     """What the profile states of its error, and how far served runs like this one were off."""
     costs = plan.costs
     lines = [f"Step times: profile {costs.profile}, {costs.evidence}, error about {percent(costs.relative_error)}."]
     if costs.served is not None:
-        spans = (
-            f"{name} {law.measured(1.0, SCORES[0]):.2f} to {law.measured(1.0, SCORES[-1]):.2f} times"
-            for name, law in (("TTFT", costs.served.ttft), ("TPOT", costs.served.step))
-        )
-        lines.append(
-            f"Served runs of {_SITUATIONS[costs.served.situation]}: 90 % had {' and '.join(spans)} the simulated mean."
-        )
+        lines.append(str(costs.served))
     return lines
 
 

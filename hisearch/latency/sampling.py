@@ -19,7 +19,7 @@ from hisearch.specs.versions import precedes
 
 #: Bytes moved for each logit: 5 passes of 24, their histograms 20, what follows 60. Plausible: 120 to 280.
 SORT_BYTES = 200.0
-#: Share of the memory bandwidth that such passes attain, as other elementwise kernels.
+#: Share of the memory bandwidth that such passes attain: that of elementwise kernels in the profile ``roofline``.
 BANDWIDTH = 0.7
 #: Releases of vLLM that sort are those before this one.
 SORTS_BEFORE = "0.17.0"
@@ -30,6 +30,8 @@ BOUNDED = ("llama-2-", "llama-3", "meta-llama-3", "llama-4", "qwen2", "qwen3", "
 
 def bounded(model: ModelSpec) -> bool:
     """Whether the model's own generation_config.json bounds sampling by top-p or top-k."""
+    if model.bounded_sampling is not None:
+        return model.bounded_sampling
     return model.huggingface_id.rsplit("/", 1)[-1].lower().startswith(BOUNDED)
 
 

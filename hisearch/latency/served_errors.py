@@ -31,6 +31,14 @@ SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SCORES = (-1.6448536, -0.6744898, 0.0, 0.6744898, 1.6448536)
 
 
+#: What the fit had not, by situation.
+NEW: dict[Situation, str] = {
+    "campaign": "campaigns that the fit had not",
+    "model": "models that the fit had not",
+    "accelerator": "accelerators that the fit had not",
+}
+
+
 class ErrorLaw(Strict):
     """Quantiles of log(simulated / measured), at ``SHARES``."""
 
@@ -73,6 +81,14 @@ class ServedErrors(NamedTuple):
     situation: Situation
     ttft: ErrorLaw
     step: ErrorLaw
+
+    def __str__(self) -> str:
+        """A sentence of it: between which factors on the simulated means 90 % of measured ones lie."""
+        spans = (
+            f"{name} {law.measured(1.0, SCORES[0]):.2f} to {law.measured(1.0, SCORES[-1]):.2f} times"
+            for name, law in (("TTFT", self.ttft), ("TPOT", self.step))
+        )
+        return f"Served runs of {NEW[self.situation]}: 90 % had {' and '.join(spans)} the simulated mean."
 
     def to_dict(self) -> dict[str, object]:
         """The situation, and between which factors on the simulated mean 90 % of measured ones lie."""

@@ -40,12 +40,17 @@ class PriceNote:
 
 @dataclass(frozen=True)
 class ProfileNote:
-    """The latency profile behind every figure. relative_error: stated error of one step (0.2 = 20 %)."""
+    """The latency profile behind every figure.
+
+    relative_error: stated error of one step (0.2 = 20 %). served: a sentence on how far served runs were off; empty
+    where none is known.
+    """
 
     name: str
     evidence: Evidence
     relative_error: float
     source: str
+    served: str = ""
 
 
 @dataclass(frozen=True)

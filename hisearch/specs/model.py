@@ -127,6 +127,11 @@ class ModelSpec(Strict):
         description="Queries and keys are normalised over all heads of a layer (MiniMax-M2): tensor-parallel ranks add "
         "up their sums of squares in every layer.",
     )
+    bounded_sampling: bool | None = Field(
+        None,
+        description="Whether its generation_config.json bounds sampling by top-p or top-k; where absent, as its "
+        "publisher's other models do.",
+    )
     linear_attention: LinearAttentionSpec | None = Field(None, description="Absent where every layer keeps a KV cache.")
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")

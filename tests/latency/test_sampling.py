@@ -52,6 +52,12 @@ def test_models_without_such_a_config_sort_only_where_asked() -> None:
     assert sort_s(GPT_OSS, H100, engine(top_p=True)) > 0
 
 
+def test_a_model_may_say_so_itself() -> None:
+    for model in (LLAMA, GPT_OSS):
+        for said in (True, False):
+            assert bounded(model.model_copy(update={"bounded_sampling": said})) == said
+
+
 def test_a_step_is_longer_by_the_sort_of_its_sequences() -> None:
     sorting, plain = (
         build_estimator("vllm-h100-sxm", PROFILE)

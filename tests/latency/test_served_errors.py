@@ -175,6 +175,13 @@ class TestSituations:
     def test_checkpoints_of_a_model_have_one_name(self, name: str, plain: str) -> None:
         assert plain_name(name) == plain
 
+    def test_they_are_said_in_factors_of_the_simulated_means(self) -> None:
+        said = str(ServedErrors("model", HEAVY, NARROW))
+        assert said.startswith("Served runs of models that the fit had not: 90 % had TTFT ")
+        low, high = (f"{HEAVY.measured(1.0, score):.2f}" for score in (-1.6448536, 1.6448536))
+        assert f"TTFT {low} to {high} times and TPOT " in said
+        assert said.endswith(" the simulated mean.")
+
     def test_compiled_costs_have_those_of_their_engine_accelerator_and_model(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

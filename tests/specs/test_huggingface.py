@@ -167,6 +167,24 @@ def test_weights_that_a_file_beside_says_are_quantised(tmp_path: Path) -> None:
     assert "hf_quant_config.json" in _refusal(tmp_path, LLAMA_8B)
 
 
+@pytest.mark.parametrize(
+    ("text", "bounded"), [('{"top_p": 0.9}', True), ('{"top_k": 20, "top_p": 1.0}', True), ("{}", False), (None, None)]
+)
+def test_how_to_sample_is_read_beside_it(tmp_path: Path, text: str | None, bounded: bool | None) -> None:
+    beside = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("generation_config.json")
+    if text is not None:
+        beside.write_text(text)
+    assert _convert(tmp_path, LLAMA_8B).bounded_sampling == bounded
+
+
+def test_what_is_no_way_to_sample_is_refused_by_file_and_key(tmp_path: Path) -> None:
+    beside = (tmp_path / _write(tmp_path, LLAMA_8B)).with_name("generation_config.json")
+    beside.write_text("[]")
+    assert "generation_config.json" in _refusal(tmp_path, LLAMA_8B)
+    beside.write_text('{"top_p": "most"}')
+    assert "top_p" in _refusal(tmp_path, LLAMA_8B)
+
+
 def test_deepseek_v2_lite_projects_queries_directly(tmp_path: Path) -> None:
     spec = _convert(tmp_path, {**DEEPSEEK_V3, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2})
     assert spec.mla is not None

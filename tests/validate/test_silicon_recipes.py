@@ -56,6 +56,8 @@ class TestUnstatedWorkers:
         assert row.mode == "disagg"
         assert sides_of(row)[1].split.attention_data == 32
         assert row_of(tmp_path, **{**cells, "tp": "16", "moe_tp": "16"}).mode == "agg"
+        counted_twice = row_of(tmp_path, **{**cells, "tp": "64", "moe_tp": "8", "moe_ep": "8"})
+        assert (counted_twice.mode, counted_twice.parallelism) == ("agg", Parallelism(8, 1, 8))
 
     def test_columns_of_one_say_nothing(self, tmp_path: Path) -> None:
         ones = {"prefill_tp": "1", "decode_tp": "1", "decode_moe_tp": "1", "decode_moe_ep": "1"}

@@ -128,13 +128,13 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> SiliconRow:
         return max(int(number(name, default=1.0, positive=False)), 1)
 
     mode, split = cells["mode"], Parallelism()
-    if mode == "agg" and count("tp") > WIDEST_TENSOR:
-        mode, cells = "disagg", {**cells, "prefill_tp": cells["tp"], "decode_tp": cells["tp"]}
     if mode == "agg":
         known = cells.get("attention_dp", "") != ""
         split = split_of(
             count("tp"), count("attention_dp"), count("moe_tp"), count("moe_ep"), count("pp"), stated_dp=known
         )
+    if split.tensor > WIDEST_TENSOR:
+        mode, cells, split = "disagg", {**cells, "prefill_tp": cells["tp"], "decode_tp": cells["tp"]}, Parallelism()
     return SiliconRow(
         line=line,
         backend=cells["backend"],
