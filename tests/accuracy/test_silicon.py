@@ -22,8 +22,8 @@ def test_every_row_is_simulated(report: SiliconReport) -> None:
 
 
 def test_errors_are_those_that_the_accuracy_page_states(report: SiliconReport) -> None:
-    assert report.all.tpot_median_ape < 0.055
-    assert report.all.tpot_mape < 0.107
-    assert report.all.ttft_median_ape < 0.18
-    assert report.all.ttft_mape < 0.24
-    assert report.dense.tpot_median_ape < 0.057
+    assert report.all.tpot_median_ape < 0.05
+    assert report.all.tpot_mape < 0.102
+    assert report.all.ttft_median_ape < 0.14
+    assert report.all.ttft_mape < 0.21
+    assert report.dense.tpot_median_ape < 0.052

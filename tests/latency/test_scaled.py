@@ -323,3 +323,23 @@ def test_a_server_s_clock_slows_arithmetic_and_not_memory() -> None:
     assert held.seconds.token_s[4096] == pytest.approx(boosted.seconds.token_s[4096] / 0.8, rel=0.1)
     assert held.seconds.token_s[1] == pytest.approx(boosted.seconds.token_s[1], rel=0.03)
     assert held.warnings == boosted.warnings
+
+
+@pytest.mark.parametrize(("engine", "own"), [("trtllm", True), ("vllm", True), ("sglang", False)])
+def test_attention_groups_of_some_engines_have_dense_ffns_of_their_own(engine: str, own: bool) -> None:
+    """As many weights times tokens either way: a token of each group by its share of a matrix, or by the whole."""
+    estimator = ScaledEstimator("mine", PROFILE.model_copy(update={"laws": LAWS.model_copy(update={"engine": engine})}))
+    spec, split = CATALOGUE.get("Model", "deepseek-v3").spec, Parallelism(1, attention_data=8, expert=8)
+    worker = estimator.worker(PricedWorker(spec, H100, split, None, "bf16", VLLM, 4096, 256, 500_000))
+    dense = {matrix.name: matrix for matrix in worker.products() if not matrix.routed}
+    given = {matrix.name: matrix for matrix in matrices(spec, worker.part) if not matrix.routed}
+    for name, matrix in given.items():
+        assert dense[name].token_groups == (1 if own else matrix.token_groups)
+        done = dense[name].inputs * dense[name].outputs * dense[name].token_groups
+        assert done == matrix.inputs * matrix.outputs * matrix.token_groups
+    assert dense["shared_gate_up_proj"].inputs == spec.hidden_size
+    assert dense["shared_down_proj"].outputs == spec.hidden_size
+    together = worker.shared_s(np.array([512.0]))[0] - worker.routed_s(np.array([512.0]))[0]
+    payload = 2.0 * spec.hidden_size * np.array([512.0])
+    collectives = worker.collectives.shared_s(split, spec, payload)[0]
+    assert (together == pytest.approx(collectives)) == own

@@ -78,7 +78,8 @@ def test_an_unequal_pool_that_is_slow_is_named_and_has_its_own_profile(
 ) -> None:
     result = run(tmp_path_factory, "[l40s, h100-sxm]", MIXED)
     mixed = [one for one in result.trials if len(one.deployment.pools) > 1 and one.feasible]
-    trial = min(mixed, key=lambda one: one.metrics["tpot_p99_s"])  # with room: near saturation a factor is told to 5 %
+    # Where most requests come to the slow pool: beside many others its factor is told to 10 %.
+    trial = min(mixed, key=lambda one: sum(p.replicas for p in one.deployment.pools if p.accelerator == "h100-sxm"))
     slow = next(pool for pool in trial.deployment.pools if pool.accelerator == "l40s")
     factors = {slow.name: CorrectionSpec(host=1.25, prefill=1.25, decode=1.25)}
     _, _, table = measure(result, by_pool=factors, number=trial.number)

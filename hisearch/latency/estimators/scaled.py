@@ -76,6 +76,10 @@ BESIDE_TOKENS = 256
 #: ones at a scale that it does not know.
 QUANTISED_APART = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
+#: Engines whose attention groups have dense FFNs and shared experts of their own; SGLang gathers all groups' tokens for
+#: them (``moe_dense_tp_size``).
+OWN_FFN = frozenset({"trtllm", "vllm"})
+
 #: Products whose widths no table need hold: each is some microseconds.
 SMALL = frozenset({"router", "linear_scalar_proj"})
 
@@ -138,7 +142,7 @@ class ScaledWorker:
 
     def products(self) -> list[Matrix]:
         """Matrices as this version of the engine multiplies by them, those of linear attention's inputs in parts."""
-        found, linear = matrices(self.model, self.part), self.model.linear_attention
+        found, linear = [self._own(matrix) for matrix in matrices(self.model, self.part)], self.model.linear_attention
         if linear is None or self.laws.linear_inputs == 2:
             return found
         heads = self.part.linear_value_heads
@@ -150,11 +154,20 @@ class ScaledWorker:
             if outputs
         ]
 
+    def _own(self, matrix: Matrix) -> Matrix:
+        """A dense FFN's matrix, whole where the engine has each attention group multiply its own tokens by it."""
+        groups = matrix.token_groups
+        if self.laws.engine not in OWN_FFN or matrix.routed or groups == 1:
+            return matrix
+        if matrix.name.endswith("down_proj"):
+            return replace(matrix, token_groups=1, inputs=matrix.inputs * groups)
+        return replace(matrix, token_groups=1, outputs=matrix.outputs * groups)
+
     def shared_s(self, tokens: F8) -> F8:
         """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""
         split = self.part.parallelism
         total = np.zeros_like(tokens)
-        for matrix in matrices(self.model, self.part):
+        for matrix in self.products():
             if not matrix.routed and matrix.token_groups > 1:
                 total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
