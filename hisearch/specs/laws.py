@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import Count, EngineName, Evidence, NonNegative, Positive, Strict
 from hisearch.specs.versions import precedes, version_key
 
-#: An A100 holds 1,305 MHz of its 1,410 at its power limit in HPL, the clock of NVIDIA's Rpeak (G. Lockwood, "Peak
-#: FLOPS"). Servers of every accelerator are taken to hold as much; reports of H100 and H200 range from 0.8 to 0.95.
+#: An A100 holds 1,305 MHz of its 1,410 at its power limit in HPL, the clock of NVIDIA's Rpeak
+#: (glennklockwood.com/garden/peak-FLOPS). Servers of every accelerator are taken to hold as much: an assumption.
 SUSTAINED_CLOCK = 0.926
 
 #: Share of a sheet's rate. Clocks above base and caches can carry a fit a little past 1.

@@ -76,8 +76,9 @@ BESIDE_TOKENS = 256
 #: ones at a scale that it does not know.
 QUANTISED_APART = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
-#: Engines whose attention groups have dense FFNs and shared experts of their own; SGLang gathers all groups' tokens for
-#: them (``moe_dense_tp_size``).
+#: Engines whose attention groups have dense FFNs and shared experts of their own: TensorRT-LLM (``shared_tp_size`` of 1
+#: with attention DP, ``modeling_deepseekv3.py``), and vLLM, whose data-parallel engines each run a whole model. SGLang
+#: gathers all groups' tokens for them (``moe_dense_tp_size``).
 OWN_FFN = frozenset({"trtllm", "vllm"})
 
 #: Products whose widths no table need hold: each is some microseconds.

@@ -29,7 +29,8 @@ INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: no run of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
 DYNAMO_TRTLLM = dict.fromkeys(("0.8.1.post1", "0.8.1.post2", "0.8.1.post3"), "1.2.0rc6.post2")
 #: SGLang's nightly builds in these runs, of February to April 2026, are of the time of this release; InferenceMAX's
-#: runs that state no version, of its first months, of the time of those ones.
+#: runs that state no version, of its first months, of the time of the others (TensorRT-LLM's image in
+#: ``nvidia-master.yaml`` of October 2025: release 1.1.0rc2.post2).
 NIGHTLY_SGLANG, FIRST_SGLANG, FIRST_TRTLLM = "0.5.10", "0.5.3", "1.1.0rc2"
 #: Minor version of vLLM 0 since which scheduling is asynchronous by default (its release notes); before, the scheduler
 #: waits for each step unless ``--async-scheduling`` is given.
@@ -132,8 +133,8 @@ def _fixed(row: SiliconRow) -> Conditions:
     """Flags as AIConfigurator's generator writes them, the batch being what is in flight.
 
     A step of vLLM and TensorRT-LLM holds ``batch + input_tokens + SPARE_TOKENS`` tokens (``agg max_num_tokens``), one
-    prompt or two. SGLang keeps its defaults: the
-    generator's ``max_prefill_tokens`` of ``input_tokens + SPARE_TOKENS`` leaves more errors on its runs.
+    prompt or two. SGLang keeps its defaults: the generator's ``max_prefill_tokens`` of ``input_tokens + SPARE_TOKENS``
+    leaves more errors on its runs.
     """
     quantised = row.precision in ("fp8", "fp4")
     most_running = 1024 if row.backend == "vllm" else 2048

@@ -24,10 +24,8 @@ REQUIRED = (
 
 #: Version of rows whose cell is empty.
 UNKNOWN_VERSION = "unknown"
-
-
 #: Ranks over which an engine splits attention by tensor parallelism at most. Rows of GB200 that state 20 to 72 for one
-#: engine count the accelerators of all workers: InferenceX made every one of these runs with prompts and outputs apart.
+#: engine count the accelerators of all workers: InferenceX's recipes for that rack have prefill and decode apart.
 WIDEST_TENSOR = 16
 
 
