@@ -231,7 +231,7 @@ def carry_hosts() -> None:
     """Write the fitted host work into the shipped profiles."""
     for path in sorted(PROFILES.glob("*.yaml")):
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if document["spec"]["estimator"] == "scaled":
+        if document["spec"]["estimator"] in ("scaled", "tables"):
             profile = with_hosts(LatencyProfileSpec.model_validate(document["spec"]))
             path.write_text(profile_yaml(**document["metadata"], profile=profile), encoding="utf-8")
 
@@ -241,8 +241,10 @@ def hosts(data: Data) -> str:
     if data.refit:
         files = there(sorted((data.validation / "silicon").glob("*.csv")), f"runs in {data.validation / 'silicon'}")
         folder = there([data.validation / "vllm_open_loop"], f"runs in {data.validation / 'vllm_open_loop'}")[0]
+        served = there(sorted((data.validation / "vllm_e2e").glob("*/")), f"cases in {data.validation / 'vllm_e2e'}")
         given = [part for file in files for part in ("--silicon", file)]
-        judged = hisearch("calibrate", "hosts", *given, "--open-loop", folder, "-o", HOSTS, "--errors", ERRORS)
+        given += ["--open-loop", folder, *(part for case in served for part in ("--served", case))]
+        judged = hisearch("calibrate", "hosts", *given, "-o", HOSTS, "--errors", ERRORS)
         JUDGED.write_text(json.dumps(judged, indent=1) + "\n", encoding="utf-8")
         carry_hosts()
     return host_tables.details(_judged(), yaml.safe_load(HOSTS.read_text(encoding="utf-8")))

@@ -130,6 +130,10 @@ def hosts(
         list[Path] | None,
         typer.Option("--open-loop", metavar="DIR", help="Open-loop runs, as of `validate open-loop`; several times."),
     ] = None,
+    served: Annotated[
+        list[Path] | None,
+        typer.Option("--served", metavar="DIR", help="A served workload, as of `validate e2e`; several times."),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Constants by engine and version, as YAML.")
     ] = Path("host_times.yaml"),
@@ -160,14 +164,14 @@ def hosts(
     unknown = [name for name in names if name not in KEYS]
     if unknown:
         raise typer.BadParameter(f"{', '.join(KEYS)} or none, not {unknown[0]}", param_hint="--leave-out")
-    files, folders = silicon or [], open_loop or []
-    if not files and not folders:
-        raise typer.BadParameter("say what was measured: --silicon FILE.csv or --open-loop DIR")
+    files, folders, workloads = silicon or [], open_loop or [], served or []
+    if not files and not folders and not workloads:
+        raise typer.BadParameter("say what was measured: --silicon FILE.csv, --open-loop DIR or --served DIR")
     for path in (output, errors):
         _check(path)
     note = (lambda _: None) if quiet else out.note
-    judged = on_one_thread(fit_hosts)(files, folders, without=names, processes=processes, note=note)
-    write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders)))
+    judged = on_one_thread(fit_hosts)(files, folders, workloads, without=names, processes=processes, note=note)
+    write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders, *workloads)))
     if as_json:
         out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})
         return

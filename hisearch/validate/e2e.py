@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import WorkerPlan, simulate
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
+from hisearch.specs.host import EngineOverhead
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.traces.compiled import F8, CompiledTrace
 from hisearch.traces.source import Requests
@@ -75,9 +77,8 @@ class E2eCase:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Seconds by request, shape (N,)."""
+class Times(NamedTuple):
+    """Seconds by request, shape (N,): in the scheduler's line, first token, last one."""
 
     queued_s: F8
     first_s: F8
@@ -102,6 +103,46 @@ def validate_cases(folders: Iterable[Path], profile: str | None = None) -> Itera
 
 def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> Iterator[E2eCase]:
     accelerator = catalogue.get("Accelerator", case.accelerator).spec
+    estimator = estimator_of(case, catalogue, profile)
+    predicted = _predicted_tokens(case, accelerator)
+    error = None if case.kv_capacity_tokens is None else predicted / case.kv_capacity_tokens - 1
+    known = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
+    for capacity, tokens in [*known, ("predicted", predicted)]:
+        ready = prepare(case, accelerator, estimator, tokens)
+        yield _row(case, capacity, tokens, error, ready.simulated(ready.costs), ready.costs)
+
+
+@dataclass(frozen=True)
+class ReadyCase:
+    """A case whose steps are priced: operators, costs with the profile's host work, and KV tokens of one engine."""
+
+    case: MeasuredCase
+    worker: TablesWorker
+    costs: CompiledCosts
+    kv_capacity_tokens: int
+
+    def simulated(self, costs: CompiledCosts) -> Times:
+        """Its requests on steps of ``costs``."""
+        if self.case.split.attention_data > 1:
+            return _served_in_lockstep(self.case, self.worker, costs, self.kv_capacity_tokens)
+        return _served(self.case, costs, self.kv_capacity_tokens)
+
+
+def estimator_of(
+    case: MeasuredCase, catalogue: Catalogue, profile: str | None = None, overhead: EngineOverhead | None = None
+) -> TablesEstimator:
+    """Prices a case by its operator tables and the constants of a profile.
+
+    Args:
+        case: whose tables.
+        catalogue: of profiles.
+        profile: name or path; the machine's own where None.
+        overhead: in place of the profile's host work.
+
+    Raises:
+        SpecError: no such profile.
+        ValueError: its estimator has no use for tables.
+    """
     name = profile or _profile_name(case, catalogue)
     constants: LatencyProfileSpec = catalogue.get("LatencyProfile", name).spec
     if constants.estimator != "tables":
@@ -109,19 +150,21 @@ def _validate(case: MeasuredCase, catalogue: Catalogue, profile: str | None) -> 
             f"profile {name}: expected estimator tables, whose constants go with a case's operator tables, not "
             f"{constants.estimator}"
         )
-    constants = constants.model_copy(update={"estimator": "tables", "operators": str(case.operators)})
-    estimator = TablesEstimator(name, constants)
-    predicted = _predicted_tokens(case, accelerator)
-    error = None if case.kv_capacity_tokens is None else predicted / case.kv_capacity_tokens - 1
-    known = [] if case.kv_capacity_tokens is None else [("measured", case.kv_capacity_tokens)]
-    for capacity, tokens in [*known, ("predicted", predicted)]:
-        priced = _priced(case, accelerator, tokens)
-        costs = estimator.compile(priced)
-        if case.split.attention_data > 1:
-            times = _served_in_lockstep(case, estimator.worker(priced), costs, tokens)
-        else:
-            times = _served(case, costs, tokens)
-        yield _row(case, capacity, tokens, error, times, costs)
+    changed: dict[str, Any] = {"operators": str(case.operators)}
+    if overhead is not None:
+        changed["engines"] = {"vllm": overhead}
+    return TablesEstimator(name, constants.model_copy(update=changed))
+
+
+def prepare(case: MeasuredCase, accelerator: AcceleratorSpec, estimator: TablesEstimator, tokens: int) -> ReadyCase:
+    """Price the steps of a case whose engines have KV for ``tokens`` tokens each."""
+    priced = _priced(case, accelerator, tokens)
+    return ReadyCase(case, estimator.worker(priced), estimator.compile(priced), tokens)
+
+
+def kv_capacity_tokens(case: MeasuredCase, accelerator: AcceleratorSpec) -> int:
+    """Of one engine: as measured, else as predicted."""
+    return _predicted_tokens(case, accelerator) if case.kv_capacity_tokens is None else case.kv_capacity_tokens
 
 
 def _profile_name(case: MeasuredCase, catalogue: Catalogue) -> str:
@@ -169,7 +212,7 @@ def _trace(case: MeasuredCase) -> CompiledTrace:
     return trace_of(requests, block, case.name)
 
 
-def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> _Times:
+def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> Times:
     """By the kernels, on as many copies as there are data-parallel engines."""
     # How the worker's memory was planned is not looked at by a simulation.
     plan = WorkerPlan(case.engine, costs, None, capacity_tokens, ignore_eos=True)  # type: ignore[arg-type]
@@ -182,10 +225,10 @@ def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> _
     # The first pass at or after its arrival takes a request in; an idle engine makes one at once.
     at = np.searchsorted(passes, requests.arrival_s)
     queued = np.minimum(passes[np.minimum(at, len(passes) - 1)], requests.scheduled_s)
-    return _Times(np.maximum(queued, requests.arrival_s), requests.first_token_s, requests.finish_s)
+    return Times(np.maximum(queued, requests.arrival_s), requests.first_token_s, requests.finish_s)
 
 
-def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: CompiledCosts, tokens: int) -> _Times:
+def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: CompiledCosts, tokens: int) -> Times:
     engine, block = case.engine, case.arguments.block_size
     config = VllmConfig(
         max_num_seqs=engine.max_running_requests,
@@ -204,10 +247,14 @@ def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: Compile
     limit = engine.chunk_tokens * case.split.attention_data
     own = np.concatenate(([0.0], worker.own_s(np.arange(1.0, engine.chunk_tokens + 1.0))))
     shared = np.concatenate(([0.0], worker.shared_s(np.arange(1.0, limit + 1.0))))
-    attention = costs.seconds._replace(token_s=own)
+    attention, floor = costs.seconds._replace(token_s=own, floor=None), costs.seconds.floor
 
     def cost(batches: list[Batch]) -> float:
-        """The slowest engine's own part, then the experts for all tokens; CUDA graphs pad all to the longest."""
+        """The slowest engine's own part, then the experts for all tokens; no less than an engine's host needs.
+
+        CUDA graphs pad all to the longest.
+        """
+        formed = [batch for batch in batches if batch[0] or batch[1]]
         tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]
         graphs = worker.overhead.graph_batches
         if graphs and max(tokens) <= graphs[-1]:
@@ -215,14 +262,22 @@ def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: Compile
             tokens = [padded] * len(tokens)
         parts = [
             step_seconds(attention, chunks, [context + 1 for context in decodes], sampling)
-            for chunks, decodes, sampling in batches
-            if chunks or decodes
+            for chunks, decodes, sampling in formed
         ]
-        return max(parts) + float(shared[sum(tokens)])
+        device = max(parts) + float(shared[sum(tokens)])
+        if floor is None:
+            return device
+        host = [
+            floor.seconds(
+                len(chunks) + len(decodes), sum(new for new, _ in chunks) + len(decodes), prompts=bool(chunks)
+            )
+            for chunks, decodes, _ in formed
+        ]
+        return max(device, *host)
 
     served = serve(config, case.split.attention_data, requests, cost)  # type: ignore[arg-type]
     count = range(len(requests))
-    return _Times(
+    return Times(
         np.array([served.queued_s[k] for k in count]),
         np.array([served.first_token_s[k] for k in count]),
         np.array([served.finish_s[k] for k in count]),
@@ -230,16 +285,10 @@ def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: Compile
 
 
 def _row(
-    case: MeasuredCase, capacity: str, tokens: int, error: float | None, simulated: _Times, costs: CompiledCosts
+    case: MeasuredCase, capacity: str, tokens: int, error: float | None, simulated: Times, costs: CompiledCosts
 ) -> E2eCase:
-    times = [row.measured for row in case.requests]
-    measured = _Times(
-        np.array([time.queued_s for time in times]),
-        np.array([time.first_token_s for time in times]),
-        np.array([time.last_token_s for time in times]),
-    )
-    outputs = np.array([row.output_tokens for row in case.requests])
-    theirs, ours = _metrics(measured, outputs), _metrics(simulated, outputs)
+    measured = measured_times(case)
+    theirs, ours = metrics_of(case, measured), metrics_of(case, simulated)
     metrics = {
         name: {
             statistic: _figure(theirs[name][statistic], ours[name][statistic], case.peer.get((name, statistic)))
@@ -247,6 +296,7 @@ def _row(
         }
         for name in theirs
     }
+    outputs = sum(row.output_tokens for row in case.requests)
     spans = [float(part.last_s.max() - part.queued_s.min()) for part in (measured, simulated)]
     errors = [abs(figure.error) for figures in metrics.values() for figure in figures.values()]
     return E2eCase(
@@ -255,7 +305,7 @@ def _row(
         kv_capacity_tokens=tokens,
         kv_capacity_error=error if capacity == "predicted" else None,
         metrics=metrics,
-        output_tokens_per_s=_figure(*(float(outputs.sum()) / span for span in spans)),
+        output_tokens_per_s=_figure(*(outputs / span for span in spans)),
         makespan_s=_figure(*spans),
         mean_abs_error=float(np.mean(errors)),
         peer_mean_abs_error=float(np.mean(np.abs(list(case.peer.values())))) if case.peer else None,
@@ -266,11 +316,23 @@ def _row(
     )
 
 
+def measured_times(case: MeasuredCase) -> Times:
+    """As the engine's own clock had them."""
+    times = [row.measured for row in case.requests]
+    return Times(
+        np.array([time.queued_s for time in times]),
+        np.array([time.first_token_s for time in times]),
+        np.array([time.last_token_s for time in times]),
+    )
+
+
 def _figure(measured: float, simulated: float, peer_error: float | None = None) -> Figure:
     return Figure(measured, simulated, simulated / measured - 1, peer_error)
 
 
-def _metrics(times: _Times, outputs: np.ndarray) -> dict[str, dict[str, float]]:
+def metrics_of(case: MeasuredCase, times: Times) -> dict[str, dict[str, float]]:
+    """ttft_s, tpot_s and latency_s, each by statistic."""
+    outputs = np.array([row.output_tokens for row in case.requests])
     several = outputs > 1
     tpot = (times.last_s - times.first_s)[several] / (outputs[several] - 1)
     return {

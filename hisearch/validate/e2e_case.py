@@ -149,6 +149,7 @@ class MeasuredCase:
         arguments = self.arguments
         return EngineSpec(
             name="vllm",
+            version=self.engine_version,
             max_running_requests=arguments.max_num_seqs,
             chunk_tokens=arguments.max_num_batched_tokens,
             page_tokens=arguments.block_size,

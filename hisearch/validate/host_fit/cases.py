@@ -21,7 +21,8 @@ from hisearch.simulate.plan import WorkerPlan
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.host import HostTimes
 from hisearch.specs.model import ModelSpec
-from hisearch.validate import open_loop
+from hisearch.validate import e2e, open_loop
+from hisearch.validate.e2e_case import read_case
 from hisearch.validate.silicon.conditions import INFERENCEMAX, Conditions, conditions_of, host_version
 from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
@@ -31,10 +32,17 @@ from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 F8 = npt.NDArray[np.float64]
 
 OPEN_LOOP = "open-loop"
+SERVED = "served workloads"
+#: Errors of TTFT and step time that count as one: of operators priced by laws, and by tables measured on the card.
+#: Laws miss operators by 7 to 15 % (docs/accuracy-details.md, closed loop), tables a batch by 1 to 3 (single batches).
+OF_LAWS, OF_TABLES = (0.15, 0.07), (0.03, 0.02)
 
 
 class Case(Protocol):
-    """One measured run; ``counts``: whether its TTFT, and its step time, are to be met."""
+    """One measured run.
+
+    counts: whether its TTFT, and its step time, are to be met. scale: errors of both that count as one.
+    """
 
     @property
     def engine(self) -> str: ...  # noqa: D102
@@ -48,6 +56,8 @@ class Case(Protocol):
     def model(self) -> str: ...  # noqa: D102
     @property
     def counts(self) -> tuple[bool, bool]: ...  # noqa: D102
+    @property
+    def scale(self) -> tuple[float, float]: ...  # noqa: D102
     def errors(self, times: HostTimes) -> F8:
         """log(simulated / measured) of TTFT and step time under ``times``, shape (2,)."""
         ...
@@ -61,6 +71,7 @@ class ClosedLoopCase:
     pricer: Pricer
     campaign: str
     counts: tuple[bool, bool]
+    scale: tuple[float, float] = OF_LAWS
 
     @property
     def engine(self) -> str:
@@ -99,6 +110,7 @@ class OpenLoopCase:
     architecture: ModelSpec
     campaign: str = OPEN_LOOP
     counts: tuple[bool, bool] = (True, True)
+    scale: tuple[float, float] = OF_LAWS
 
     @property
     def engine(self) -> str:
@@ -132,6 +144,46 @@ class OpenLoopCase:
         names = ("ttft_mean", "e2e_mean")
         known = [self.measured[self.run.set, self.run.id, open_loop.WHOLE, name] for name in names]
         return np.log([found[name] / ms for name, ms in zip(names, known, strict=True)])
+
+
+@dataclass(frozen=True)
+class ServedCase:
+    """A served workload on operator tables of its own; ``ready`` without host work."""
+
+    ready: e2e.ReadyCase
+    campaign: str = SERVED
+    counts: tuple[bool, bool] = (True, True)
+    scale: tuple[float, float] = OF_TABLES
+
+    @property
+    def engine(self) -> str:
+        """Its name."""
+        return self.ready.case.engine.name
+
+    @property
+    def version(self) -> str:
+        """Of the engine."""
+        return self.ready.case.engine_version
+
+    @property
+    def gpu(self) -> str:
+        """Its name in the catalogue."""
+        return self.ready.case.accelerator
+
+    @property
+    def model(self) -> str:
+        """See ``plain_name``."""
+        return plain_name(self.ready.case.model.huggingface_id)
+
+    def errors(self, times: HostTimes) -> F8:
+        """See ``Case``; by the engine's own clock."""
+        case, costs = self.ready.case, self.ready.costs
+        graphs = list(self.ready.worker.overhead.graph_batches)
+        launches = launches_of(case.model, case.split, case.weight_dtype, self.engine, graphs)
+        seconds = with_host_times(costs.seconds, times, launches, overlap=case.engine.overlap)
+        simulated = self.ready.simulated(replace(costs, seconds=seconds))
+        found, known = (e2e.metrics_of(case, part) for part in (simulated, e2e.measured_times(case)))
+        return np.log([found[name]["mean"] / known[name]["mean"] for name in ("ttft_s", "tpot_s")])
 
 
 def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[ClosedLoopCase]:
@@ -180,4 +232,17 @@ def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[OpenL
             model = open_loop.model_of(run, folder, catalogue)
             if all((run.set, run.id, open_loop.WHOLE, metric) in measured for metric in ("ttft_mean", "e2e_mean")):
                 found.append(OpenLoopCase(run, worker, measured, tuple(overhead.graph_batches), model))
+    return found
+
+
+def served_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[ServedCase]:
+    """Served workloads of ``folders``, with KV as measured where it is known."""
+    found = []
+    for folder in folders:
+        case = read_case(folder, catalogue.names("Accelerator"))
+        accelerator = catalogue.get("Accelerator", case.accelerator).spec
+        shipped = e2e.estimator_of(case, catalogue).profile.engines[case.engine.name]
+        bare = shipped.with_times(HostTimes(step_s=0.0)).model_copy(update={"versions": {}})
+        estimator = e2e.estimator_of(case, catalogue, overhead=bare)
+        found.append(ServedCase(e2e.prepare(case, accelerator, estimator, e2e.kv_capacity_tokens(case, accelerator))))
     return found

@@ -3,9 +3,9 @@
 Notation
     theta    constants of a group (an engine, or a version of it), in the order of ``CONSTANTS``; seconds
     mu, s    what is known beforehand, mean and standard deviation; of a version: its engine's theta, VERSION_SHARE * s
-    r_i      log(simulated / measured) of TTFT and step time of case i; w_i its weight
+    r_i, c_i log(simulated / measured) of TTFT and step time of case i, and what counts as one; w_i its weight
 
-    minimise   sum_i w_i rho(r_i / SCALE)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.host``
+    minimise   sum_i w_i rho(r_i / c_i)  +  |(theta - mu) / s|^2 / 2    within the ranges of ``specs.host``
 
 rho is |x| rounded at 0 (pseudo-Huber). Gauss-Newton on reweighted least squares; derivatives by simulating again with
 each constant raised by its step, or those of an earlier fit near by. A step is shortened until it lowers the loss.
@@ -62,8 +62,8 @@ LOW, HIGH = (np.array([getattr(RANGES[name], part) for name in CONSTANTS]) for p
 #: Standard deviation of a version's constants around its engine's, as a share of what is known beforehand.
 VERSION_SHARE = 1.0
 VERSION_CASES = 20
-#: Errors of TTFT and step time that count as one; at the half of them rho is rounded.
-SCALE, ROUNDING = np.array([0.15, 0.07]), 0.5
+#: Share of an error that counts as one below which rho is rounded.
+ROUNDING = 0.5
 ROUNDS, STILL, SHARES = 5, 2e-3, (1.0, 0.5, 0.2)
 #: Version of a group of all cases of an engine.
 ALL = "*"
@@ -222,6 +222,11 @@ def _weights(cases: Sequence[Case]) -> F8:
     return each[:, None] * np.array([case.counts for case in cases], dtype=np.float64)
 
 
+def _scales(cases: Sequence[Case]) -> F8:
+    """Errors of each case and figure that count as one, shape (N, 2)."""
+    return np.array([case.scale for case in cases])
+
+
 @dataclass(frozen=True)
 class _Search:
     """Gauss-Newton over groups; ``known`` derivatives are taken as they are, those that are made go into ``kept``."""
@@ -256,18 +261,19 @@ class _Search:
     def _step(self, cases: Sequence[Case], theta: F8, errors: F8, weights: F8, mean: F8, std: F8) -> tuple[F8, F8]:
         """As much of a Gauss-Newton step as lowers the loss; the same constants where none of it does enough."""
         slopes = self._slopes(cases, theta, errors)
-        scaled = errors / SCALE
+        scale = _scales(cases)
+        scaled = errors / scale
         # |x| as a square: rho(x) = sqrt(x^2 + b^2) has the weight 1 / rho.
         root = np.sqrt(weights / np.sqrt(scaled**2 + ROUNDING**2))
-        matrix = np.vstack([(root[..., None] * slopes / SCALE[:, None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
+        matrix = np.vstack([(root[..., None] * slopes / scale[..., None]).reshape(-1, len(STEP)), np.diag(1.0 / std)])
         wanted = np.concatenate([-(root * scaled).ravel(), (mean - theta) / std])
         low, high = (LOW - theta) / std - 1e-9, (HIGH - theta) / std + 1e-9
         step = lsq_linear(matrix * std, wanted, (low, high)).x * std
-        before = _loss(errors, theta, weights, mean, std)
+        before = _loss(scaled, theta, weights, mean, std)
         for share in SHARES:
             tried = np.clip(theta + share * step, LOW, HIGH)
             found = self.evaluate(cases, [tried] * len(cases))
-            if _loss(found, tried, weights, mean, std) < (1.0 - STILL) * before:
+            if _loss(found / scale, tried, weights, mean, std) < (1.0 - STILL) * before:
                 return tried, found
         return theta, errors
 
@@ -285,6 +291,6 @@ class _Search:
         return slopes
 
 
-def _loss(errors: F8, theta: F8, weights: F8, mean: F8, std: F8) -> float:
-    rho = np.sqrt((errors / SCALE) ** 2 + ROUNDING**2) - ROUNDING
+def _loss(scaled: F8, theta: F8, weights: F8, mean: F8, std: F8) -> float:
+    rho = np.sqrt(scaled**2 + ROUNDING**2) - ROUNDING
     return float((weights * rho).sum() + 0.5 * (((theta - mean) / std) ** 2).sum())

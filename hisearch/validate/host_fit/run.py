@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from hisearch.specs.catalogue import Catalogue
-from hisearch.validate.host_fit.cases import Case, closed_loop_cases, open_loop_cases
+from hisearch.validate.host_fit.cases import Case, closed_loop_cases, open_loop_cases, served_cases
 from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of, workers
 from hisearch.validate.host_fit.leave_out import KEYS, LeftOut, leave_out
 from hisearch.validate.host_fit.report import by_group, coverage, error_laws, write_constants
@@ -36,6 +36,7 @@ class Judged:
 def fit_hosts(
     silicon: Sequence[Path],
     open_loop: Sequence[Path],
+    served: Sequence[Path] = (),
     *,
     without: Sequence[str] = tuple(KEYS),
     processes: int = 1,
@@ -46,6 +47,7 @@ def fit_hosts(
     Args:
         silicon: CSV files of closed-loop runs.
         open_loop: folders of open-loop runs.
+        served: folders of served workloads with operator tables of their own, each a case.
         without: what is left out in turn: keys of ``leave_out.KEYS``.
         processes: that simulate side by side.
         note: told about progress.
@@ -59,6 +61,7 @@ def fit_hosts(
         cases += closed_loop_cases(read_rows(file)[1], pricer)
         note(f"{file}: {len(cases)} runs so far")
     cases += open_loop_cases(open_loop, Catalogue())
+    cases += served_cases(served, Catalogue())
     with workers(cases, processes) as pool:
         fitted = fit(cases, note=note, pool=pool)
         errors = evaluator(pool)(cases, [vector_of(fitted.times_of(case)) for case in cases])
