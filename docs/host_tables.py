@@ -36,13 +36,16 @@ METRICS = ("e2e_mean", "itl_mean", "ttft_mean", "ttft_p99")
 
 def front(judged: Mapping[str, Any]) -> str:
     """What to expect, by situation: medians and means of absolute errors that had no part in the constants."""
-    head = ("your deployment has", "TTFT, closed loop", "TPOT, closed loop", "TTFT, open loop", "E2E, open loop")
+    kinds = {"closed loop": "TPOT", "open loop": "E2E", "served": "TPOT"}
+    titles = {"served": "own tables"}
+    head = ["your deployment has"]
+    head += [f"{figure}, {titles.get(kind, kind)}" for kind, step in kinds.items() for figure in ("TTFT", step)]
     body = []
     for name in LEFT_OUT:
         if name not in judged["errors"]:
             continue
         groups = judged["errors"][name]
-        cells = [_pair(groups.get(kind, {}).get(figure)) for kind in ("closed loop", "open loop") for figure in FIGURES]
+        cells = [_pair(groups.get(kind, {}).get(figure)) for kind in kinds for figure in FIGURES]
         body.append([LEFT_OUT[name], *cells])
     return table(head, body)
 

@@ -63,7 +63,7 @@ class Fit:
         """How the worker's copy of the model is split."""
         return Parallelism(
             self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
-        )
+        ).under(self.engine)
 
     @property
     def ok(self) -> bool:

@@ -17,7 +17,7 @@ from hisearch.calibrate.hosts import with_hosts
 from hisearch.calibrate.tables import Tables
 from hisearch.specs.base import EngineName
 from hisearch.specs.catalogue import Catalogue
-from hisearch.specs.laws import CollectiveCurve, LawsSpec
+from hisearch.specs.laws import CollectiveCurve, LawsSpec, MixedTerms
 from hisearch.specs.profile import LatencyProfileSpec
 
 if TYPE_CHECKING:
@@ -83,6 +83,20 @@ VLLM_FUSED_MIB: dict[str, dict[int, float]] = {
 #: (an assumption). GB200's own tables have no more than four: they are GB300's but for vLLM's all-reduce of 0.19.0 and
 #: 0.24.0, which takes 2.8 times as long for 1 GiB on two ranks as that of 0.14.0 and all others.
 LINKS: dict[str, tuple[str, ...]] = {"gb200": ("gb300", "b300_sxm"), "gb300": ("gb300", "b300_sxm")}
+
+
+#: Accelerators whose attention under vLLM is FlashAttention 2's, and its law of decodes beside prompts: medians of six
+#: tables that `validate batch` reads (rate 0.53 to 0.60, start 5.8 to 6.5 us), which is no part of aiconfigurator's.
+FLASH_ATTENTION_2 = ("a100-80gb", "l40s", "rtx4090", "rtx-pro-6000")
+BESIDE_PROMPTS = MixedTerms(
+    evidence="fitted",
+    source="six tables of decodes beside prompts, vLLM 0.19.0 on an RTX PRO 6000 (LLMServingSim, github "
+    "casys-kaist/LLMServingSim at 5daddb2, MIT)",
+    rows=64,
+    keys=64,
+    flops=0.574,
+    tile_s=6.3e-6,
+)
 
 
 def data_folder(given: Path | None) -> Path:
@@ -160,6 +174,9 @@ def fit_shipped(
     key = (accelerator_name, engine)
     profile = with_former(profile, key, target, Sources(data, board.system, former), said)
     profile = _with_exchange(_with_all_reduces(profile, key, data), key, data)
+    if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2 and profile.laws is not None:
+        laws = profile.laws.model_copy(update={"mixed_attention": BESIDE_PROMPTS})
+        profile = profile.model_copy(update={"laws": laws})
     return with_hosts(profile)
 
 

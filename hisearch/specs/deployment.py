@@ -231,7 +231,7 @@ class PoolSpec(Strict):
         """How a worker's copy of the model is split over its accelerators."""
         return Parallelism(
             self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
-        )
+        ).under(self.engine.name)
 
     @property
     def accelerators(self) -> int:

@@ -104,11 +104,11 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
 def _parallelism(study: ResolvedStudy) -> tuple[list[Problem], list[Problem]]:
     """Degrees of parallelism that the model or a host takes in no combination; a problem where the model takes none."""
     execution, model = study.space.spec.execution, study.model
-    refusals = {
-        split: f"{problem.message} of {model.name}"
-        for split in execution.splits
-        for problem in itertools.islice(split_problems(model.spec, split), 1)
-    }
+    refusals = {}
+    for split in execution.splits:
+        by_engine = [list(split_problems(model.spec, split.under(engine))) for engine in execution.engines]
+        if all(by_engine):
+            refusals[split] = f"{by_engine[0][0].message} of {model.name}"
     takes_none = len(refusals) == len(set(execution.splits))
     found = _useless_degrees(study, refusals, defaults=takes_none)
     for host_name, host in study.hosts.items():

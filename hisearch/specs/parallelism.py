@@ -12,13 +12,20 @@ if TYPE_CHECKING:
     from hisearch.specs.model import ModelSpec
 
 
+#: Engines whose attention groups have dense FFNs and shared experts of their own: TensorRT-LLM (``shared_tp_size`` of 1
+#: with attention DP, ``modeling_deepseekv3.py``), and vLLM, whose data-parallel engines each run a whole model. SGLang
+#: gathers all groups' tokens for them (``moe_dense_tp_size``).
+OWN_FFN = frozenset({"trtllm", "vllm"})
+
+
 class Parallelism(NamedTuple):
     """How one copy of a model is split over accelerators.
 
     A stage of the pipeline has ``attention_data`` groups of ``tensor`` ranks. A group runs attention, embedding and LM
     head on sequences of its own; FFNs are shared by the stage: every rank of it holds a part, and sees the tokens of
-    all groups. Dense FFNs and shared experts are split along their width over the stage; routed experts are dealt to
-    ``expert`` sets of ranks, and each is split along its width over the ranks of its set.
+    all groups. Dense FFNs and shared experts are split along their width over the stage, or over a group where groups
+    have their own; routed experts are dealt to ``expert`` sets of ranks, and each is split along its width over the
+    ranks of its set.
 
     tensor: ranks of an attention group (TP).
     attention_data: attention groups of a stage (data-parallel attention).
@@ -27,6 +34,7 @@ class Parallelism(NamedTuple):
     all_to_all: attention groups share routed experts alone (wide EP): each sends its tokens to the ranks of their
         experts, and keeps dense FFNs and shared experts to itself, split along their width over its own ranks. Copies
         of experts fill the places of ranks that would have fewer than others.
+    own_ffn: attention groups keep dense FFNs and shared experts to themselves although they gather tokens for experts.
     """
 
     tensor: int = 1
@@ -34,11 +42,16 @@ class Parallelism(NamedTuple):
     expert: int = 1
     pipeline: int = 1
     all_to_all: bool = False
+    own_ffn: bool = False
+
+    def under(self, engine: str) -> Parallelism:
+        """As ``engine`` lays out the FFNs of its attention groups."""
+        return self._replace(own_ffn=self.attention_data > 1 and engine in OWN_FFN)
 
     @property
     def ffn_groups(self) -> int:
         """Attention groups that send their tokens through a dense FFN together."""
-        return 1 if self.all_to_all else self.attention_data
+        return 1 if self.all_to_all or self.own_ffn else self.attention_data
 
     @property
     def ffn_ranks(self) -> int:

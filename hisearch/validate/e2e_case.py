@@ -141,7 +141,7 @@ class MeasuredCase:
         if self.model.moe is None or not arguments.enable_expert_parallel:
             return Parallelism(tensor=arguments.tensor_parallel_size)
         ranks = arguments.tensor_parallel_size * arguments.data_parallel_size
-        return Parallelism(arguments.tensor_parallel_size, arguments.data_parallel_size, expert=ranks)
+        return Parallelism(arguments.tensor_parallel_size, arguments.data_parallel_size, expert=ranks).under("vllm")
 
     @property
     def engine(self) -> EngineSpec:

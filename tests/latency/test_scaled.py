@@ -17,9 +17,9 @@ from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.scaled import QUANTISED_APART, ScaledEstimator
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.laws.steps import rising, token_grid
-from hisearch.latency.parameters import matrices
+from hisearch.latency.parameters import matrices, weight_bytes_per_rank
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.sharding import Parallelism
+from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.host import EngineOverhead
@@ -329,17 +329,30 @@ def test_a_server_s_clock_slows_arithmetic_and_not_memory() -> None:
 def test_attention_groups_of_some_engines_have_dense_ffns_of_their_own(engine: str, own: bool) -> None:
     """As many weights times tokens either way: a token of each group by its share of a matrix, or by the whole."""
     estimator = ScaledEstimator("mine", PROFILE.model_copy(update={"laws": LAWS.model_copy(update={"engine": engine})}))
-    spec, split = CATALOGUE.get("Model", "deepseek-v3").spec, Parallelism(1, attention_data=8, expert=8)
+    spec, together = CATALOGUE.get("Model", "deepseek-v3").spec, Parallelism(1, attention_data=8, expert=8)
+    split = together.under(engine)
     worker = estimator.worker(PricedWorker(spec, H100, split, None, "bf16", VLLM, 4096, 256, 500_000))
     dense = {matrix.name: matrix for matrix in worker.products() if not matrix.routed}
-    given = {matrix.name: matrix for matrix in matrices(spec, worker.part) if not matrix.routed}
+    given = {matrix.name: matrix for matrix in matrices(spec, shard(spec, together)) if not matrix.routed}
     for name, matrix in given.items():
         assert dense[name].token_groups == (1 if own else matrix.token_groups)
         done = dense[name].inputs * dense[name].outputs * dense[name].token_groups
         assert done == matrix.inputs * matrix.outputs * matrix.token_groups
     assert dense["shared_gate_up_proj"].inputs == spec.hidden_size
     assert dense["shared_down_proj"].outputs == spec.hidden_size
-    together = worker.shared_s(np.array([512.0]))[0] - worker.routed_s(np.array([512.0]))[0]
+    shared = worker.shared_s(np.array([512.0]))[0] - worker.routed_s(np.array([512.0]))[0]
     payload = 2.0 * spec.hidden_size * np.array([512.0])
     collectives = worker.collectives.shared_s(split, spec, payload)[0]
-    assert (together == pytest.approx(collectives)) == own
+    assert (shared == pytest.approx(collectives)) == own
+    # No tokens are gathered for a dense FFN that every group has.
+    gathered = collectives / worker.collectives.gathered_s(split, payload)[0]
+    assert gathered == pytest.approx(spec.layers - own * spec.moe.leading_dense_layers)
+
+
+def test_ffns_of_every_group_take_that_much_more_memory() -> None:
+    spec, together = CATALOGUE.get("Model", "deepseek-v3").spec, Parallelism(1, attention_data=8, expert=8)
+    apart, shared = (weight_bytes_per_rank(spec, together.under(engine), "fp8") for engine in ("vllm", "sglang"))
+    width = spec.moe.leading_dense_layers * spec.intermediate_size
+    width += (spec.layers - spec.moe.leading_dense_layers) * spec.moe.shared_intermediate_size
+    assert apart - shared == pytest.approx(7 / 8 * 3 * spec.hidden_size * width, rel=0.01)  # and scales
+    assert Parallelism(4).under("vllm") == Parallelism(4)

@@ -16,6 +16,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.deployment import EngineSpec
+from hisearch.specs.host import HostTimes
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
 from tests.latency.operator_folder import LATE_US, attention_us, dense_us, write_tables
@@ -30,8 +31,8 @@ MICRO = 1e-6
 
 
 def profile(folder: Path, **overhead: object) -> LatencyProfileSpec:
-    bare = {"step_s": 0.0, "graph_batches": [], "eager_layer_s": 0.0} | overhead
-    engines = {"vllm": PROFILE.engines["vllm"].model_copy(update=bare)}
+    bare = {"graph_batches": [], "eager_layer_s": 0.0, "versions": {}} | overhead
+    engines = {"vllm": PROFILE.engines["vllm"].with_times(HostTimes(step_s=0.0)).model_copy(update=bare)}
     return PROFILE.model_copy(update={"operators": str(folder), "engines": engines})
 
 

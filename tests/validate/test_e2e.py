@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from hisearch.cli.main import app
 from hisearch.latency.step_cost import step_seconds
-from hisearch.validate.e2e import validate_cases
+from hisearch.specs.catalogue import Catalogue, shipped_root
+from hisearch.validate.e2e import estimator_of, prepare, validate_cases
 from hisearch.validate.e2e_case import CaseError, read_case
 from tests.latency.operator_folder import write_tables
 from tests.latency.test_tables import compiled, profile
@@ -26,6 +29,16 @@ META = {
     "model": "meta-llama/Llama-3.1-8B",
     "vllm_version": "0.19.0",
     "engine_kwargs": {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "dtype": "bfloat16"},
+}
+MOE_CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "num_attention_heads": 32,
+    "num_hidden_layers": 48, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+    "max_position_embeddings": 262144, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MOE_META = META | {
+    "model": "Qwen/Qwen3-30B-A3B",
+    "engine_kwargs": META["engine_kwargs"] | {"data_parallel_size": 2, "enable_expert_parallel": True},  # type: ignore[operator]
 }
 PEER = "Metric  vLLM  Sim  Diff%\nTTFT Mean   100.0   90.0   -10.0%\nTPOT Median  10.0  10.2  +2.0%\n"
 
@@ -87,6 +100,32 @@ def test_a_request_waits_for_the_pass_that_takes_it_in(tmp_path: Path, constants
     # Formed ahead, while the first prompt runs, is a decode of it; then the second prompt beside the next one.
     decode, both = step_seconds(costs, [], [257]), step_seconds(costs, [(256, 0)], [258])
     assert row.metrics["ttft_s"]["p99"].simulated == pytest.approx(0.99 * (decode + both) + 0.01 * first, rel=1e-6)
+
+
+@pytest.mark.parametrize(("schedule_s", "binds"), [(1e-3, False), (1.0, True)])
+def test_a_host_that_is_slower_than_all_engines_together_sets_the_pace(
+    tmp_path: Path, schedule_s: float, binds: bool
+) -> None:
+    """Of engines that step together: the host hides behind attention and experts, not behind attention alone."""
+    folder = write_case(tmp_path / "case", [request(0, 0.0)], MOE_META)
+    (folder / "model_config.json").write_text(json.dumps(MOE_CONFIG))
+    shutil.rmtree(folder / "operators")
+    write_tables(folder / "operators", moe=True)
+    case, catalogue = read_case(folder, ["rtx-pro-6000"]), Catalogue(shipped_root())
+    card = catalogue.get("Accelerator", "rtx-pro-6000").spec
+    bare = profile(folder).engines["vllm"]
+    ready = [
+        prepare(case, card, estimator_of(case, catalogue, overhead=overhead), 100_000)
+        for overhead in (bare, bare.model_copy(update={"schedule_s": schedule_s}))
+    ]
+    free, held = (of.simulated(of.costs) for of in ready)
+    own_s = ready[0].worker.own_s(np.array([256.0]))[0]
+    assert own_s < free.first_s[0] - free.queued_s[0]  # there are experts behind it
+    if binds:
+        assert held.first_s - held.queued_s == pytest.approx(schedule_s)
+    else:
+        assert held.first_s == pytest.approx(free.first_s, rel=1e-12)
+        assert held.last_s == pytest.approx(free.last_s, rel=1e-12)
 
 
 def test_measured_capacity_makes_a_row_of_its_own(tmp_path: Path, constants: str) -> None:

@@ -18,7 +18,15 @@ from hisearch.calibrate import hosts
 from hisearch.latency.served_errors import SHARES, EngineErrors
 from hisearch.specs.catalogue import Catalogue, shipped_root
 from hisearch.specs.host import RANGES, HostTimes
-from hisearch.validate.host_fit.cases import closed_loop_cases, open_loop_cases, starts_cold
+from hisearch.validate.host_fit.cases import (
+    OF_LAWS,
+    OF_TABLES,
+    OPEN_LOOP,
+    closed_loop_cases,
+    open_loop_cases,
+    served_cases,
+    starts_cold,
+)
 from hisearch.validate.host_fit.fit import (
     ALL,
     CONSTANTS,
@@ -51,6 +59,7 @@ from hisearch.validate.silicon.pricing import EngineTimes, Pricer
 from hisearch.validate.silicon.report import START_UP
 from hisearch.validate.silicon.rows import read_rows
 from tests.cli.conftest import Hisearch, hisearch
+from tests.validate.test_e2e import request, write_case
 from tests.validate.test_open_loop import write_folder
 from tests.validate.test_silicon import only_row, write
 
@@ -83,6 +92,8 @@ class MadeUp:
     truth: HostTimes = TRUTH
     factor: float = 1.0
     counts: tuple[bool, bool] = (True, True)
+    scale: tuple[float, float] = OF_LAWS
+    kind: str = OPEN_LOOP
 
     def figures(self, times: HostTimes) -> np.ndarray:
         own_s = times.step_s + self.kernels * times.kernel_s + self.sequences * times.per_sequence_s
@@ -434,6 +445,34 @@ class TestRuns:
         assert np.exp(front) - np.exp(plain) == pytest.approx([10 / 20, 10 / 100], rel=0.02)
         assert ((np.exp(steps) - np.exp(plain)) * [20, 100]) == pytest.approx([1.5, 12.5], rel=0.2)
 
+    def test_a_served_workload_is_met_by_the_engine_s_own_clock(self, tmp_path: Path) -> None:
+        folder = write_case(tmp_path / "case", [request(0, 0.0), request(1, 100.0)])
+        (case,) = served_cases([folder], Catalogue(shipped_root()))
+        assert (case.engine, case.version, case.gpu, case.model, case.scale) == (
+            "vllm", "0.19.0", "rtx-pro-6000", "llama-3.1-8b", OF_TABLES,
+        )  # fmt: skip
+        plain = case.errors(HostTimes(step_s=0.0))
+        steps = case.errors(HostTimes(step_s=1e-3))
+        front = case.errors(HostTimes(step_s=0.0, request_s=10e-3, read_s=0.5e-3))
+        # A second was measured of either: a longer step is in both, and what is ahead of the engine in none.
+        assert np.exp(steps) - np.exp(plain) == pytest.approx([1e-3, 1e-3], rel=1e-6)
+        assert front == pytest.approx(plain, rel=1e-9)
+
+    def test_runs_on_tables_of_their_own_tell_more_and_say_nothing_of_laws(self, tmp_path: Path) -> None:
+        folder = write_case(tmp_path / "case", [request(0, 0.0), request(1, 100.0)])
+        cases = [*served_cases([folder], Catalogue(shipped_root()))] * LEAST_RUNS
+        errors = np.zeros((len(cases), 2))
+        laws = error_laws(cases, [LeftOut("model", errors)])["vllm"]
+        assert laws == {"accelerators": [], "models": [], "situations": {}}
+        assert list(by_group(cases, errors)) == [
+            "served", "served, campaign served workloads", "served, rtx-pro-6000", "served, vllm",
+        ]  # fmt: skip
+        slow = made_up(40)
+        sure = [replace(case, factor=1.3, scale=OF_TABLES) for case in made_up(40, seed=1)]
+        unsure = [replace(case, scale=OF_LAWS) for case in sure]
+        told, guessed = (abs(own(fit([*slow, *more])) - vector_of(TRUTH)).sum() for more in (sure, unsure))
+        assert told > guessed
+
     def test_the_whole_of_it_writes_what_it_finds(self, tmp_path: Path) -> None:
         file, told = measured(tmp_path, LOOPS), []
         judged = fit_hosts([file], [], without=("model",), note=told.append)
@@ -465,7 +504,7 @@ class TestCommand:
     def test_what_was_measured_must_be_said(self, hisearch: Hisearch, tmp_path: Path) -> None:
         found = hisearch("calibrate", "hosts", "-o", tmp_path / "hosts.yaml")
         assert found.code == 2
-        assert "--silicon FILE.csv or --open-loop DIR" in found.err
+        assert "--silicon FILE.csv, --open-loop DIR or --served DIR" in found.err
 
     def test_only_what_tells_runs_apart_is_left_out(self, hisearch: Hisearch, tmp_path: Path) -> None:
         file = write(tmp_path / "rows.csv", {})

@@ -54,7 +54,7 @@ from hisearch.latency.operators import (
 )
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.sharding import Parallelism, moe_layers, shard
+from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers, shard
 from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployment import EngineSpec
 from hisearch.specs.hardware import AcceleratorSpec
@@ -213,7 +213,9 @@ class RooflineWorker:
             sent = all_gather_volume(1.0, split.stage_ranks) * payload / split.tensor * copies
             return 2 * moe_layers(self.model) * self._collective(sent, split.stage_ranks)
         gathered = all_gather_volume(1.0, split.stage_ranks) * payload * split.attention_data
-        return 2 * self.model.layers * self._collective(gathered, split.stage_ranks)
+        alone = dense_layers(self.model) if split.own_ffn else 0
+        reduced = self._collective(all_reduce_volume(1.0, split.tensor) * payload, split.tensor)
+        return 2 * (self.model.layers - alone) * self._collective(gathered, split.stage_ranks) + alone * reduced
 
     def _collective(self, volume_bytes: F8, ranks: int) -> F8:
         if ranks == 1 or self.rates.link_bytes_per_s is None:

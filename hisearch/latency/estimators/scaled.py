@@ -76,11 +76,6 @@ BESIDE_TOKENS = 256
 #: ones at a scale that it does not know.
 QUANTISED_APART = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
-#: Engines whose attention groups have dense FFNs and shared experts of their own: TensorRT-LLM (``shared_tp_size`` of 1
-#: with attention DP, ``modeling_deepseekv3.py``), and vLLM, whose data-parallel engines each run a whole model. SGLang
-#: gathers all groups' tokens for them (``moe_dense_tp_size``).
-OWN_FFN = frozenset({"trtllm", "vllm"})
-
 #: Products whose widths no table need hold: each is some microseconds.
 SMALL = frozenset({"router", "linear_scalar_proj"})
 
@@ -143,7 +138,7 @@ class ScaledWorker:
 
     def products(self) -> list[Matrix]:
         """Matrices as this version of the engine multiplies by them, those of linear attention's inputs in parts."""
-        found, linear = [self._own(matrix) for matrix in matrices(self.model, self.part)], self.model.linear_attention
+        found, linear = matrices(self.model, self.part), self.model.linear_attention
         if linear is None or self.laws.linear_inputs == 2:
             return found
         heads = self.part.linear_value_heads
@@ -154,15 +149,6 @@ class ScaledWorker:
             for outputs in (matrix.outputs - apart.get(matrix.name, 0), apart.get(matrix.name, 0))
             if outputs
         ]
-
-    def _own(self, matrix: Matrix) -> Matrix:
-        """A dense FFN's matrix, whole where the engine has each attention group multiply its own tokens by it."""
-        groups = matrix.token_groups
-        if self.laws.engine not in OWN_FFN or matrix.routed or groups == 1:
-            return matrix
-        if matrix.name.endswith("down_proj"):
-            return replace(matrix, token_groups=1, inputs=matrix.inputs * groups)
-        return replace(matrix, token_groups=1, outputs=matrix.outputs * groups)
 
     def shared_s(self, tokens: F8) -> F8:
         """Of ``token_s``, what all attention groups of a stage do together; ``tokens`` of one, the others alike."""

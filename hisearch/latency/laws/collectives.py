@@ -18,7 +18,7 @@ from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.latency.laws.sheet import F8
 from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.priced import AcrossHosts
-from hisearch.latency.sharding import Parallelism, moe_layers
+from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers
 from hisearch.specs.laws import CollectiveCurve, CollectiveCurves
 from hisearch.specs.model import ModelSpec
 
@@ -131,7 +131,9 @@ class Collectives:
     def shared_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
         """What all attention groups do around the FFNs of all layers; ``payload_bytes`` of one, the others alike."""
         if not split.all_to_all:
-            return model.layers * self.gathered_s(split, payload_bytes)
+            alone = dense_layers(model) if split.own_ffn else 0
+            gathered = (model.layers - alone) * self.gathered_s(split, payload_bytes)
+            return np.asarray(gathered + alone * self.normed_s(payload_bytes, split.tensor))
         return moe_layers(model) * self.exchanged_s(split, model, payload_bytes)
 
     def gathered_s(self, split: Parallelism, payload_bytes: F8) -> F8:

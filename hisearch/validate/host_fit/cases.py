@@ -31,19 +31,22 @@ from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 F8 = npt.NDArray[np.float64]
 
-OPEN_LOOP = "open-loop"
-SERVED = "served workloads"
+#: Kinds of runs; campaigns of the last two, whose files name none.
+CLOSED_LOOP, OPEN_LOOP, SERVED = "closed loop", "open loop", "served"
+OPEN_LOOP_CAMPAIGN, SERVED_CAMPAIGN = "open-loop", "served workloads"
 #: Errors of TTFT and step time that count as one: of operators priced by laws, and by tables measured on the card.
 #: Laws miss operators by 7 to 15 % (docs/accuracy-details.md, closed loop), tables a batch by 1 to 3 (single batches).
 OF_LAWS, OF_TABLES = (0.15, 0.07), (0.03, 0.02)
 
 
 class Case(Protocol):
-    """One measured run.
+    """One measured run; ``kind``: of the names above.
 
     counts: whether its TTFT, and its step time, are to be met. scale: errors of both that count as one.
     """
 
+    @property
+    def kind(self) -> str: ...  # noqa: D102
     @property
     def engine(self) -> str: ...  # noqa: D102
     @property
@@ -72,6 +75,7 @@ class ClosedLoopCase:
     campaign: str
     counts: tuple[bool, bool]
     scale: tuple[float, float] = OF_LAWS
+    kind: str = CLOSED_LOOP
 
     @property
     def engine(self) -> str:
@@ -108,9 +112,10 @@ class OpenLoopCase:
     measured: open_loop.Measured
     graph_batches: tuple[int, ...]
     architecture: ModelSpec
-    campaign: str = OPEN_LOOP
+    campaign: str = OPEN_LOOP_CAMPAIGN
     counts: tuple[bool, bool] = (True, True)
     scale: tuple[float, float] = OF_LAWS
+    kind: str = OPEN_LOOP
 
     @property
     def engine(self) -> str:
@@ -151,9 +156,10 @@ class ServedCase:
     """A served workload on operator tables of its own; ``ready`` without host work."""
 
     ready: e2e.ReadyCase
-    campaign: str = SERVED
+    campaign: str = SERVED_CAMPAIGN
     counts: tuple[bool, bool] = (True, True)
     scale: tuple[float, float] = OF_TABLES
+    kind: str = SERVED
 
     @property
     def engine(self) -> str:

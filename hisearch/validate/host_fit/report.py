@@ -11,7 +11,7 @@ import numpy.typing as npt
 import yaml
 
 from hisearch.latency.served_errors import SHARES
-from hisearch.validate.host_fit.cases import Case, ClosedLoopCase, OpenLoopCase, ServedCase
+from hisearch.validate.host_fit.cases import SERVED, Case
 from hisearch.validate.host_fit.fit import CONSTANTS, MEASURED, HostFit
 from hisearch.validate.host_fit.leave_out import LeftOut
 
@@ -19,7 +19,6 @@ F8 = npt.NDArray[np.float64]
 
 #: Situation of ``latency.served_errors`` by what was left out.
 SITUATIONS = {"model": "model", "GPU": "accelerator", "campaign": "campaign"}
-KINDS = {"closed loop": ClosedLoopCase, "open loop": OpenLoopCase, "served": ServedCase}
 FIGURES = ("ttft", "step")
 #: Runs that a law needs, and the least distance of its quantiles from the median that another is measured by.
 LEAST_RUNS, LEAST_DISTANCE = 20, 1e-3
@@ -58,8 +57,8 @@ def by_group(cases: Sequence[Case], errors: F8) -> dict[str, Any]:
     """``summary`` of every kind of run, and of these by engine, campaign and GPU."""
     groups: dict[str, list[int]] = {}
     for index, case in enumerate(cases):
-        kind = next(name for name, of in KINDS.items() if isinstance(case, of))
-        for name in (kind, f"{kind}, {case.engine}", f"{kind}, campaign {case.campaign}", f"{kind}, {case.gpu}"):
+        parts = (case.engine, f"campaign {case.campaign}", case.gpu)
+        for name in (case.kind, *(f"{case.kind}, {part}" for part in parts)):
             groups.setdefault(name, []).append(index)
     return {name: summary([cases[i] for i in members], errors[members]) for name, members in sorted(groups.items())}
 
@@ -82,8 +81,8 @@ def error_laws(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, 
             if all(value is not None for value in law.values()):
                 laws[SITUATIONS[out.name]] = law
         document[engine] = {
-            "accelerators": sorted({cases[i].gpu for i in mine if not isinstance(cases[i], ServedCase)}),
-            "models": sorted({cases[i].model for i in mine if not isinstance(cases[i], ServedCase)}),
+            "accelerators": sorted({cases[i].gpu for i in mine if cases[i].kind != SERVED}),
+            "models": sorted({cases[i].model for i in mine if cases[i].kind != SERVED}),
             "situations": laws,
         }
     return document
@@ -145,7 +144,7 @@ def widened(errors: F8, groups: npt.NDArray[np.str_]) -> F8:
 
 def _counted(cases: Sequence[Case], errors: F8, mine: Sequence[int], figure: int) -> tuple[F8, npt.NDArray[np.str_]]:
     """Errors of one figure that count for laws, and their models."""
-    by_laws = [i for i in mine if not isinstance(cases[i], ServedCase)]
+    by_laws = [i for i in mine if cases[i].kind != SERVED]
     counted = [i for i in by_laws if cases[i].counts[figure] and np.isfinite(errors[i, figure])]
     return errors[counted, figure], np.array([cases[i].model for i in counted])
 

@@ -242,13 +242,13 @@ class Pricer:
         )
 
     def _split(self, row: SiliconRow, model: ModelSpec) -> Parallelism:
-        """The row's split, with TensorRT-LLM's own choice of how attention groups' tokens come to their experts.
+        """The row's split as its engine has it, with TensorRT-LLM's choice of how groups' tokens come to their experts.
 
         Where peer links join hosts (``MnnvlMemory.supports_mnnvl``) and experts lie on more ranks than a token uses, it
         sends each token to the ranks of its experts, else every token to all (``fused_moe_wide_ep.py``,
         ``select_alltoall_method_type``).
         """
-        split, host = row.parallelism, self._accelerator(row).host
+        split, host = row.parallelism.under(row.backend), self._accelerator(row).host
         if row.backend != "trtllm" or split.attention_data == 1 or model.moe is None or host is None:
             return split
         spec = self._spec("Host", host)
