@@ -28,7 +28,7 @@ import yaml
 
 import hisearch
 
-DEPLOYMENTS, SEED = 160, 20261123
+DEPLOYMENTS, SEED = 200, 20261123
 STUDIES = ("quickstart", "agent-society", "pim-cxl-or-gpu")
 WORKLOADS = {"chat-multiturn": 500, "coding-agent": 150, "mooncake-like": 250, "sharegpt-closed-loop": 400}
 ROUTERS = (
@@ -41,7 +41,7 @@ SCHEDULES = {
 }  # fmt: skip
 EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru", "priority")
 STORE_EVICTIONS = (*EVICTIONS, "clock", "tlru", "arc", "gdsf")
-MOVERS = {"sglang": ("hicache", "lmcache"), "vllm": ("offload", "lmcache"), "trtllm": ("offload",)}
+MOVERS = {"sglang": ("hicache",), "vllm": ("offload", "lmcache"), "trtllm": ("offload",)}
 
 
 def engine(rng: random.Random, name: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def engine(rng: random.Random, name: str) -> dict[str, Any]:
         "name": name,
         "chunk_tokens": rng.choice([512, 2048, 8192]),
         "max_running_requests": rng.choice([16, 64, 256]),
-        "memory_fraction": rng.choice([0.5, 0.75, 0.9]),
+        "memory_fraction": rng.choice([0.4, 0.6, 0.9]),
         "schedule": rng.choice(SCHEDULES[name]),
         "overlap": rng.random() < 0.7,
         "prefix_caching": rng.random() < 0.9,
@@ -66,7 +66,9 @@ def engine(rng: random.Random, name: str) -> dict[str, Any]:
 def tiers(rng: random.Random, name: str) -> dict[str, Any]:
     """Tiers of a pool and what moves KV between them."""
     mover = rng.choice(MOVERS[name])
-    host: dict[str, Any] = {"medium": "ddr5", "gib": rng.choice([8, 32, 128])}
+    # HiCache's host pool must exceed the device's.
+    sizes = [400, 900] if mover == "hicache" else [8, 32, 128]
+    host: dict[str, Any] = {"medium": "ddr5", "gib": rng.choice(sizes)}
     if mover == "offload":
         host["eviction"] = rng.choice(["lru", "arc"] if name == "vllm" else ["lru"])
         return {"tiers": [host], "movement": {"mover": mover}}
@@ -83,18 +85,19 @@ def tiers(rng: random.Random, name: str) -> dict[str, Any]:
         return {"tiers": found, "movement": {"mover": mover}}
     movement = {
         "mover": mover,
-        "write": rng.choice(["write_through", "write_through_selective", "write_back"]),
-        "prefetch": rng.choice(["best_effort", "wait_complete", "timeout"]),
+        "write_policy": rng.choice(["write_through", "write_through_selective", "write_back"]),
     }
+    if len(found) > 1:
+        movement["prefetch"] = rng.choice(["best_effort", "wait_complete", "timeout"])
     return {"tiers": found, "movement": movement}
 
 
-def split(rng: random.Random, model: str) -> dict[str, int]:
+def split(rng: random.Random, model: str, name: str) -> dict[str, int]:
     """Degrees of parallelism of a worker."""
-    if model == "qwen3-30b-a3b" and rng.random() < 0.6:
+    if name != "trtllm" and model == "qwen3-30b-a3b" and rng.random() < 0.6:
         groups = rng.choice([2, 4])
         return {"attention_data_parallel": groups, "expert_parallel": groups}
-    if rng.random() < 0.2:
+    if name != "trtllm" and rng.random() < 0.25:
         return {"tensor_parallel": 2, "pipeline_parallel": 2}
     return {"tensor_parallel": rng.choice([1, 2, 4])}
 
@@ -105,11 +108,12 @@ def deployment(rng: random.Random) -> tuple[dict[str, Any], str]:
     kind = rng.choice(["plain"] * 5 + ["tiers"] * 4 + ["apart"] * 3 + ["several"] * 2 + ["devices", "agents", "agents"])
     card = rng.choice(["h100-sxm", "h200", "b200", "a100-80gb"])
     pool: dict[str, Any] = {"name": "main", "accelerator": card, "replicas": rng.choice([1, 2, 4])}
-    pool |= {"engine": engine(rng, name)} | split(rng, model)
+    pool |= {"engine": engine(rng, name)} | split(rng, model, name)
     spec: dict[str, Any] = {"model": model, "pools": [pool], "router": {"policy": rng.choice(ROUTERS)}}
     workload = rng.choice(list(WORKLOADS))
     if kind == "tiers":
         pool |= tiers(rng, name)
+        pool.pop("pipeline_parallel", None)
     elif kind == "apart":
         pool |= {"name": "prefill", "role": "prefill"}
         decode = {**pool, "name": "decode", "role": "decode", "replicas": rng.choice([1, 2])}
@@ -117,6 +121,7 @@ def deployment(rng: random.Random) -> tuple[dict[str, Any], str]:
         spec["decode_router"] = {"policy": rng.choice(["power_of_two", "round_robin", "least_outstanding_tokens"])}
         if rng.random() < 0.4:
             pool |= tiers(rng, name)
+            pool.pop("pipeline_parallel", None)
     elif kind == "several":
         other = rng.choice(["vllm", "sglang", "trtllm"])
         more: dict[str, Any] = {"name": "more", "accelerator": "l40s", "engine": engine(rng, other)}
@@ -131,7 +136,9 @@ def deployment(rng: random.Random) -> tuple[dict[str, Any], str]:
         spec |= {"model": "llama-3.1-8b", "profile": "roofline"}
     elif kind == "agents":
         policy = rng.choice(["lru", "queued", "duration", "steps", "distance"])
-        pool |= {"engine": engine(rng, "sglang"), "tensor_parallel": 1, "replicas": 1}
+        pool = {"name": "main", "accelerator": card, "tensor_parallel": 1, "replicas": rng.choice([1, 2])}
+        pool |= {"engine": engine(rng, "sglang") | {"eviction": "lru", "prefix_caching": True}}
+        spec |= {"model": "llama-3.1-8b", "pools": [pool]}
         pool |= {"agents": {"policy": policy, "slots": rng.choice([16, 64]), "adapters": {"rank": 64}}}
         if rng.random() < 0.5:
             pool |= tiers(rng, "sglang")
@@ -176,7 +183,7 @@ def simulated(spec: dict[str, Any], workload: str, seed: int) -> str:
         try:
             found = hisearch.simulate_deployment(path, trace, seed=seed, load=2.0, log=True)
         except (ValueError, OSError) as error:
-            return f"refused: {type(error).__name__}"
+            return f"refused: {type(error).__name__} {str(error)[:160]}"
     return digest(found.result)
 
 

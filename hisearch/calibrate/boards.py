@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hisearch.specs.laws import SUSTAINED_CLOCK
+
+#: Arithmetic of a B200 under load for longer than milliseconds, of what it does at first: FlashAttention 4 in bf16 falls
+#: from 1,450 to 1,237 TFLOPS within 100 runs (FlashInfer, pull request 2899), as its clock falls from 1,965 to 1,580 MHz.
+#: Taken to be the other boards' of that architecture too, an assumption.
+BLACKWELL_CLOCK = 0.853
+
 
 class Board(NamedTuple):
-    """An accelerator of the catalogue: its name among the tables, and its multiprocessors (NVIDIA's white papers)."""
+    """An accelerator of the catalogue: its name among the tables, and its multiprocessors (NVIDIA's white papers).
+
+    clock_share: see ``specs.laws.LawsSpec``.
+    """
 
     system: str
     multiprocessors: int
     of_another: bool = False
+    clock_share: float = SUSTAINED_CLOCK
 
 
 #: Accelerators with a shipped profile. RTX 4090 has no tables: it takes the L40S's laws, of the same architecture.
@@ -18,10 +29,10 @@ BOARDS: dict[str, Board] = {
     "a100-80gb": Board("a100_sxm", 108),
     "h100-sxm": Board("h100_sxm", 132),
     "h200": Board("h200_sxm", 132),
-    "b200": Board("b200_sxm", 148),
-    "b300": Board("b300_sxm", 148),
-    "gb200": Board("gb200", 152),
-    "gb300": Board("gb300", 152),
+    "b200": Board("b200_sxm", 148, clock_share=BLACKWELL_CLOCK),
+    "b300": Board("b300_sxm", 148, clock_share=BLACKWELL_CLOCK),
+    "gb200": Board("gb200", 152, clock_share=BLACKWELL_CLOCK),
+    "gb300": Board("gb300", 152, clock_share=BLACKWELL_CLOCK),
     "l40s": Board("l40s", 142),
     "rtx-pro-6000": Board("rtx_pro_6000_server", 188),
     "rtx4090": Board("l40s", 128, of_another=True),

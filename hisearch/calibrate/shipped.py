@@ -174,10 +174,11 @@ def fit_shipped(
     key = (accelerator_name, engine)
     profile = with_former(profile, key, target, Sources(data, board.system, former), said)
     profile = _with_exchange(_with_all_reduces(profile, key, data), key, data)
-    if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2 and profile.laws is not None:
-        laws = profile.laws.model_copy(update={"mixed_attention": BESIDE_PROMPTS})
-        profile = profile.model_copy(update={"laws": laws})
-    return with_hosts(profile)
+    assert profile.laws is not None
+    update: dict[str, object] = {"clock_share": board.clock_share}
+    if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2:
+        update["mixed_attention"] = BESIDE_PROMPTS
+    return with_hosts(profile.model_copy(update={"laws": profile.laws.model_copy(update=update)}))
 
 
 def _with_links(tables: Tables, accelerator_name: str, data: Path, engine: EngineName) -> Tables:
