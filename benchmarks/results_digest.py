@@ -17,6 +17,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -190,9 +191,8 @@ def simulated(spec: dict[str, Any], workload: str, seed: int) -> str:
 def front_of(name: str) -> str:
     """Digest of a study's front and recommendation."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "hisearch", "run", f"studies/{name}.yaml", "--out", folder, "--json", "--quiet"]
-        import subprocess
-
+        options = ["--out", folder, "--json", "--quiet"]
+        command = [sys.executable, "-m", "hisearch", "run", f"studies/{name}.yaml", *options]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout)
     kept = {key: found[key] for key in ("front", "recommendation") if key in found}

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from hisearch.specs.laws import SUSTAINED_CLOCK
 
-#: Arithmetic of a B200 under load for longer than milliseconds, of what it does at first: FlashAttention 4 in bf16 falls
-#: from 1,450 to 1,237 TFLOPS within 100 runs (FlashInfer, pull request 2899), as its clock falls from 1,965 to 1,580 MHz.
-#: Taken to be the other boards' of that architecture too, an assumption.
+#: Arithmetic of a B200 under load for longer than milliseconds, as a share of what it does at first: FlashAttention 4
+#: in bf16 falls from 1,450 to 1,237 TFLOPS within 100 runs, and the clock from 1,965 to 1,580 MHz (FlashInfer, pull
+#: request 2899). Taken to be the other boards' of that architecture too, an assumption.
 BLACKWELL_CLOCK = 0.853
 
 
