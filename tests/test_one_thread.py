@@ -12,7 +12,7 @@ _BEGINS = """
 import os
 os.environ.update(OPENBLAS_NUM_THREADS="2", OMP_NUM_THREADS="2", MKL_NUM_THREADS="2")
 import numpy, threading
-from hisearch.one_thread import on_one_thread
+from hisearch.base.one_thread import on_one_thread
 from threadpoolctl import threadpool_info
 
 def threads():

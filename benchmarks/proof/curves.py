@@ -15,10 +15,10 @@ from benchmarks.proof.flat import FLAT, MOST_SIMULATIONS
 from benchmarks.proof.table import Scale, Table, simulations_to
 from hisearch.api.run_folder import write_text
 from hisearch.api.study import load_study
+from hisearch.base.dtypes import F8
 from hisearch.search.driver import STAGES, search
 from hisearch.search.ledger import Ledger
 from hisearch.search.trial import Trial
-from hisearch.traces.compiled import F8
 
 #: What is to be reached.
 SHARE = 0.995

@@ -15,6 +15,7 @@ import numpy as np
 
 from hisearch.api.provenance import hisearch_version
 from hisearch.api.study import Study
+from hisearch.base.dtypes import F8
 from hisearch.search.enumeration import deployments
 from hisearch.search.job import Evaluation, Job, evaluate_safely
 from hisearch.search.journal import Journal
@@ -23,7 +24,6 @@ from hisearch.search.problem import Problem
 from hisearch.search.simulation import Simulation
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.traces.compiled import F8
 
 #: Simulations between two words on how far the enumeration is.
 _REPORT_EVERY = 2000

@@ -31,13 +31,14 @@ from hisearch.search.job import TRIAL_ERRORS
 from hisearch.search.trial import Trial
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.study_outcome import StudyOutcome
+    from hisearch.base.dtypes import I8
     from hisearch.search.progress import Progress
     from hisearch.search.simulation import Simulation, World
     from hisearch.simulate.plan import WorkerPlan
     from hisearch.simulate.result import Result
     from hisearch.simulate.tier_plan import TierPlan
-    from hisearch.traces.compiled import I8, CompiledTrace
+    from hisearch.traces.compiled import CompiledTrace
 
 _T = TypeVar("_T")
 _GIB = float(2**30)
@@ -93,7 +94,7 @@ class Subject:
         return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
 
 
-def close_up_of(result: StudyResult, workers: int, progress: Progress) -> Closeup | None:
+def close_up_of(result: StudyOutcome, workers: int, progress: Progress) -> Closeup | None:
     """The closer look at a study's recommended deployment, or its nearest miss; None where it has neither.
 
     Args:
@@ -245,7 +246,9 @@ def can_log(trace: CompiledTrace) -> bool:
 def _timeline(result: Result) -> WorkerTimeline:
     """Every worker's share of busy time, KV memory held and requests waiting, by interval."""
     interval_s = _interval_s(result)
-    frame = result.series(interval_s)
+    from hisearch.simulate.series import regular_series
+
+    frame = regular_series(result, interval_s)
     count = len(result.workers.steps)
     capacities = kv_capacities(result)
     rows = []

@@ -33,12 +33,13 @@ from hisearch.specs.wording import counted, listed
 if TYPE_CHECKING:
     from hisearch.api.by_model import ModelShare
     from hisearch.api.result import StudyResult
+    from hisearch.base.dtypes import F8
     from hisearch.score.evaluate import Score
     from hisearch.search.trial import Trial
     from hisearch.simulate.result import Result
     from hisearch.specs.catalogue import Catalogue
     from hisearch.specs.deployment import DeploymentSpec
-    from hisearch.traces.compiled import F8, CompiledTrace
+    from hisearch.traces.compiled import CompiledTrace
 
 #: Figures that mean nothing without an SLO.
 _SLO_FIGURES = ("goodput_rps", "attainment")
@@ -155,8 +156,9 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
 
 
 def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Replay:
-    from hisearch.api.deployment import plan_deployment, pool_costs
+    from hisearch.api.deployment import plan_deployment
     from hisearch.api.promises import NO_SLO, promise_to
+    from hisearch.api.simulated import pool_costs
     from hisearch.specs.resolve import load_deployment
 
     resolved = load_deployment(ref, (), catalogue)

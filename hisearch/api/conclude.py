@@ -15,7 +15,6 @@ from hisearch.specs.study import ConfidenceSpec
 from hisearch.specs.wording import SURE, in_percent
 
 if TYPE_CHECKING:
-    from hisearch.api.study import Study
     from hisearch.score.capacity import Capacity
     from hisearch.search.conclusion import Conclusion, Question
     from hisearch.search.confidence import Assessment
@@ -27,19 +26,20 @@ if TYPE_CHECKING:
     from hisearch.search.trial import Recommendation, Trial
     from hisearch.search.uncertainty import Draw, PriceRange, Uncertainty
     from hisearch.specs.deployment import DeploymentSpec
+    from hisearch.specs.resolved import ResolvedStudy
 
 #: Journal of the simulations behind it.
 JOURNAL = "confidence.jsonl"
 
 
 def conclude_study(
-    study: Study, problem: Problem, simulation: Simulation, ledger: Ledger, outcome: SearchOutcome, folder: Path, *,
-    inputs: str, resume: bool,
+    resolved: ResolvedStudy, problem: Problem, simulation: Simulation, ledger: Ledger, outcome: SearchOutcome,
+    folder: Path, *, inputs: str, resume: bool,
 ) -> SearchOutcome:  # fmt: skip
     """Choose by the study's rule, assess what was chosen, and write ``confidence.json``.
 
     Args:
-        study: the study.
+        resolved: the study.
         problem: its question to the search.
         simulation: simulates.
         ledger: the search's.
@@ -57,8 +57,8 @@ def conclude_study(
 
     if outcome.recommendation is None:
         return outcome
-    settings = study.resolved.study.confidence
-    uncertainty = uncertainty_of(study, simulation)
+    settings = resolved.study.confidence
+    uncertainty = uncertainty_of(resolved, simulation)
     path = folder / JOURNAL
     if not resume:
         path.unlink(missing_ok=True)
@@ -72,46 +72,46 @@ def conclude_study(
             progress=ledger.progress,
             seconds=settings.seconds,
         )
-        outcome, found = conclude(problem, ledger, outcome, assessor, _question(study, simulation))
+        outcome, found = conclude(problem, ledger, outcome, assessor, _question(resolved, simulation))
     if found is not None:
         best = outcome.recommendation.trial if outcome.recommendation is not None else None
-        record = to_dict(found, varied_in_words(study, uncertainty, best))
+        record = to_dict(found, varied_in_words(resolved, uncertainty, best))
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
 
 
-def _question(study: Study, simulation: Simulation) -> Question:
+def _question(resolved: ResolvedStudy, simulation: Simulation) -> Question:
     from hisearch.search.conclusion import Question
 
-    spec = study.resolved.study
+    spec = resolved.study
     memory = {name: accelerator.memory_bytes for name, accelerator in simulation.world.accelerators.items()}
     return Question(spec.recommend, spec.confidence, simulation.book, memory)
 
 
-def uncertainty_of(study: Study, simulation: Simulation) -> Uncertainty:
+def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertainty:
     """What may be otherwise than a study takes it to be."""
     from hisearch.search.uncertainty import Uncertainty, normal_draws
     from hisearch.traces.bootstrap import session_table
 
-    spec = study.resolved.study
+    spec = resolved.study
     settings = spec.confidence
     return Uncertainty(
-        study.trace,
+        simulation.world.trace,
         spec.seed,
         normal_draws(settings.draws, spec.seed),
-        price_ranges(study, simulation),
-        session_table(study.trace) if settings.draws else None,
+        price_ranges(resolved, simulation),
+        session_table(simulation.world.trace) if settings.draws else None,
         settings.correlation,
     )
 
 
-def price_ranges(study: Study, simulation: Simulation) -> tuple[PriceRange, ...]:
+def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[PriceRange, ...]:
     """Each price of the space with the range that it states; assumed ones without have the study's."""
     from hisearch.api.provenance import price_notes
     from hisearch.search.uncertainty import PriceRange
 
-    found, settings = [], study.resolved.study.confidence
-    used = {note.item for note in price_notes(study.resolved)}
+    found, settings = [], resolved.study.confidence
+    used = {note.item for note in price_notes(resolved)}
     for price in simulation.book.prices():
         if price.item not in used:
             continue
@@ -146,12 +146,12 @@ def _supposing(simulation: Simulation) -> Any:
     return evaluate
 
 
-def varied_in_words(study: Study, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
+def varied_in_words(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
     """What differs from draw to draw of ``best``."""
     from hisearch.api.provenance import profile_note
     from hisearch.traces.bootstrap import describe_schemes
 
-    profile = profile_note(study.resolved, best)
+    profile = profile_note(resolved, best)
     steps = (
         f"the stated error of the step times ({in_percent(profile.relative_error, 1)}, median, of profile "
         f"{profile.name}; regimes correlated at {uncertainty.correlation:g})"
@@ -297,7 +297,7 @@ def _sensitivity(found: Conclusion) -> dict[str, Any]:
 
 
 def stored_conclusion(
-    folder: Path, study: Study, trials: Sequence[Trial]
+    folder: Path, resolved: ResolvedStudy, trials: Sequence[Trial]
 ) -> tuple[Recommendation, Capacity | None] | None:
     """What a run recommended, and how far it carries, from its ``confidence.json``; None where it has none.
 
@@ -324,7 +324,7 @@ def stored_conclusion(
         Recommendation(
             chosen,
             found["reason"],
-            runner_ups(chosen, feasible, study.resolved.study.objectives),
+            runner_ups(chosen, feasible, resolved.study.objectives),
             found["rule"],
             _stored_baseline(data["baseline"]),
             found["against_baseline"],

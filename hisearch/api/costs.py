@@ -12,11 +12,11 @@ from hisearch.search.trial import Recommendation, Trial
 from hisearch.specs.deployment import DeploymentSpec
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.study_outcome import StudyOutcome
     from hisearch.specs.resolved import ResolvedStudy
 
 
-def pool_costs_of(result: StudyResult, trial: Trial) -> list[CostBreakdown]:
+def pool_costs_of(result: StudyOutcome, trial: Trial) -> list[CostBreakdown]:
     """Dollars per hour of each pool of a trial's deployment."""
     spec = trial.deployment
     return [cost_of(result.resolved, spec.model_copy(update={"pools": [pool]})) for pool in spec.pools]
@@ -33,7 +33,7 @@ def cost_of(resolved: ResolvedStudy, deployment: DeploymentSpec) -> CostBreakdow
     )
 
 
-def replay_of(result: StudyResult, trial: Trial) -> Replay:
+def replay_of(result: StudyOutcome, trial: Trial) -> Replay:
     """A trial's deployment, ready to be simulated again."""
     fleet = result.simulation.fleet(trial.deployment)
     return Replay(trial.deployment, fleet, pool_costs_of(result, trial), result.resolved.slo.spec)

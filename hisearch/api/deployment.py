@@ -6,25 +6,23 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisearch.api.by_model import ModelShare
-from hisearch.api.promises import NO_SLO, promise_to
-from hisearch.api.replay import Replay
+from hisearch.api.promises import promise_to
+from hisearch.api.simulated import SimulatedRun, pool_costs
 from hisearch.api.tiers import series_of, tier_rows
 from hisearch.api.workload import load_trace
-from hisearch.hardware.prices import CostBreakdown, deployment_cost, mean_cost
+from hisearch.hardware.prices import mean_cost
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.energy import energy_parts, energy_use, mean_w
-from hisearch.score.evaluate import Score
 from hisearch.score.terms import check_to_dict
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan
 from hisearch.simulate.fleet_plan import plan_fleet
+from hisearch.simulate.gaps import itl_percentiles
 from hisearch.simulate.plan import (
     DevicesRefused,
     TierRefused,
@@ -34,20 +32,19 @@ from hisearch.simulate.plan import (
     plan_worker,
     worker_devices,
 )
-from hisearch.simulate.result import Outcome, Result
+from hisearch.simulate.series import worker_series
 from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.parallelism import nodes_per_worker, workers_per_node
 from hisearch.specs.resolve import load_deployment
 from hisearch.specs.resolved import ResolvedDeployment
 from hisearch.specs.slo import SloSpec
-from hisearch.specs.tier_notes import tier_notes
-from hisearch.traces.compiled import I4, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
-#: Figures that mean nothing without an SLO.
-_SLO_FIGURES = ("goodput_rps", "attainment")
+    from hisearch.base.dtypes import F8
 
 
 def _or_none(value: float) -> float | None:
@@ -55,86 +52,23 @@ def _or_none(value: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class SimulatedDeployment:
-    """A deployment, what it was simulated on, and what came of it.
+class SimulatedDeployment(SimulatedRun):
+    """``SimulatedRun`` with its tables."""
 
-    slo: None where none was asked for; ``metrics`` then lacks goodput and attainment. load: factor on the arrival
-    rate. horizon_s: simulated seconds after which it was stopped, infinite where it ran to its end.
-    """
+    def series(self, interval_s: float | None = None) -> pd.DataFrame:
+        """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.
 
-    resolved: ResolvedDeployment
-    trace: CompiledTrace
-    slo: SloSpec | None
-    fleet: FleetPlan
-    result: Result
-    cost: CostBreakdown
-    load: float
-    seed: int
-    horizon_s: float
-
-    @property
-    def plan(self) -> WorkerPlan:
-        """A worker of the first pool."""
-        return self.fleet.pools[0].plan
-
-    @property
-    def asked(self) -> I4:
-        """Number of the model that each request asks for among ``fleet.models``, shape (N,)."""
-        assert self.result.asked is not None
-        return self.result.asked.model
-
-    @cached_property
-    def models(self) -> list[ModelShare]:
-        """What each model's requests got; of one alone, all of it."""
-        return self._replay.shares(self.trace, self.result)
-
-    @cached_property
-    def _replay(self) -> Replay:
-        resolved = self.resolved
-        return Replay(resolved.deployment, self.fleet, pool_costs(resolved), self.slo or NO_SLO)
-
-    @cached_property
-    def score(self) -> Score:
-        """The figures and the verdict; without an SLO every simulation passes."""
-        return self._replay.score(self.trace, self.result, self.models if len(self.fleet.models) > 1 else None)
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """See ``hisearch.score.metrics``."""
-        figures = self.score.metrics
-        return figures if self.slo is not None else {k: v for k, v in figures.items() if k not in _SLO_FIGURES}
-
-    @property
-    def feasible(self) -> bool | None:
-        """Whether the SLO is met; None where there is none."""
-        return self.score.feasible if self.slo is not None else None
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader should know of the deployment, of the trace and of the figures."""
-        notes = (str(note) for note in tier_notes(self.resolved))
-        return (*notes, *self.trace.warnings, *self.result.warnings, *self.score.warnings)
-
-    def outcomes(self) -> dict[str, int]:
-        """How many requests ended how: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
-        counts = np.bincount(self.result.requests.outcome, minlength=len(Outcome))
-        return {outcome.name.lower(): int(counts[outcome]) for outcome in Outcome}
-
-    def requests_frame(self) -> pd.DataFrame:
-        """One row per request: its id in the trace, times in seconds, tokens, worker, outcome.
-
-        TPOT is missing where there is no second output token.
+        See ``simulate.series`` for the columns, their definitions and the errors.
         """
-        frame = self.result.requests.to_pandas()
-        frame["tpot_s"] = frame["tpot_s"].where(frame["output_tokens"] >= 2)
-        frame.insert(0, "id", self.trace.request_ids)
-        if len(self.fleet.models) > 1:
-            frame.insert(1, "model", np.array([model.name for model in self.fleet.models])[self.asked])
-        return frame
+        return worker_series(self.result, interval_s)
 
     def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
-        """``Result.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
+        """``simulate.tier_series`` with the medium of each store's tier: what it is made of, who shares it."""
         return series_of([pool.plan for pool in self.fleet.pools], self.result, interval_s)
+
+    def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
+        """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.gaps``."""
+        return itl_percentiles(self.result, percents)
 
     def workers(self) -> list[dict[str, Any]]:
         """One row per worker; see docs/cli.md for the keys."""
@@ -309,7 +243,7 @@ def simulate_deployment(
         load: factor on the arrival rate of first turns.
         seed: of the workload and of the router's random stream.
         horizon_s: simulated seconds after which it stops; unfinished requests count as infinitely late.
-        log: keep every step (``result.log``): what ``result.series``, exact ITL and a timeline are made from.
+        log: keep every step (``result.log``): what ``series``, exact ITL and a timeline are made from.
         catalogue: where names are looked up; the working directory and what ships where None.
 
     Raises:
@@ -341,20 +275,6 @@ def simulate_deployment(
     )
     cost = mean_cost(pool_costs(resolved), resolved.deployment, result.mean_workers)
     return SimulatedDeployment(resolved, compiled, promise, fleet, result, cost, load, seed, horizon_s)
-
-
-def pool_costs(resolved: ResolvedDeployment) -> list[CostBreakdown]:
-    """What each pool costs with the replicas that it has at first."""
-    return [
-        deployment_cost(
-            resolved.deployment.model_copy(update={"pools": [pool]}),
-            {name: document.spec for name, document in resolved.accelerators.items()},
-            {name: document.spec for name, document in resolved.hosts.items()},
-            {name: document.spec for name, document in resolved.media.items()},
-            resolved.hardware.device_specs,
-        )
-        for pool in resolved.deployment.pools
-    ]
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:

@@ -24,14 +24,14 @@ from hisearch.traces.replay import replay_of as replay_of_trace
 from hisearch.traces.selection import head
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.study_outcome import StudyOutcome
     from hisearch.search.trial import Trial
 
 #: Accelerator slots of a host, where neither the pool nor its accelerator names one.
 USUAL_SLOTS = 8
 
 
-def export_trial(result: StudyResult, trial: Trial, folder: Path) -> list[Path]:
+def export_trial(result: StudyOutcome, trial: Trial, folder: Path) -> list[Path]:
     """Write a trial's deployment into ``folder``: launch scripts, manifests, benchmarks; see ``export_deployment``.
 
     Raises:
@@ -90,7 +90,7 @@ def _host_of(resolved: ResolvedStudy, pool: PoolSpec) -> HostSpec | None:
     return resolved.hosts[name].spec if name is not None else None
 
 
-def benchmark_of(result: StudyResult, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
+def benchmark_of(result: StudyOutcome, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
     """The first requests of the study's workload, at the times at which a simulation of the trial sees them arrive.
 
     Args:
@@ -107,7 +107,7 @@ def benchmark_of(result: StudyResult, trial: Trial, limit: int = USUAL_REQUESTS)
     )
 
 
-def standing(result: StudyResult, trial: Trial) -> Standing:
+def standing(result: StudyOutcome, trial: Trial) -> Standing:
     """What the trial is to its study, what is predicted of it, and how sure that is."""
     from hisearch.api.provenance import profile_note
 

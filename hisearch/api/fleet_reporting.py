@@ -11,13 +11,14 @@ from hisearch.score.terms import LimitCheck
 from hisearch.search.deployments import describe
 
 if TYPE_CHECKING:
-    from hisearch.api.fleet_study import FleetResult
+    from hisearch.api.fleet_outcome import FleetOutcome
+    from hisearch.api.fleet_whole import Whole
     from hisearch.search.fleet_front import Combination
 
 
-def fleet_report(result: FleetResult) -> FleetReport:
-    """What the report of several models is drawn from; the recommended whole is simulated for it."""
-    best, whole = result.recommendation, result.whole
+def fleet_report(result: FleetOutcome, whole: Whole | None) -> FleetReport:
+    """What the report of several models is drawn from; ``whole``: the recommended deployment, simulated."""
+    best = result.recommendation
     parts: tuple[ModelPart, ...] = ()
     if best is not None and whole is not None:
         parts = tuple(
@@ -50,7 +51,7 @@ def fleet_report(result: FleetResult) -> FleetReport:
     )
 
 
-def _coupled(result: FleetResult, best: Combination | None) -> tuple[TermLine, ...]:
+def _coupled(result: FleetOutcome, best: Combination | None) -> tuple[TermLine, ...]:
     """Limits on the whole, held against the recommendation."""
     if best is None:
         return ()
@@ -62,7 +63,7 @@ def _coupled(result: FleetResult, best: Combination | None) -> tuple[TermLine, .
     )
 
 
-def _searches(result: FleetResult) -> tuple[SearchPart, ...]:
+def _searches(result: FleetOutcome) -> tuple[SearchPart, ...]:
     found = []
     for name in result.resolved.parts:
         own = result.results.get(name)

@@ -21,8 +21,8 @@ from hisearch.traces.compiler import scale_load
 from hisearch.traces.merging import side_by_side
 
 if TYPE_CHECKING:
-    from hisearch.api.fleet_study import FleetResult
-    from hisearch.api.result import StudyResult
+    from hisearch.api.fleet_outcome import FleetOutcome
+    from hisearch.api.study_outcome import StudyOutcome
     from hisearch.search.trial import Trial
 
 
@@ -50,7 +50,7 @@ class Whole:
         }
 
 
-def deployment_of_all(result: FleetResult, chosen: Combination) -> DeploymentSpec:
+def deployment_of_all(result: FleetOutcome, chosen: Combination) -> DeploymentSpec:
     """The pools of every model's deployment behind one router, which asks each model's own policy."""
     parts = list(zip(result.results.items(), chosen.trials, strict=True))
     pools: list[PoolSpec] = []
@@ -75,7 +75,7 @@ def deployment_of_all(result: FleetResult, chosen: Combination) -> DeploymentSpe
     )
 
 
-def _asked(result: FleetResult, name: str, own: StudyResult) -> list[str]:
+def _asked(result: FleetOutcome, name: str, own: StudyOutcome) -> list[str]:
     """Names by which requests ask for a model, beside what pools and its publisher call it."""
     known = (own.resolved.model.name, own.resolved.model.spec.huggingface_id)
     return [one for one in result.resolved.names_of(name) if one not in known]
@@ -90,7 +90,7 @@ def _pools(name: str, model: str, trial: Trial) -> list[PoolSpec]:
     ]
 
 
-def simulate_whole(result: FleetResult, chosen: Combination) -> Whole:
+def simulate_whole(result: FleetOutcome, chosen: Combination) -> Whole:
     """The whole on the traffic of all models, with the same seed.
 
     What each model's requests get is what its own study says, but for policies that draw random numbers or place
@@ -122,7 +122,7 @@ def simulate_whole(result: FleetResult, chosen: Combination) -> Whole:
     return Whole(deployment, _text(result, deployment), score, tuple(shares), (*simulated.warnings, *score.warnings))
 
 
-def _text(result: FleetResult, deployment: DeploymentSpec) -> str:
+def _text(result: FleetOutcome, deployment: DeploymentSpec) -> str:
     """The deployment as a document, with what does not ship among its definitions."""
     owns = [own.resolved for own in result.results.values()]
     hardware = Hardware({}, {}, {})

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from hisearch.api.costs import cost_rows
 from hisearch.api.provenance import price_notes, profile_note, simulations_in_words
-from hisearch.api.run_folder import NOT_EXPORTED
+from hisearch.api.study_outcome import NOT_EXPORTED
 from hisearch.report.data import ReportInput, RunRecord
 from hisearch.search.pareto import hypervolume_progress
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.study_outcome import StudyOutcome
 
 
-def report_input(result: StudyResult) -> ReportInput:
+def report_input(result: StudyOutcome) -> ReportInput:
     """A study, ready to be drawn.
 
     The search's own simulations at other loads are not among its ``capacity``: they stop once their verdict is certain.
@@ -51,7 +51,7 @@ def report_input(result: StudyResult) -> ReportInput:
     )
 
 
-def _record(result: StudyResult) -> RunRecord:
+def _record(result: StudyOutcome) -> RunRecord:
     """Where its figures come from."""
     facts, chosen = result.provenance, result.highlighted
     return RunRecord(

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.report.confidence import CONFIDENCE
 
 if TYPE_CHECKING:
-    from hisearch.api.result import StudyResult
+    from hisearch.api.study_outcome import StudyOutcome
 
 JOURNAL = "journal.jsonl"
 PROVENANCE = "provenance.json"
@@ -50,8 +50,6 @@ MODELS = "models"
 REPORT = "report.html"
 #: What a run that is gone on with had come to; see ``keep_ended``.
 ENDED = "ended"
-#: Why there is no folder ``recommended``.
-NOT_EXPORTED = "recommended.txt"
 
 #: End of the name of a folder that is being filled.
 _TREE_PART = ".parts"
@@ -173,7 +171,7 @@ def _keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
     return tuple(one.rename(_free_name(one)) for one in found)
 
 
-def write_run_folder(result: StudyResult, folder: Path) -> tuple[Path, ...]:
+def write_run_folder(result: StudyOutcome, folder: Path) -> tuple[Path, ...]:
     """Write everything but the journal and the database, which the run itself keeps.
 
     Returns:
@@ -182,6 +180,9 @@ def write_run_folder(result: StudyResult, folder: Path) -> tuple[Path, ...]:
     Raises:
         OSError: the folder cannot be written.
     """
+    from hisearch.api.exporting import export_trial
+    from hisearch.api.reporting import report_input
+    from hisearch.api.study_outcome import NOT_EXPORTED
     from hisearch.export.flags import ExportError
     from hisearch.report.html import write_report
     from hisearch.search.tables import candidates_frame, trials_frame
@@ -204,10 +205,10 @@ def write_run_folder(result: StudyResult, folder: Path) -> tuple[Path, ...]:
         trial = outcome.recommendation.trial
         (folder / NOT_EXPORTED).unlink(missing_ok=True)
         try:
-            write_tree(folder / "recommended", lambda path: result.export_trial(trial, path))
+            write_tree(folder / "recommended", lambda path: export_trial(result, trial, path))
         except ExportError as error:
             write_text(folder / NOT_EXPORTED, f"The recommendation was not exported: {error}\n")
-    replace_with(folder / REPORT, lambda path: write_report(result.report_input(), path))
+    replace_with(folder / REPORT, lambda path: write_report(report_input(result), path))
     shutil.rmtree(folder / ENDED, ignore_errors=True)
     return kept
 

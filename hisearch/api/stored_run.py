@@ -60,7 +60,7 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
     trials = _trials(folder, place, facts["run"]["inputs_digest"])
-    concluded = stored_conclusion(place, study, trials)
+    concluded = stored_conclusion(place, study.resolved, trials)
     recommendation = recommend(trials, problem.objectives) if concluded is None else concluded[0]
     budget = facts["budget"]
     outcome = SearchOutcome(

@@ -326,7 +326,7 @@ class Study:
                     # What the search found is written all the same.
                     with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                         outcome = conclude_study(
-                            self, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
+                            self.resolved, problem, simulation, ledger, outcome, folder, inputs=inputs, resume=resume
                         )
                     database.write_behind(outcome.trials)
         facts = {"workers": ledger.workers, "replayed": ledger.replayed, "inputs_digest": inputs}

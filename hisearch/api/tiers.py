@@ -13,11 +13,12 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.parts import of_pool
 from hisearch.simulate.result import LinkUse, Result, StoreUse
 from hisearch.simulate.tier_plan import TierPlan
+from hisearch.simulate.tier_series import tier_series
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hisearch.api.deployment import SimulatedDeployment
+    from hisearch.api.simulated import SimulatedRun
     from hisearch.hardware.prices import CostBreakdown, TierCost
     from hisearch.simulate.plan import WorkerPlan
 
@@ -27,7 +28,7 @@ _GIB = float(2**30)
 VALUE_STEP = 0.1
 
 
-def tier_rows(simulated: SimulatedDeployment) -> list[dict[str, Any]]:
+def tier_rows(simulated: SimulatedRun) -> list[dict[str, Any]]:
     """A row for HBM and each tier below it of every pool that has one; see docs/cli.md for the keys."""
     rows: list[dict[str, Any]] = []
     bought = 0
@@ -102,8 +103,8 @@ def _utilisation(result: Result, links: Sequence[LinkUse]) -> float:
 
 
 def series_of(plans: Sequence[WorkerPlan], result: Result, interval_s: float | None = None) -> pd.DataFrame:
-    """``Result.tier_series`` with the medium of each store's tier, and who shares it; ``plans``: of all pools."""
-    frame = result.tier_series(interval_s)
+    """``simulate.tier_series`` with the medium of each store's tier, and who shares it; ``plans``: of all pools."""
+    frame = tier_series(result, interval_s)
     tiers: dict[tuple[int, int], TierPlan] = {}
     for plan, pool in zip(plans, result.pools, strict=True):
         for worker in range(pool.first_worker, pool.first_worker + pool.workers):
@@ -138,14 +139,14 @@ class TierValue:
     pool: str = "main"
 
 
-def tier_values(simulated: SimulatedDeployment) -> list[TierValue]:
+def tier_values(simulated: SimulatedRun) -> list[TierValue]:
     """The marginal value of each tier below HBM of each pool, one more simulation for each."""
     every = [(p, index) for p, pool in enumerate(simulated.fleet.pools) for index in range(len(pool.plan.tiers))]
     costs = simulated.cost.tiers
     return [_tier_value(simulated, *place, cost) for place, cost in zip(every, costs, strict=True)]
 
 
-def _tier_value(simulated: SimulatedDeployment, p: int, index: int, cost: TierCost) -> TierValue:
+def _tier_value(simulated: SimulatedRun, p: int, index: int, cost: TierCost) -> TierValue:
     pools, result = simulated.fleet.pools, simulated.result
     plan = pools[p].plan
     tier = plan.tiers[index]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import I8
 from hisearch.calibrate.fitting import LEAST_POINTS, Bounds, Fit, Problem, fit
 from hisearch.calibrate.routing import measured
 from hisearch.calibrate.tables import MLA_KEY, MLA_LATENT, MLA_ROTARY
@@ -22,7 +23,6 @@ from hisearch.specs.laws import DecodeTerms, GemmTerms, LinearTerms, MoeTerms, P
 if TYPE_CHECKING:
     import pandas as pd
 
-I8 = npt.NDArray[np.int64]
 
 #: Rows whose kernel is launched by the host alone are told by their fastest ones; those within twice that time are
 #: the host's, not the kernel's. A small product and the pass that quantises its input take 4 to 7 us in a CUDA graph.

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.one_thread import on_one_thread
+from hisearch.base.dtypes import F8
+from hisearch.base.one_thread import on_one_thread
 from hisearch.specs.laws import FitError
-
-F8 = npt.NDArray[np.float64]
 
 #: Deviation from which the loss is linear, folds, and points of one fit.
 KNEE = 0.1

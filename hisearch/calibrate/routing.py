@@ -14,10 +14,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.latency.laws.moe import TILE_TOKENS, Experts, Routing, dealt
-
-F8 = npt.NDArray[np.float64]
-I8 = npt.NDArray[np.int64]
 
 #: Exponent of the measurements that stand for skewed routers.
 ALPHA = 1.2

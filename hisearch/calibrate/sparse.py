@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.calibrate.families import described
 from hisearch.calibrate.fitting import LEAST_POINTS, Bounds, Fit, Problem, fit
 from hisearch.latency.laws.formats import FORMATS
@@ -24,8 +24,6 @@ from hisearch.specs.model import ModelSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-F8 = npt.NDArray[np.float64]
-I8 = npt.NDArray[np.int64]
 
 #: Heads of a rank that the law knows; those of real shards.
 HEADS = (8, 16, 32, 64, 128)

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.calibrate.step_log import BOOL, F8, I8, StepLog
-from hisearch.one_thread import on_one_thread
+from hisearch.base.dtypes import BOOL, F8, I8
+from hisearch.base.one_thread import on_one_thread
+from hisearch.calibrate.step_log import StepLog
 from hisearch.specs.regression import Regime, RegimeError, StepRanges
 
 #: Coefficients beside the knots of ``token_s``, in the order of the matrix's first columns.

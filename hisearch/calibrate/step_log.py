@@ -25,11 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
-import numpy.typing as npt
 
-F8 = npt.NDArray[np.float64]
-I8 = npt.NDArray[np.int64]
-BOOL = npt.NDArray[np.bool_]
+from hisearch.base.dtypes import BOOL, F8, I8
 
 KINDS = ("prefill", "decode")
 COLUMNS = ("step", "latency_s", "new_tokens", "cached_tokens")

@@ -155,8 +155,8 @@ def hosts(
     Every constant has a range and what is known of it beforehand (docs/latency.md). 1,300 runs take half an hour, and
     some minutes with --leave-out none.
     """
+    from hisearch.base.one_thread import on_one_thread
     from hisearch.cli import output as out
-    from hisearch.one_thread import on_one_thread
     from hisearch.validate.host_fit.leave_out import KEYS
     from hisearch.validate.host_fit.run import fit_hosts, write_judged
 

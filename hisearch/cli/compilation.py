@@ -67,8 +67,9 @@ def _watch(doors: Sequence[int]) -> None:
 
 def _missing(doors: Sequence[int]) -> str:
     """What of the engines behind ``doors`` is to be compiled, in words."""
-    from hisearch.kernels.doors import NAMES, missing_of
-    from hisearch.kernels.jit import is_compiled
+    from hisearch.base.jit import is_compiled
+    from hisearch.kernels.compilation import missing_of
+    from hisearch.kernels.doors import NAMES
 
     return listed(["the event loop"] * (not is_compiled()) + [NAMES[door] for door in missing_of(doors)])
 

@@ -73,7 +73,7 @@ def installation() -> dict[str, Any]:
     import shutil
     from importlib.metadata import version
 
-    from hisearch.kernels.jit import CACHE_FOLDER, is_compiled
+    from hisearch.base.jit import CACHE_FOLDER, is_compiled
     from hisearch.specs.catalogue import shipped_root
     from hisearch.traces.cache import cache_folder
 

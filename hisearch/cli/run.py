@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +14,7 @@ from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
+from hisearch.cli.running import Place, how_to_resume, place_of, progress_of
 
 #: Kinds of what can be run.
 _RUN = ("Study", "FleetStudy", "SLO")
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from hisearch.api.result import StudyResult
     from hisearch.api.study import Study
     from hisearch.search.interrupts import Interrupts
-    from hisearch.search.progress import Progress
     from hisearch.specs.resolved import ResolvedStudy
 
 
@@ -96,7 +93,7 @@ def run(
     from hisearch.cli import output, run_view
     from hisearch.search.interrupts import Interrupts
 
-    place = _place(workers, backend, scheduler, storage)
+    place = place_of(workers, backend, scheduler, storage)
     if study is None and resume is None:
         raise typer.BadParameter("name a study or an SLO, or a folder to --resume", param_hint="STUDY_OR_SLO")
     ref = study if study is not None else str(Path(str(resume)) / "study.yaml")
@@ -141,41 +138,6 @@ def _chosen(confidence: float | None, recommend: str | None, usd_per_hour: float
     if usd_per_hour is not None:
         found.append(f"spec.recommend.usd_per_hour={usd_per_hour:g}")
     return found + ([f"spec.confidence.at_least={confidence:g}"] if confidence is not None else [])
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where simulations run and trials are kept; ``settings``: what of it is the study's."""
-
-    workers: int | None
-    backend: str
-    scheduler: str | None
-    storage: str | None
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """What of it is a key of the study."""
-        from hisearch.specs.storage_url import without_secrets
-
-        return (f"spec.storage={without_secrets(self.storage)}",) if self.storage is not None else ()
-
-
-def _place(workers: int | None, backend: str | None, scheduler: str | None, storage: str | None) -> Place:
-    """What the options say, where they go together."""
-    from hisearch.api.machinery import BACKENDS
-    from hisearch.specs.storage_url import checked_storage_url
-
-    backend = backend or ("threads" if scheduler is None else "dask")
-    if backend not in BACKENDS:
-        raise typer.BadParameter(f"expected one of {', '.join(BACKENDS)}, got '{backend}'", param_hint="--backend")
-    if (backend == "dask") != (scheduler is not None):
-        raise typer.BadParameter("--backend dask needs --scheduler tcp://HOST:PORT, and no other backend takes one")
-    if storage is not None:
-        try:
-            checked_storage_url(storage)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--storage") from None
-    return Place(workers, backend, scheduler, storage)
 
 
 def _search(
@@ -295,23 +257,3 @@ def _from_slo(
             f"{f'kept in {keep}' if keep is not None else 'keep it with --keep FILE'}"
         )
     return resolved
-
-
-def how_to_resume(run_dir: Path) -> str:
-    """What to say of a run that was interrupted."""
-    folder = shlex.quote(str(run_dir))
-    return f"interrupted; what had finished is kept. Go on with: hisearch run --resume {folder}"
-
-
-@contextlib.contextmanager
-def progress_of(quiet: bool) -> Iterator[Progress | None]:
-    """Bars on a terminal, lines elsewhere, nothing if quiet."""
-    from hisearch.search.progress import BarProgress, PlainProgress
-
-    if quiet:
-        yield None
-    elif sys.stderr.isatty():
-        with BarProgress() as bars:
-            yield bars
-    else:
-        yield PlainProgress()

@@ -12,7 +12,7 @@ from hisearch.api.run_folder import REPORT
 from hisearch.cli import output
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
-from hisearch.cli.run import Place, how_to_resume, progress_of
+from hisearch.cli.running import Place, how_to_resume, progress_of
 from hisearch.cli.terms import TERM_COLUMNS, term_rows
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, usd
 from hisearch.search.deployments import describe

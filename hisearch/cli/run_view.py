@@ -8,7 +8,8 @@ from typing import Any
 
 from hisearch.api.provenance import simulations_in_words
 from hisearch.api.result import StudyResult
-from hisearch.api.run_folder import NOT_EXPORTED, REPORT
+from hisearch.api.run_folder import REPORT
+from hisearch.api.study_outcome import NOT_EXPORTED
 from hisearch.cli import confidence_view, output
 from hisearch.cli.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.describe import carried, sentence

@@ -63,7 +63,7 @@ class Files:
         if self.requests is not None:
             _write_table(simulated.requests_frame(), self.requests)
         if self.series is not None:
-            _write_table(simulated.result.series(self.series_interval_s), self.series)
+            _write_table(simulated.series(self.series_interval_s), self.series)
         if self.tier_series is not None:
             _write_table(simulated.tier_series(self.series_interval_s), self.tier_series)
         if self.timeline is not None:

@@ -27,11 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.specs.devices import DimensionSpec, NetworkSpec
-
-F8 = npt.NDArray[np.float64]
 
 
 class RanksDoNotFit(ValueError):  # noqa: N818

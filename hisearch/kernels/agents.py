@@ -6,6 +6,7 @@ To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_l
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_events as events
 from hisearch.kernels import agents_kv, agents_line, eviction, heaps, objects, radix, tree
@@ -15,18 +16,6 @@ from hisearch.kernels import agents_slots as slots
 from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
-
-#: Errands. BEGIN: worker w's caches are empty. ARRIVES: request r has reached worker w. READY: 1 where r may be
-#: admitted as far as its objects go, 0 where others may go before it, FULL where none may. MISSING: tokens of the KV
-#: pool that its objects would take. HOLD: its objects are locked. LET_GO: they are not. LOAD: those that are absent are
-#: loaded by the step being formed. ENDS: r has made its last token. DONE: a server for agents has done a part. PASS: a
-#: pass begins. TOO_LARGE: 1 where r can never be served. URGENT: the step being formed loads KV back. STEP: it is
-#: formed, of kind r; told where slots are numbered. YIELD: it lacks KV pages; 1 where a load under
-#: way has given some back.
-BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-URGENT, STEP, YIELD = 11, 12, 13
-FULL = 2
 
 
 @kernel
@@ -113,7 +102,7 @@ def _ready(sim, w, r):
             return 0
         return 1 if _pages(sim, w, a, al.LOADING) == 0 else 0
     if slots.numbered(sim):
-        return 1 if slots.have_room(sim, w, a) else FULL
+        return 1 if slots.have_room(sim, w, a) else al.FULL
     if agents.policy.shared:
         return 1
     pool = sim.trees[agents.loaders[w].pool]
@@ -257,35 +246,35 @@ def _too_large(sim, r):
 
 
 def door(sim, errand, w, r, now):
-    """The errands above; ``w`` is the server of DONE."""
-    if errand == READY:
+    """The errands of ``agents_layout``; ``w`` is the server of DONE."""
+    if errand == al.READY:
         return _ready(sim, w, r)
-    if errand == MISSING:
+    if errand == al.MISSING:
         return _missing(sim, w, r)
-    if errand == TOO_LARGE:
+    if errand == al.TOO_LARGE:
         return 1 if _too_large(sim, r) else 0
-    if errand == HOLD:
+    if errand == al.HOLD:
         _hold(sim, w, r)
-    elif errand == LET_GO:
+    elif errand == al.LET_GO:
         _let_go(sim, w, r)
-    elif errand == LOAD:
+    elif errand == al.LOAD:
         if not slots.numbered(sim):
             _load(sim, w, r, now)
-    elif errand == STEP:
+    elif errand == al.STEP:
         _step(sim, w, r, now)
-    elif errand == ARRIVES:
+    elif errand == al.ARRIVES:
         _arrives(sim, w, r, now)
-    elif errand == ENDS:
+    elif errand == al.ENDS:
         events.call_ends(sim, r, now)
         # The worker itself forms a batch next, and takes stock of its pages before that.
         loads.dispatch_all(sim, now, w)
-    elif errand == DONE:
+    elif errand == al.DONE:
         _done(sim, w, now)
-    elif errand == PASS:
+    elif errand == al.PASS:
         loads.dispatch(sim, w, now)
-    elif errand == URGENT:
+    elif errand == al.URGENT:
         loads.preempt(sim, w, now)
-    elif errand == YIELD:
+    elif errand == al.YIELD:
         return 1 if loads.give_way(sim, w, now) else 0
     else:
         _begin(sim, w)

@@ -11,11 +11,11 @@ disk, then for its link.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_due, agents_line, eviction, links, objects, server_heap
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -9,8 +9,8 @@ agent's newest call leads through is due never, and is evicted first.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_layout as al
-from hisearch.kernels.jit import kernel
 
 
 @kernel

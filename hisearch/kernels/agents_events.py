@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_due, agents_kv, agents_loads, eviction, hicache_nodes, rng
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_wishes as wishes
 from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels.jit import kernel
 
 #: How fast old evidence on distances fades: the share that a new pair has.
 EVIDENCE = 1.0 / 128

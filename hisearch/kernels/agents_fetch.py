@@ -14,13 +14,13 @@ Whether and when: ``agents_loads``. From host memory on: ``agents_kv``.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, hicache, lists, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

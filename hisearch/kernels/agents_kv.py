@@ -10,12 +10,12 @@ Whether and when: ``agents_loads``. Tiers: ``hicache``.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import device, eviction, lists, objects, radix, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

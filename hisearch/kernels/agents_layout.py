@@ -240,3 +240,15 @@ class Agents(Handle):
         "hint_at_s": Array("f8", 1),
         "rng": Array("u8", 1),
     }
+
+
+#: Errands. BEGIN: worker w's caches are empty. ARRIVES: request r has reached worker w. READY: 1 where r may be
+#: admitted as far as its objects go, 0 where others may go before it, FULL where none may. MISSING: tokens of the KV
+#: pool that its objects would take. HOLD: its objects are locked. LET_GO: they are not. LOAD: those that are absent are
+#: loaded by the step being formed. ENDS: r has made its last token. DONE: a server for agents has done a part. PASS: a
+#: pass begins. TOO_LARGE: 1 where r can never be served. URGENT: the step being formed loads KV back. STEP: it is
+#: formed, of kind r; told where slots are numbered. YIELD: it lacks KV pages; 1 where a load under
+#: way has given some back.
+BEGIN, ARRIVES, READY, MISSING, HOLD, LET_GO, LOAD, ENDS, DONE, PASS, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+URGENT, STEP, YIELD = 11, 12, 13
+FULL = 2

@@ -6,7 +6,7 @@ objects that a disk alone has row 3 W + w.
 
 from __future__ import annotations
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 
 @kernel

@@ -14,11 +14,11 @@ has go past them. KV for calls that have arrived is the engine's to load back.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_due, agents_fetch, agents_kv, eviction, objects, radix, server_heap
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_wishes as wishes
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 #: No request leads through a node; several agents' do.
 UNUSED, SEVERAL = -2, -1

@@ -10,10 +10,10 @@ Rules: SGLang before it had a policy (sgl-project/sglang#8053, #11041).
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_loads as loads
-from hisearch.kernels.jit import kernel
 
 
 @kernel

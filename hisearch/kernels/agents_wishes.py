@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_disk as disk
 from hisearch.kernels import agents_fetch, agents_kv, agents_line
 from hisearch.kernels import agents_layout as al
-from hisearch.kernels.jit import kernel
 
 #: What agents stand in line for.
 OBJECTS, KV, FETCH, READ = 0, 1, 2, 3

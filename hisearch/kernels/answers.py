@@ -15,10 +15,10 @@ time: its record is ``Fleet.answers[r]``.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import doors, links, lists, pools, queue, server_heap, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import vllm_memory as memory
-from hisearch.kernels.jit import kernel
 
 #: Servers of a decode worker: ``SERVERS w`` + one of these.
 COPIER, WRITER = 0, 1

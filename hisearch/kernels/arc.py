@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels.chains import fill_chain, longest_chain, page_chains
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.leaf_heap import heap_push, heap_remove
 
 NOWHERE, T1, T2, B1, B2 = range(5)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import flow, outlook, pools, tree
-from hisearch.kernels.jit import kernel
 
 
 @kernel

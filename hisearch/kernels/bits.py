@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic, overload
 
-import hisearch.kernels.jit  # noqa: F401  (points numba's cache before numba is imported)
+import hisearch.base.jit  # noqa: F401  (points numba's cache before numba is imported)
 
 
 @intrinsic

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 #: The first ranges divide prompts of so many tokens evenly (sgl-router: characters).
 FIRST_LENGTH = 4096

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import (
     admission,
     device,
@@ -26,7 +27,6 @@ from hisearch.kernels import (
 )
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 # What a pool does next.
 _SERVED, _END, _START = 0, 1, 2

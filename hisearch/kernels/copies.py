@@ -11,9 +11,9 @@ without pages, that keeps its children's way up until they are gone. Ghosts stan
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import tree
-from hisearch.kernels.jit import kernel
 
 
 @kernel

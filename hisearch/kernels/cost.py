@@ -5,9 +5,9 @@ The order of additions is fixed: the plain-Python reference (``hisearch.latency.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels.bits import bit_length
-from hisearch.kernels.jit import kernel
 from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS
 
 _OCTAVE = 1 << KNOT_BITS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists, log
 from hisearch.kernels.cost import coast
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -16,13 +16,13 @@ retraction costs it less than here.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import answers, device, doors, handover, heaps, lanes, lists, queue, vllm
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
-from hisearch.kernels.jit import kernel
 
 #: Output tokens that SGLang's room for a single request counts at most (CLIP_MAX_NEW_TOKEN).
 CLIP_OUTPUT_TOKENS = 4096

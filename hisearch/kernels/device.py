@@ -12,10 +12,10 @@ when the step before the coast ends); its last step is then the only outstanding
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import heaps, lanes, lists
 from hisearch.kernels import layout as la
 from hisearch.kernels.cost import coast, coast_bound, decode_seconds, token_wise
-from hisearch.kernels.jit import kernel
 
 
 @kernel

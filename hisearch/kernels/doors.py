@@ -3,29 +3,22 @@
 So the event loop does not contain the engines, and an engine is compiled when it is first used, apart from the others.
 
 To add an engine: a module with a ``door``, a plain function of the signature below that passes each errand on to its
-kernels, and its code in ``_MODULES`` and ``NAMES``.
+kernels, and its code in ``MODULES`` and ``NAMES``.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import os
-import subprocess
-import sys
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from llvmlite import ir
 from numba import cfunc, config, types
 from numba.extending import intrinsic, overload
 
+from hisearch.base.jit import OPTIONS
 from hisearch.kernels import layout as la
 from hisearch.kernels.handle import HandleType
-from hisearch.kernels.jit import OPTIONS, is_compiled
 
 #: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
 #: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has
@@ -38,7 +31,8 @@ from hisearch.kernels.jit import OPTIONS, is_compiled
 RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, LAUNCH, ARRIVE, LET_GO, DROP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 HALT, LOSE_HOST, PUT = 10, 11, 12
 
-_MODULES = {
+#: Engine -> its module in this package.
+MODULES = {
     la.VLLM: "vllm", la.SGLANG: "sglang", la.TRTLLM: "trtllm",
     la.VLLM_OFFLOAD: "vllm_offload", la.VLLM_LMCACHE: "vllm_lmcache", la.DECODE_WORKER: "decoding",
     la.AGENTS: "agents",
@@ -51,9 +45,8 @@ NAMES = {
     la.AGENTS: "agents",
 }  # fmt: skip
 
-#: All engines, and the event loop among parts to be compiled.
-ENGINES = tuple(_MODULES)
-_EVENT_LOOP = -1
+#: All engines.
+ENGINES = tuple(MODULES)
 
 #: door(sim, errand, w, r, now) -> int
 _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)
@@ -62,7 +55,7 @@ _SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int
 @functools.cache
 def _compiled(engine: int) -> Any:
     """Compiled, cached on disk, and kept alive with the address of its code."""
-    function = importlib.import_module(f"hisearch.kernels.{_MODULES[engine]}").door
+    function = importlib.import_module(f"hisearch.kernels.{MODULES[engine]}").door
     return cfunc(_SIGNATURE, cache=True, error_model=OPTIONS["error_model"])(function)
 
 
@@ -71,54 +64,9 @@ def address(engine: int) -> int:
     return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
 
 
-def missing_of(engines: Collection[int]) -> list[int]:
-    """Those of ``engines`` that are not in the on-disk cache; none with the jit off."""
-    return [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(_MODULES[engine])]
-
-
-def prepare(engines: Collection[int]) -> None:
-    """Compile what of the event loop and ``engines`` is not in the on-disk cache, as many at once as cores allow."""
-    if config.DISABLE_JIT:
-        return
-    missing = [*missing_of(engines), *([] if is_compiled() else [_EVENT_LOOP])]
-    # SGLang takes as long as three of the others.
-    waiting = SimpleQueue[int]()
-    for part in sorted(missing, key=lambda part: part != la.SGLANG):
-        waiting.put(part)
-    command = "import sys; from hisearch.kernels import doors; doors.compile_part(int(sys.argv[1]))"
-
-    def parts() -> Iterator[int]:
-        with suppress(Empty):
-            while True:
-                yield waiting.get_nowait()
-
-    def beside() -> None:
-        for part in parts():
-            # Should it fail, the caller compiles that part when it comes to it, and says what is wrong.
-            subprocess.run([sys.executable, "-c", command, str(part)], check=False, stderr=subprocess.DEVNULL)
-
-    helpers = [threading.Thread(target=beside, daemon=True) for _ in range(min(os.cpu_count() or 1, len(missing)) - 1)]
-    for helper in helpers:
-        helper.start()
-    for part in parts():
-        compile_part(part)
-    for helper in helpers:
-        helper.join()
-
-
-def compile_part(part: int) -> None:
-    """Compile an engine, or the event loop, into the on-disk cache."""
-    if part != _EVENT_LOOP:
-        address(part)
-        return
-    from hisearch.kernels import cluster, fleet_layout
-
-    cluster.run.compile((HandleType(fleet_layout.Fleet),))
-
-
 def knock(address: int, sim: Any, errand: int, w: int, r: int, now: float) -> int:
     """Send ``errand`` through the door at ``address``; with the jit off that is the engine's code."""
-    module = importlib.import_module(f"hisearch.kernels.{_MODULES[address]}")
+    module = importlib.import_module(f"hisearch.kernels.{MODULES[address]}")
     return int(module.door(sim, errand, w, r, now))
 
 

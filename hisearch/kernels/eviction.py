@@ -32,9 +32,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_due, foresight
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 #: slru protects nodes with so many hits.
 PROTECTED_HITS = 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import tournament
-from hisearch.kernels.jit import kernel
 
 # Rows of Fleet.keys and Fleet.winners, four for each route: by fewest requests in flight, most (negated), smallest
 # believed cache, least load for its weight.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import lists
 from hisearch.kernels.bits import bit_length
 from hisearch.kernels.cost import decode_step_seconds
 from hisearch.kernels.gap_bins import LONGEST_S, PART_BITS, PER_OCTAVE, TICKS_PER_S
-from hisearch.kernels.jit import kernel
 
 
 @kernel

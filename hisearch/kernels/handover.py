@@ -10,10 +10,10 @@ transfer after another. Attention groups have the KV of their own requests, and 
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import pools
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -5,8 +5,8 @@ Each is written out for its own key, because a comparison passed as a function w
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -16,12 +16,12 @@ that tries to prefill takes note of its end. Rules: SGLang 0.5.9's ``HiRadixCach
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, radix, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

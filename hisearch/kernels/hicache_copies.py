@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import hicache_memory as memory
 from hisearch.kernels import hicache_nodes as nodes
 from hisearch.kernels import layout as la
 from hisearch.kernels import radix
-from hisearch.kernels.jit import kernel
 
 
 @kernel

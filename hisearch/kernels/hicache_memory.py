@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, links, objects, radix, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_nodes as nodes
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import answers, moves, server_heap, store, store_room
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

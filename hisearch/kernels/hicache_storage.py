@@ -7,12 +7,12 @@ queue, and taken, as far as it has come, when admission gets to the request. Rul
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import hicache, hicache_copies, hicache_memory, hicache_nodes, lists, store
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_stores as stores
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 #: How long after a fetch's deadline an idle scheduler looks at it again, seconds.
 AFTER_DEADLINE_S = 1e-6

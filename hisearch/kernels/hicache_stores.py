@@ -9,10 +9,10 @@ them. What expires moves nowhere. Moves between stores have a server of their ow
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import links, moves, store
-from hisearch.kernels.jit import kernel
 
 NEAR, FAR = 0, 1
 

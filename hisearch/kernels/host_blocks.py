@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import host_use, ledger
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 # What comes of evicting.
 TOO_FEW, DONE, UNSETTLED = 0, 1, 2

@@ -6,9 +6,9 @@ first; ``run_cover`` has the first.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

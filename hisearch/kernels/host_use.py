@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

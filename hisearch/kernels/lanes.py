@@ -17,12 +17,12 @@ Lanes lie side by side in ``Sim.workers``; the first of a worker is its *leader*
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import doors, heaps
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels.cost import batch_cost
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -7,7 +7,7 @@ must not count references to a dozen arrays.
 
 from __future__ import annotations
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 
 @kernel

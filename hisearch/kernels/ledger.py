@@ -5,8 +5,8 @@ A block has a slot of its ledger; a table of hashes finds it. Everything takes t
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 #: Knuth's multiplier: neighbouring keys end up far apart.
 _GOLDEN = 2654435761

@@ -5,7 +5,7 @@ So what several ask of it at once takes as long as its bandwidth says, and none 
 
 from __future__ import annotations
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 
 @kernel

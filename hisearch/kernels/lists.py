@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import flow, handover, heaps
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

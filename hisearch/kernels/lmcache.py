@@ -8,10 +8,10 @@ time is in no list yet.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import chunk_order, ledger, links, lists
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -7,12 +7,12 @@ again with larger ones.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
 from hisearch.kernels import ledger
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

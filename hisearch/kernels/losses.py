@@ -8,11 +8,11 @@ that the dead worker held, gives the room back at once.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import doors, flow, handover, lanes, pools, sglang_running
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import belief, buckets, doors, flow, heaps, losses, pools, tournament
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.jit import kernel
 
 #: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
 TOLERANCE = 0.1

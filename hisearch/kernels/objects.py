@@ -5,10 +5,10 @@ An object's record among the nodes has no place in the trace's tree (``static`` 
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_layout as al
 from hisearch.kernels import agents_line, eviction
 from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

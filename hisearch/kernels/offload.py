@@ -7,12 +7,12 @@ step's results are taken in (see ``tier_layout.NOTES``), or at once where no ste
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import host_blocks, host_use, ledger, links, lists
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
 from hisearch.kernels import vllm_memory as memory
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import lists
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -6,11 +6,11 @@ make pages findable when somebody looks for them.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import device, lists, queue, tree
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
-from hisearch.kernels.jit import kernel
 
 
 @kernel

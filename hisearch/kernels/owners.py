@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 if TYPE_CHECKING:
     from hisearch.traces.compiled import TraceArrays

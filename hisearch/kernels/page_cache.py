@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels.chains import fill_chain, longest_chain, page_chains
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.leaf_heap import heap_push, heap_remove, heap_replace, heap_sift
-from hisearch.kernels.stack import sequence_items
+from hisearch.traces._reuse import sequence_items
 
 LFU, FIFO, MRU, FILO, SLRU, CLOCK, BELADY = range(7)
 #: Uses, the one that stored it included, from which SLRU protects a page.

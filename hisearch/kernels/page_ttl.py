@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels.chains import fill_chain, longest_chain, page_chains
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.leaf_heap import heap_push, heap_remove, heap_replace
 from hisearch.kernels.page_cache import leading
 

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels.chains import fill_chain, longest_chain, page_chains
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.page_cache import leading
 from hisearch.kernels.value_heap import value_push, value_remove, value_replace
 

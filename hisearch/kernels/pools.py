@@ -7,9 +7,9 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic, overload
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels.handle import HandleType, handle_at
-from hisearch.kernels.jit import kernel
 
 
 def at(fleet: Any, p: int) -> la.Sim:

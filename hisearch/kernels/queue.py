@@ -13,9 +13,9 @@ which that node ends, ``parent`` the node, ``next`` the next strand further up.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import copies, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -12,9 +12,9 @@ Hits are counted with a host tier only, as in the engine (``hicache``), so that 
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, objects, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

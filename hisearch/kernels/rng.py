@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import belief, buckets, flow, hash_ring, rng, tournament
 from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels.jit import kernel
 
 
 @kernel

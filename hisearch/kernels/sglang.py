@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 
-from hisearch.kernels import agents, device, doors, heaps, hicache, hicache_copies, lanes, lists, log, radix
+from hisearch.base.jit import kernel
 from hisearch.kernels import agents_layout as al
+from hisearch.kernels import device, doors, heaps, hicache, hicache_copies, lanes, lists, log, radix
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import hicache_servers as servers
 from hisearch.kernels import hicache_storage as storage
@@ -25,7 +26,6 @@ from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_order as order
 from hisearch.kernels import sglang_running as running
 from hisearch.kernels.cost import batch_cost
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.sglang_decode import initial_ratio
 from hisearch.kernels.sglang_prefill import form_prefill
 
@@ -183,7 +183,7 @@ def _look_again(sim, w):
 def serve(sim, k, now):
     """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
     if k >= hl.SERVERS * sim.config.workers:
-        doors.knock(sim.config.objects, sim, agents.DONE, k, 0, now)
+        doors.knock(sim.config.objects, sim, al.DONE, k, 0, now)
         return
     servers.end_part(sim, k, now)
     w = k // hl.SERVERS
@@ -195,7 +195,7 @@ def serve(sim, k, now):
             worker.phase = la.FORMING
             heaps.event_set(sim, w, now)
     if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
-        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
+        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
 
 
 @kernel
@@ -206,7 +206,7 @@ def form(sim, w, now):
     if sim.config.receive_interval > 1:
         _look(sim, w, now)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
+        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
     _turn_to_tiers(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
@@ -217,7 +217,7 @@ def form(sim, w, now):
     worker.last = kind
     if kind == 0:
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
+            doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
         device.await_next(sim, w, now, False)
         if sim.config.lane_kind == la.WAVE:
             if worker.waiting > 0 and sim.config.hicache:
@@ -233,7 +233,7 @@ def form(sim, w, now):
     _note_peak(sim, w)
     waits = False
     if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
-        doors.knock(sim.config.objects, sim, agents.STEP, w, kind, now)
+        doors.knock(sim.config.objects, sim, al.STEP, w, kind, now)
         waits = sim.agents.loaders[w].at_launch_s > 0.0
     if sim.config.lane_kind == la.WAVE:
         size, batch = _shape(sim, w, kind)
@@ -314,7 +314,7 @@ def _enter(sim, w, r, now):
     if sim.tiers.storage:
         storage.enter(sim, w, r)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.ARRIVES, w, r, now)
+        doors.knock(sim.config.objects, sim, al.ARRIVES, w, r, now)
 
 
 @kernel
@@ -392,6 +392,6 @@ def door(sim, errand, w, r, now):
             hicache.reset(sim, w)
             storage.reset(sim, w)
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, agents.BEGIN, w, 0, now)
+            doors.knock(sim.config.objects, sim, al.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)
     return 0

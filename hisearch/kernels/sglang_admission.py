@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, doors, hicache_nodes, lists, radix, tree
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import doors, hicache_nodes, lists, radix, tree
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_running as running
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.sglang_running import CLIP_OUTPUT_TOKENS
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
@@ -90,7 +91,7 @@ def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
     lists.note_scheduled(sim, r, now, found, loaded)
     lists.stop_waiting(sim, w, r)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.LOAD, w, r, now)
+        doors.knock(sim.config.objects, sim, al.LOAD, w, r, now)
     _add(sim, w, r, extend, tokens, complete)
     return _verdict(sim, w)
 
@@ -98,7 +99,7 @@ def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
 @kernel
 def _let_objects_go(sim, w, r, now):
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, now)
+        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, now)
 
 
 @kernel
@@ -121,7 +122,7 @@ def try_admit(sim, w, r, now):
         found, d = radix.walk(sim, sim.workers[w].home, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
     total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
     if sim.config.objects:
-        total += doors.knock(sim.config.objects, sim, agents.MISSING, w, r, now)
+        total += doors.knock(sim.config.objects, sim, al.MISSING, w, r, now)
     if total >= _total_left(sim, w):
         return NO_TOKEN
     tokens = _whole_pages(sim, known - found - on_host)
@@ -129,7 +130,7 @@ def try_admit(sim, w, r, now):
         return OTHER
     radix.lock(sim, sim.workers[w].home, d)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.HOLD, w, r, now)
+        doors.knock(sim.config.objects, sim, al.HOLD, w, r, now)
     # What the matched prefix held is not evictable any more.
     fits = total < _total_left(sim, w)
     cut = tree.floor_page(sim, worker.chunk_left)

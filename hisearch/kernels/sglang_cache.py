@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, doors, hicache, hicache_memory, hicache_nodes, radix
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import doors, hicache, hicache_memory, hicache_nodes, radix
 
 
 @kernel
@@ -42,4 +43,4 @@ def make_room_for_step(sim, w, pages, now):
     """Likewise; where too few can be evicted, a load for agents that has taken pages gives them back."""
     make_room(sim, w, pages)
     if sim.config.objects and sim.trees[sim.workers[w].home].free_pages < pages:
-        doors.knock(sim.config.objects, sim, agents.YIELD, w, 0, now)
+        doors.knock(sim.config.objects, sim, al.YIELD, w, 0, now)

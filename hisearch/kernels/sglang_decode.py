@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import device, eviction, heaps, lists, log
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
@@ -12,7 +13,6 @@ from hisearch.kernels import sglang_log as step_log
 from hisearch.kernels import sglang_memory as memory
 from hisearch.kernels import sglang_order as order
 from hisearch.kernels import sglang_running as running
-from hisearch.kernels.jit import kernel
 
 #: Decode steps that a retraction makes room for (SGLANG_RETRACT_DECODE_STEPS).
 RETRACT_STEPS = 20

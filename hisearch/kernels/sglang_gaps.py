@@ -7,9 +7,9 @@ prefill: ``joins`` counts such requests by that time.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import gaps, heaps, lists
 from hisearch.kernels.cost import decode_step_seconds
-from hisearch.kernels.jit import kernel
 
 
 @kernel

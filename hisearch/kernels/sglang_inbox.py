@@ -8,9 +8,9 @@ to do passes so often that it looks at once. Source: ``SchedulerRecvSkipper`` an
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import device
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 #: What a pass behind a step with prompts counts.
 PREFILL_WEIGHT = 1000

@@ -5,9 +5,10 @@ A request's first ``locked_tokens`` tokens are the tree's, the rest of its compu
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, doors, hicache_copies, lists, radix, tree
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import doors, hicache_copies, lists, radix, tree
 from hisearch.kernels import sglang_cache as prefixes
-from hisearch.kernels.jit import kernel
 
 #: Tokens of the pool that the engine keeps from any one prompt (max_req_input_len).
 SPARE_INPUT_TOKENS = 6
@@ -59,7 +60,7 @@ def keep_unfinished(sim, w, r, chunk):
 def drop(sim, w, r):
     """Give ``r``'s own pages back and let go of the tree's, and of its objects."""
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, 0.0)
+        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     request = sim.requests[r]
     sim.trees[sim.workers[w].home].free_pages += (
         lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
@@ -104,6 +105,6 @@ def never_fits(sim, r):
     capacity = sim.config.capacity_pages * sim.config.page_tokens
     prompt = sim.trace.input_tokens[r]
     declared = prompt + sim.trace.max_output_tokens[r]
-    if sim.config.objects and doors.knock(sim.config.objects, sim, agents.TOO_LARGE, 0, r, 0.0):
+    if sim.config.objects and doors.knock(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
     return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim)

@@ -18,10 +18,10 @@ left out. Sources: SGLang's documented server arguments, its ``SchedulePolicy`` 
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists, rng, tree
 from hisearch.kernels import sglang_cache as prefixes
-from hisearch.kernels.jit import kernel
 
 #: lpm is fcfs while more than this many requests wait.
 LPM_QUEUE_LIMIT = 128

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, doors, hicache_copies, lists
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import doors, hicache_copies, lists
 from hisearch.kernels import hicache_storage as storage
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_admission as admission
 from hisearch.kernels import sglang_cache as prefixes
 from hisearch.kernels import sglang_order as order
 from hisearch.kernels import sglang_running as running
-from hisearch.kernels.jit import kernel
 
 
 @kernel
@@ -46,8 +47,8 @@ def _admit_waiting(sim, w, places, now):
             r = after
             continue
         if sim.config.objects:
-            ready = doors.knock(sim.config.objects, sim, agents.READY, w, r, now)
-            if ready == agents.FULL:
+            ready = doors.knock(sim.config.objects, sim, al.READY, w, r, now)
+            if ready == al.FULL:
                 worker.full = 1
                 return
             if not ready:
@@ -99,7 +100,7 @@ def form_prefill(sim, w, now, in_flight):
         return 0
     if sim.config.hicache:
         if sim.config.objects and sim.hosts[w].loading_tokens > 0:
-            doors.knock(sim.config.objects, sim, agents.URGENT, w, 0, sim.workers[w].now_s)
+            doors.knock(sim.config.objects, sim, al.URGENT, w, 0, sim.workers[w].now_s)
         hicache_copies.begin_loading(sim, w)
     _take_prompt_pages(sim, w, sim.prompts[running.newest(sim, w) ^ 1], worker.batch_size, now)
     if not sim.config.mixed_chunk or worker.running == 0:

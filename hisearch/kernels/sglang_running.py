@@ -15,12 +15,13 @@ of the other requests' horizons, ``next_uncapped`` a clock before which no cappe
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, doors, lists
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import doors, lists
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import sglang_gaps as gaps
 from hisearch.kernels import sglang_memory as memory
-from hisearch.kernels.jit import kernel
 
 #: Output tokens that admission reserves per request at most (CLIP_MAX_NEW_TOKENS).
 CLIP_OUTPUT_TOKENS = 4096
@@ -151,7 +152,7 @@ def finish(sim, w, r, now):
         memory.keep_finished(sim, w, r)
     lists.note_finished(sim, w, r, now)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.ENDS, w, r, now)
+        doors.knock(sim.config.objects, sim, al.ENDS, w, r, now)
 
 
 @kernel

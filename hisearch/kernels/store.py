@@ -12,11 +12,11 @@ next to it is written anew.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, foresight, store_arc, store_room
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -14,10 +14,10 @@ B1 and B2 are stores without content. A store's shadows, three trees from ``TREE
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
-from hisearch.kernels.jit import kernel
 
 #: Trees that a store has beside its own.
 SHADOWS = 3

@@ -8,11 +8,11 @@ use is farthest away, and nothing that is used before what it would make room fo
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, foresight, moves, store_arc
 from hisearch.kernels import hicache_layout as hl
 from hisearch.kernels import layout as la
 from hisearch.kernels import store_runs as runs
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -10,9 +10,9 @@ Ticks and ages are numbers of operations and, of runs of the same operation, suc
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import eviction, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 #: Depth at which attention makes a token cost twice that of the first: Qwen3-32B in bf16 on one H100, by roofline.
 ATTENTION_TOKENS = 23_000

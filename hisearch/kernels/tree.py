@@ -10,8 +10,8 @@ Two engines keep their free pages differently on top of this: ``queue`` (vLLM) a
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel

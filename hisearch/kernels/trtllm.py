@@ -10,12 +10,12 @@ of requests and the prompts that can be reused from then on.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
 from hisearch.kernels import layout as la
 from hisearch.kernels import trtllm_host as host
 from hisearch.kernels import trtllm_memory as memory
 from hisearch.kernels.cost import batch_cost
-from hisearch.kernels.jit import kernel
 from hisearch.kernels.trtllm_pass import compose
 
 

@@ -12,9 +12,9 @@ below it, and one that leaves the host has nothing at all.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import links, queue, tree
-from hisearch.kernels.jit import kernel
 
 # Links of worker w to the host and back, from 2 w on.
 _TO_HOST, _TO_DEVICE = 0, 1

@@ -12,10 +12,10 @@ they would have at their declared lengths.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists, log, ordered, queue, tree
 from hisearch.kernels import trtllm_host as host
-from hisearch.kernels.jit import kernel
 
 
 @kernel

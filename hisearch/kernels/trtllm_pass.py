@@ -10,10 +10,10 @@ the page later. All that miss a page in the same trace-tree node miss the same p
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists, tree
 from hisearch.kernels import trtllm_memory as memory
-from hisearch.kernels.jit import kernel
 
 _NO_END = 1 << 62
 

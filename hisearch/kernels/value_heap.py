@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 
 @kernel

@@ -6,13 +6,14 @@ requests are accounted for when it is launched: its duration is known then. Only
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, answers, decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import answers, decode_log, device, doors, gaps, heaps, lanes, lists, log, ordered, queue
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
 from hisearch.kernels.cost import batch_cost
-from hisearch.kernels.jit import kernel
 
 
 @kernel
@@ -29,7 +30,7 @@ def begin_pass(sim, w):
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.PASS, w, 0, now)
+        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
     budget, preempted = begin_pass(sim, w)
     if not preempted:
         _admit_waiting(sim, w, now, budget)
@@ -43,15 +44,15 @@ def _admit_waiting(sim, w, now, budget):
     r = worker.waiting_head
     while r >= 0 and budget > 0 and lanes.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
-        if sim.config.objects and not doors.knock(sim.config.objects, sim, agents.READY, w, r, now):
+        if sim.config.objects and not doors.knock(sim.config.objects, sim, al.READY, w, r, now):
             r = after
             continue
         tokens = scheduler.admit(sim, w, r, now, budget)
         if tokens == 0:
             return
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, agents.HOLD, w, r, now)
-            doors.knock(sim.config.objects, sim, agents.LOAD, w, r, now)
+            doors.knock(sim.config.objects, sim, al.HOLD, w, r, now)
+            doors.knock(sim.config.objects, sim, al.LOAD, w, r, now)
         budget -= tokens
         r = after
 
@@ -317,8 +318,8 @@ def complete(sim, w, now):
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, now)
-            doors.knock(sim.config.objects, sim, agents.ENDS, w, r, now)
+            doors.knock(sim.config.objects, sim, al.LET_GO, w, r, now)
+            doors.knock(sim.config.objects, sim, al.ENDS, w, r, now)
         r = after
 
 
@@ -340,7 +341,7 @@ def receive(sim, w, r, now):
     worker = sim.workers[w]
     enqueue(sim, w, r)
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.ARRIVES, w, r, now)
+        doors.knock(sim.config.objects, sim, al.ARRIVES, w, r, now)
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
@@ -392,9 +393,9 @@ def door(sim, errand, w, r, now):
         let_go(sim, w, r, now)
     elif errand == doors.SERVE:
         # Without tiers agents alone have servers.
-        doors.knock(sim.config.objects, sim, agents.DONE, w, 0, now)
+        doors.knock(sim.config.objects, sim, al.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
         if sim.config.objects:
-            doors.knock(sim.config.objects, sim, agents.BEGIN, w, 0, now)
+            doors.knock(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

@@ -7,11 +7,11 @@ saved, only a preempted request's are ever asked for (``_note_lost``).
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import device, doors, heaps, ledger, links, lists, lmcache, queue, vllm
 from hisearch.kernels import layout as la
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
-from hisearch.kernels.jit import kernel
 
 
 @kernel

@@ -7,9 +7,10 @@ in: with asynchronous scheduling a pass may come in between, which must not know
 
 from __future__ import annotations
 
-from hisearch.kernels import agents, doors, lists, log, ordered, queue, tree
+from hisearch.base.jit import kernel
+from hisearch.kernels import agents_layout as al
+from hisearch.kernels import doors, lists, log, ordered, queue, tree
 from hisearch.kernels import layout as la
-from hisearch.kernels.jit import kernel
 
 
 @kernel
@@ -230,7 +231,7 @@ def preempt(sim, w, r):
     If its last token is in flight, it will end where it waits.
     """
     if sim.config.objects:
-        doors.knock(sim.config.objects, sim, agents.LET_GO, w, r, 0.0)
+        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     worker = sim.workers[w]
     request = sim.requests[r]
     scheduled = request.mark == worker.launched + 1
@@ -284,7 +285,7 @@ def preempt(sim, w, r):
 def never_fits(sim, r):
     """True where prompt and declared output exceed what admission fills, or a step's budget if prompts stay whole."""
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
-    if sim.config.objects and doors.knock(sim.config.objects, sim, agents.TOO_LARGE, 0, r, 0.0):
+    if sim.config.objects and doors.knock(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
         return True
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True

@@ -6,6 +6,7 @@ the waiting one. The rules and their sources: ``validate.restatement.vllm_offloa
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import device, doors, heaps, ledger, lists, offload, queue, vllm
 from hisearch.kernels import host_runs as runs
 from hisearch.kernels import layout as la
@@ -13,7 +14,6 @@ from hisearch.kernels import tier_layout as tl
 from hisearch.kernels import vllm_memory as memory
 from hisearch.kernels import vllm_pass as scheduler
 from hisearch.kernels.cost import coast
-from hisearch.kernels.jit import kernel
 
 # What came of looking at a request; tokens that it is scheduled for otherwise.
 NO_ROOM, ASIDE = 0, -1

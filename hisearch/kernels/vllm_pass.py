@@ -6,10 +6,10 @@ order has no effect. Only where something is short are they served in order.
 
 from __future__ import annotations
 
+from hisearch.base.jit import kernel
 from hisearch.kernels import layout as la
 from hisearch.kernels import lists, queue, tree
 from hisearch.kernels import vllm_memory as memory
-from hisearch.kernels.jit import kernel
 
 
 @kernel

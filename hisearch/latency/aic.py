@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.traces.cache import cache_folder
 
-F8 = npt.NDArray[np.float64]
 T = TypeVar("T")
 
 PACKAGE, MODULE = "aiconfigurator-core", "aiconfigurator_core"

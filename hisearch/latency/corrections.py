@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts
 from hisearch.specs.profile import CorrectionSpec
-from hisearch.traces.compiled import F8
 
 
 def corrected(costs: CompiledCosts, factors: CorrectionSpec | None, mixed: float | None = None) -> CompiledCosts:

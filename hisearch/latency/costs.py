@@ -64,8 +64,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.served_errors import ServedErrors
-from hisearch.traces.compiled import F8
 
 KNOT_BITS = 3
 

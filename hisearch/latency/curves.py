@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-F8 = npt.NDArray[np.float64]
+from hisearch.base.dtypes import F8
 
 
 @dataclass(frozen=True)

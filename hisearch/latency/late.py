@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import LONG_PARTS, LateCosts, late_octaves
-from hisearch.latency.curves import F8, Grid
+from hisearch.latency.curves import Grid
 from hisearch.latency.tiles import fill_along
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.latency.costs import HostFloor, StepCosts, octaves, token_knots
-from hisearch.traces.compiled import F8, I8
 
 
 class Stacked:

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import LateCosts, knots_up_to, octaves, whole_octaves
-from hisearch.latency.curves import F8, Curve, Grid
+from hisearch.latency.curves import Curve, Grid
 from hisearch.latency.late import fit_late, late_shares, late_tokens
 from hisearch.latency.tiles import Residuals, fill_along, fit_tiles, residuals
 from hisearch.specs.errors import SpecError

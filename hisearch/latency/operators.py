@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.parameters import (
     Matrix,
     latent_bytes_per_token,
@@ -40,8 +40,6 @@ from hisearch.latency.parameters import (
 from hisearch.latency.sharding import Shard, dense_layers, index_layers, linear_layers, moe_layers, window_layers
 from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.model import ModelSpec
-
-F8 = npt.NDArray[np.float64]
 
 #: Activations between operators are 16 bits wide whatever the weights' format.
 ACTIVATION_BYTES = 2.0

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts, token_knots
-from hisearch.traces.compiled import F8
 
 
 class Speculation(NamedTuple):

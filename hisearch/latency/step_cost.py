@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import LONG_PARTS, StepCosts, late_octaves, octaves, token_knots
-from hisearch.traces.compiled import F8
 
 
 def step_seconds(

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.latency.curves import F8, Grid
+from hisearch.base.dtypes import F8
+from hisearch.latency.curves import Grid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,7 @@ class TileLaw:
         self, chunk: npt.ArrayLike, cached: npt.ArrayLike, sequences: npt.ArrayLike, mean: npt.ArrayLike
     ) -> F8:
         """Of ``chunk`` tokens behind ``cached`` beside ``sequences`` decodes of ``mean`` tokens each, broadcast."""
-        from hisearch.kernels.tiles import makespans
+        from hisearch.latency._tiles import makespans
 
         places = np.broadcast_arrays(chunk, cached, sequences, mean)
         batches = np.stack([np.ravel(place) for place in places], axis=-1).astype(np.int64)

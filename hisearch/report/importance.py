@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.report.data import ReportInput
 from hisearch.report.describe import UNUSED, settings
 from hisearch.report.points import same_partition
 from hisearch.search.trial import is_maximised, metric_of
-from hisearch.traces.compiled import F8, I8
 
 #: Fewer trials say nothing.
 LEAST_TRIALS = 20

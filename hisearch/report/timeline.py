@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.report.phases import PHASES, Phases, request_phases
 from hisearch.simulate.gaps import step_log
 from hisearch.simulate.residence import residences
@@ -38,7 +39,6 @@ from hisearch.simulate.series import (
     step_kinds,
     step_tokens,
 )
-from hisearch.traces.compiled import F8, I8
 
 #: Most events of a file, about 130 bytes each: more are refused. Viewers take a few hundred megabytes.
 MAX_EVENTS = 1_000_000

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate.result import Result
-from hisearch.traces.compiled import F8
 
 
 class ComponentPower(NamedTuple):

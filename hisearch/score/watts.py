@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.step_cost import step_seconds
 from hisearch.score.energy import pools_of
 from hisearch.simulate.result import Result
-from hisearch.traces.compiled import F8
 
 if TYPE_CHECKING:
     import pandas as pd

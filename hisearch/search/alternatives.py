@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hisearch.search.candidates import Candidate
 from hisearch.search.deployments import arms_by_promise, deployment_of, parameters_of, router_arms, with_cache
 from hisearch.search.ending import UNTRIED_ALTERNATIVES
-from hisearch.search.execution import Candidate, choices_of
+from hisearch.search.execution import choices_of
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger
 from hisearch.search.polish import STAGE

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.score.terms import Check, LimitCheck, TermCheck
 from hisearch.search.gaussian import GaussianProcess, parameter_means
 from hisearch.search.pareto import INFINITE_OBJECTIVE
 from hisearch.search.trial import Trial, is_maximised
-from hisearch.traces.compiled import F8
 
 #: The objective that needs no simulation.
 PRICE = "usd_per_hour"

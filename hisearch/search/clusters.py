@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import decode_step_seconds
+from hisearch.search.candidates import Candidate, Cluster
 from hisearch.search.deployments import MIXED_NAMES, worker_key
 from hisearch.search.estimates import (
     Estimate,
@@ -34,7 +35,6 @@ from hisearch.search.estimates import (
 from hisearch.search.execution import (
     LEAST_MARGIN,
     LEAST_PRICE,
-    Candidate,
     ExecutionReport,
     Refusals,
     alone_of,
@@ -55,44 +55,6 @@ from hisearch.specs.pool_space import SideSpace
 KEPT_OF_A_SIDE = 6
 
 _ROLES: tuple[RoleName, RoleName] = ("prefill", "decode")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Workers of several pools that may do together.
-
-    shape: ``apart`` or ``mixed``. sides: a candidate for each pool, named, with its role; their ``replicas`` balance
-    each other at the trace's busiest minute. estimate: of the whole.
-    """
-
-    shape: str
-    sides: tuple[Candidate, ...]
-    estimate: Estimate
-    usd_per_hour: float
-    rps_per_usd: float
-    margin: float
-    doubt: str = ""
-    miss: float = 0.0
-
-    @property
-    def pool(self) -> PoolSpec:
-        """A worker of the first pool."""
-        return self.sides[0].pool
-
-    @property
-    def pools(self) -> tuple[PoolSpec, ...]:
-        """A worker of each pool."""
-        return tuple(side.pool for side in self.sides)
-
-    @property
-    def counts(self) -> Counts:
-        """Workers of each pool by the estimate."""
-        return tuple(side.replicas for side in self.sides)
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """What chunk and batch-limit variants have in common."""
-        return (self.shape, *(side.group for side in self.sides))
 
 
 def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:

@@ -8,17 +8,14 @@ from typing import Protocol
 
 from hisearch.score.terms import is_of_size
 from hisearch.search.arms import Arm, apart_arms, lone_arm, mixed_arms, unified_arms
-from hisearch.search.clusters import Cluster, within_limits
+from hisearch.search.candidates import Cluster, Kept
+from hisearch.search.clusters import within_limits
 from hisearch.search.deployments import deployment_of
-from hisearch.search.execution import Candidate
 from hisearch.search.pair_sizing import Counts, CountsSizing
 from hisearch.search.problem import Problem
 from hisearch.search.sizing import Sizing
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-
-#: What stage 1 hands on.
-Kept = Candidate | Cluster
 
 
 class Sizer(Protocol):

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.specs.slo import SloSpec
-from hisearch.traces.compiled import F8, I8, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.alternatives import size_alternatives
 from hisearch.search.cache import count_settings, search_cache
-from hisearch.search.contenders import Kept
+from hisearch.search.candidates import Candidate, Kept
 from hisearch.search.deployments import on_engine, parameters_of
 from hisearch.search.ending import (
     UNTRIED_CACHE,
@@ -26,7 +26,7 @@ from hisearch.search.ending import (
     untried_replicas,
     untried_settings,
 )
-from hisearch.search.execution import Candidate, ExecutionReport
+from hisearch.search.execution import ExecutionReport
 from hisearch.search.frontier import Frontier
 from hisearch.search.job import Job
 from hisearch.search.ledger import Ledger

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from hisearch.search.contenders import Kept, key_of, key_of_deployment
+from hisearch.search.candidates import Kept
+from hisearch.search.contenders import key_of, key_of_deployment
 from hisearch.search.deployments import one_less
 from hisearch.search.trial import Trial
 from hisearch.specs.study import BudgetSpec

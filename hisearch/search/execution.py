@@ -13,13 +13,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.memory import DoesNotFit
 from hisearch.latency.sharding import InvalidParallelism
+from hisearch.search.candidates import Candidate, Kept, Screened
 from hisearch.search.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.estimates import Estimate, estimate, expected_hit_rate, least_tpot_s, tpot_bound_s, ttft_bound
 from hisearch.search.problem import Problem
@@ -29,9 +30,6 @@ from hisearch.specs.parallelism import degrees_of
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.search_space import ExecutionSpace
 from hisearch.specs.wording import counted, in_percent, listed
-
-if TYPE_CHECKING:
-    from hisearch.search.contenders import Kept
 
 #: Smallest margin for the estimates' error, whatever the profile claims: queueing and bursts are not in them.
 LEAST_MARGIN = 0.2
@@ -51,62 +49,6 @@ Size = Callable[["Problem", PoolSpec, int, CompiledCosts], "Candidate"]
 
 #: Chunk and batch-limit variants that are kept of one accelerator, engine, parallelism and formats.
 VARIANTS_KEPT = 2
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A worker that may do.
-
-    pool: one replica. estimate: at the expected hit rate. replicas: fewest that carry the busiest window by the
-    estimate. usd_per_hour: of that many. rps_per_usd: capacity per dollar per hour. margin: share by which the
-    estimates may err. doubt: why even the kindest estimate says that it will not do, or ""; miss: by which share of the
-    bound.
-    """
-
-    pool: PoolSpec
-    estimate: Estimate
-    replicas: int
-    max_replicas: int
-    usd_per_hour: float
-    rps_per_usd: float
-    margin: float
-    doubt: str = ""
-    miss: float = 0.0
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """What chunk and batch-limit variants have in common."""
-        pool = self.pool
-        devices = pool.devices.model_dump_json() if pool.devices is not None else ""
-        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
-
-
-class Screened(Protocol):
-    """What stage 1 orders: a worker, or the workers of several pools; fields as of ``Candidate``."""
-
-    @property
-    def pool(self) -> PoolSpec:
-        """A worker, of the first pool where there are several."""
-
-    @property
-    def estimate(self) -> Estimate:
-        """Of a worker, or of the whole."""
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Dollars per hour of all workers that the busiest minute needs."""
-
-    @property
-    def rps_per_usd(self) -> float:
-        """Capacity per dollar per hour."""
-
-    @property
-    def margin(self) -> float:
-        """Relative error of the estimate."""
-
-    @property
-    def group(self) -> tuple[object, ...]:
-        """What chunk and batch-limit variants have in common."""
 
 
 _Screened = TypeVar("_Screened", bound=Screened)

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisearch.one_thread import on_one_thread
+from hisearch.base.dtypes import F8
+from hisearch.base.one_thread import on_one_thread
 from hisearch.search.arms import lone_arm
 from hisearch.search.beliefs import Beliefs
+from hisearch.search.candidates import Candidate
 from hisearch.search.clusters import role_problem, within_limits
 from hisearch.search.deployments import canonical, on_engine, parameters_of, resized, with_cache
-from hisearch.search.execution import Candidate
 from hisearch.search.improvement import Box, choose, hits
 from hisearch.search.inputs import Expectations, Part, encode
 from hisearch.search.job import Job
@@ -32,7 +33,6 @@ from hisearch.search.polish import STAGE, can_build, changed
 from hisearch.search.problem import Problem
 from hisearch.search.trial import Trial
 from hisearch.specs.deployment import DeploymentSpec
-from hisearch.traces.compiled import F8
 
 #: Trials between two looks at what they say; fixed, so that the search is the same for any number of workers.
 BATCH = 8

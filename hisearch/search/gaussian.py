@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisearch.traces.compiled import F8
+from hisearch.base.dtypes import F8
 
 _ROOT5 = math.sqrt(5.0)
 _JITTER = 1e-8

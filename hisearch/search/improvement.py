@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisearch.traces.compiled import F8
+from hisearch.base.dtypes import F8
 
 
 @dataclass(frozen=True)

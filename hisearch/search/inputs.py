@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
+from hisearch.search.candidates import Candidate
 from hisearch.search.deployments import parameters_of
-from hisearch.search.execution import Candidate, choices_of
+from hisearch.search.execution import choices_of
 from hisearch.search.problem import Problem
 from hisearch.specs.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.routing import ROUTER_PARAMETERS
-from hisearch.traces.compiled import F8
 
 #: A deployment by name: numbers are ordered settings or expectations, all else are kinds.
 Part = Mapping[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.search.trial import Trial, is_maximised
-from hisearch.traces.compiled import F8
 
 #: Stands for an infinite objective (nothing finished) where an algorithm needs finite numbers.
 INFINITE_OBJECTIVE = 1e12

@@ -11,16 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hisearch.search.arms import Arm
-from hisearch.search.contenders import (
-    Contender,
-    Kept,
-    contender,
-    deployment,
-    estimated,
-    kind_of,
-    offsets,
-    sizer,
-)
+from hisearch.search.candidates import Kept
+from hisearch.search.contenders import Contender, contender, deployment, estimated, kind_of, offsets, sizer
 from hisearch.search.deployments import parameters_of
 from hisearch.search.ending import UNTRIED_ROUTERS, UNTRIED_SIZES
 from hisearch.search.job import Job

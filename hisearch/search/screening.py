@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from hisearch.search.clusters import Cluster, role_problem, search_clusters
-from hisearch.search.contenders import Kept
+from hisearch.search.candidates import Cluster, Kept
+from hisearch.search.clusters import role_problem, search_clusters
 from hisearch.search.execution import ExecutionReport, group_count, search_execution
 from hisearch.search.problem import Problem
 from hisearch.specs.cluster import RoleName

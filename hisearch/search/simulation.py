@@ -88,7 +88,7 @@ class World:
 
         Fields at their defaults are left out, as in ``Job.digest``.
         """
-        from hisearch.kernels.jit import CACHE_FOLDER
+        from hisearch.base.jit import CACHE_FOLDER
 
         content = {
             "version": version,

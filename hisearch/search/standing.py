@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.search.job import Evaluation
 from hisearch.search.trial import is_maximised, metric_of
-from hisearch.traces.compiled import F8
 
 #: An objective that is so many times worse than the first feasible trial's adds nothing to the hypervolume.
 WORST_FACTOR = 10.0

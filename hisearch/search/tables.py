@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hisearch.search.clusters import Cluster
+from hisearch.search.candidates import Candidate, Cluster
 from hisearch.search.deployments import describe
-from hisearch.search.execution import Candidate, ExecutionReport
+from hisearch.search.execution import ExecutionReport
 from hisearch.search.trial import Trial
 
 if TYPE_CHECKING:

@@ -34,11 +34,12 @@ from functools import cached_property
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.specs.profile import CorrectionSpec
 from hisearch.traces.bootstrap import Scheme, SessionTable, resample
-from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 
 #: What errs by itself, in the order of a draw's numbers behind the common one.
 REGIMES = ("prefill", "decode", "mixed", "host")

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from hisearch.base.dtypes import I4, I8
 from hisearch.kernels import agents_prepare as prepare
 from hisearch.traces.agents import AgentArrays
-from hisearch.traces.compiled import I4, I8, TraceArrays
+from hisearch.traces.compiled import TraceArrays
 
 _Array = TypeVar("_Array", I4, I8)
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from hisearch.base.dtypes import I4
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.simulate import agent_arrays, fleet_arrays, front_end, offload_arrays, pool_arrays
@@ -22,7 +23,7 @@ from hisearch.simulate.result import Result
 from hisearch.specs.base import EngineName
 from hisearch.specs.routing import RouterSpec
 from hisearch.specs.tiers import MoverName
-from hisearch.traces.compiled import I4, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 
 __all__ = [
     "NEVER",
@@ -103,20 +104,21 @@ def prepare(variants: Iterable[Variant]) -> None:
 
 
 def _prepare(wanted: Sequence[int]) -> None:
-    from hisearch.kernels import doors
+    from hisearch.kernels import compilation
 
     _tell(wanted)
     with _preparing:
         if not _prepared.issuperset(wanted):
-            doors.prepare(wanted)
+            compilation.prepare(wanted)
             _prepared.update(wanted)
 
 
 def is_prepared(wanted: Sequence[int]) -> bool:
     """Whether the event loop and the engines behind these doors have been compiled."""
-    from hisearch.kernels import doors, jit
+    from hisearch.base import jit
+    from hisearch.kernels import compilation
 
-    return jit.is_compiled() and not doors.missing_of(wanted)
+    return jit.is_compiled() and not compilation.missing_of(wanted)
 
 
 def simulate(

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.dtypes import I4
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import flow
 from hisearch.simulate.fleet import FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.pool_arrays import record, records, trace_of
 from hisearch.specs.routing import RouterSpec
 from hisearch.traces.agents import AgentArrays
-from hisearch.traces.compiled import I4, TraceArrays
+from hisearch.traces.compiled import TraceArrays
 
 ROUTERS = {
     "random": fl.RANDOM, "round_robin": fl.ROUND_ROBIN, "power_of_two": fl.POWER_OF_TWO,

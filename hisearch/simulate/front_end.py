@@ -19,9 +19,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I4
 from hisearch.latency.costs import FrontEnd
 from hisearch.simulate.fleet import FleetPlan
-from hisearch.traces.compiled import F8, I4, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 
 def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: float, models: I4) -> TraceArrays:

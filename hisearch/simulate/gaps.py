@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.kernels import layout as la
 from hisearch.simulate.result import Result, StepLog
-from hisearch.traces.compiled import F8, I8
 
 #: Of a slot: no logged entry makes this token.
 NOT_MADE = -1

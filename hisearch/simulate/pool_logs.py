@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hisearch.base.dtypes import I8
 from hisearch.simulate.result import StepLog
-from hisearch.traces.compiled import I8
 
 
 def merged_logs(logs: Sequence[StepLog]) -> StepLog:

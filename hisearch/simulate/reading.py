@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hisearch.base.dtypes import I4
 from hisearch.kernels import fleet_layout as fl
 from hisearch.kernels import layout as la
 from hisearch.simulate import agent_arrays, fleet_arrays, front_end, tier_arrays, tier_use
@@ -23,7 +24,7 @@ from hisearch.simulate.result import (
     TierEnergy,
     WorkerTable,
 )
-from hisearch.traces.compiled import I4, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.models import RequestModels
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.simulate.gaps import logged_losses, step_log, steps_of
 from hisearch.simulate.result import Result, StepLog
-from hisearch.traces.compiled import F8, I4, I8
 
 #: Entries that are looked at together, so that temporary arrays stay small.
 _BLOCK = 1 << 20

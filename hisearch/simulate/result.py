@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.hardware.power import PowerPlan
 from hisearch.kernels.gap_bins import bin_middle_s
-from hisearch.traces.compiled import F8, I4, I8
 from hisearch.traces.models import RequestModels
 
 
@@ -491,27 +490,3 @@ class Result:
             return 0
         read = sum(store.read_tokens for store in self.stores if store.tier == tier)
         return max(read - self.tier_hit_tokens[tier], 0)
-
-    def series(self, interval_s: float | None = None) -> pd.DataFrame:
-        """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds.
-
-        See ``simulate.series`` for the columns, their definitions and the errors.
-        """
-        from hisearch.simulate import series
-
-        return series.step_series(self) if interval_s is None else series.regular_series(self, interval_s)
-
-    def tier_series(self, interval_s: float | None = None) -> pd.DataFrame:
-        """What each store of the tiers held, from the log: at each step of its workers, or each ``interval_s`` seconds.
-
-        See ``simulate.tier_series`` for the columns and the errors.
-        """
-        from hisearch.simulate import tier_series
-
-        return tier_series.tier_series(self, interval_s)
-
-    def itl_percentiles(self, percents: npt.ArrayLike) -> F8:
-        """Exact percentiles of all gaps between output tokens, seconds, from the log; see ``simulate.gaps``."""
-        from hisearch.simulate import gaps
-
-        return gaps.itl_percentiles(self, percents)

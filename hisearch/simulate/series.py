@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.kernels import layout as la
 from hisearch.simulate.gaps import NOT_MADE, entry_steps, step_log, token_entries
 from hisearch.simulate.residence import Residences, residences
 from hisearch.simulate.result import RequestTable, Result, StepLog
-from hisearch.traces.compiled import F8, I4, I8
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,6 +200,11 @@ def kv_tokens_used(result: Result) -> I8:
 def step_kinds(prefill: I8, decode: I8) -> npt.NDArray[np.str_]:
     """(S,) ``prefill``, ``decode`` or ``mixed``, by what each step computes."""
     return np.where(decode == 0, "prefill", np.where(prefill == 0, "decode", "mixed"))
+
+
+def worker_series(result: Result, interval_s: float | None = None) -> pd.DataFrame:
+    """What each worker did, from the log: a row for each step, or for each ``interval_s`` seconds."""
+    return step_series(result) if interval_s is None else regular_series(result, interval_s)
 
 
 def step_series(result: Result) -> pd.DataFrame:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.simulate.gaps import step_log
 from hisearch.simulate.result import Result, StoreUse
 from hisearch.simulate.series import ticks_s
-from hisearch.traces.compiled import F8, I8
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,22 +5,42 @@ SGLang 0.5.9, ``--disaggregation-decode-enable-offload-kvcache`` (``decode_kvcac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
-from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.tiers import MOVER_TITLES, MovementSpec
-
-if TYPE_CHECKING:
-    from hisearch.specs.deployment import PoolSpec
+from hisearch.specs.tiers import MOVER_TITLES, MovementSpec, MoverName, TierSpec
 
 
-def sends_answers(pool: PoolSpec) -> bool:
+class Engine(Protocol):
+    """What is asked of a pool's engine."""
+
+    @property
+    def name(self) -> EngineName: ...  # noqa: D102
+
+
+class Pool(Protocol):
+    """What is asked of a pool (``specs.deployment.PoolSpec``)."""
+
+    @property
+    def role(self) -> str: ...  # noqa: D102
+    @property
+    def engine(self) -> Engine: ...  # noqa: D102
+    @property
+    def tiers(self) -> Sequence[TierSpec]: ...  # noqa: D102
+    @property
+    def mover(self) -> MoverName: ...  # noqa: D102
+    @property
+    def movement(self) -> MovementSpec: ...  # noqa: D102
+
+
+def sends_answers(pool: Pool) -> bool:
     """Whether the pool's decode workers write what they have made to the storage of the prefill workers."""
     return pool.role == "decode" and bool(pool.tiers)
 
 
-def check_decode_tiers(pool: PoolSpec) -> None:
+def check_decode_tiers(pool: Pool) -> None:
     """Refuse tiers and movement that decode workers do not have, as far as the pool itself tells.
 
     Raises:

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from hisearch.specs.cluster import IncidentSpec, RoleName
+from hisearch.specs.cluster import IncidentSpec, RoleName, TransferSpec
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.routing import PROMPT_POLICIES, RouterSpec
-
-if TYPE_CHECKING:
-    from hisearch.specs.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.routing import PROMPT_POLICIES, ModelRoutersSpec, RouterSpec
 
 
-def check_pools(deployment: DeploymentSpec) -> None:
+class Pool(Protocol):
+    """What is asked of a pool (``specs.deployment.PoolSpec``)."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def role(self) -> RoleName: ...  # noqa: D102
+    @property
+    def kv_dtype(self) -> str: ...  # noqa: D102
+    @property
+    def model(self) -> str | None: ...  # noqa: D102
+    @property
+    def replicas(self) -> int: ...  # noqa: D102
+    @property
+    def agents(self) -> object | None: ...  # noqa: D102
+    @property
+    def schedule(self) -> Sequence[object]: ...  # noqa: D102
+    @property
+    def autoscale(self) -> object | None: ...  # noqa: D102
+
+
+class Deployment(Protocol):
+    """What is asked of a deployment (``specs.deployment.DeploymentSpec``)."""
+
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def pools(self) -> Sequence[Pool]: ...  # noqa: D102
+    @property
+    def model_refs(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def served_names(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102
+    @property
+    def routers(self) -> Mapping[str, ModelRoutersSpec]: ...  # noqa: D102
+    @property
+    def decode_router(self) -> RouterSpec: ...  # noqa: D102
+    @property
+    def transfer(self) -> TransferSpec: ...  # noqa: D102
+    @property
+    def incidents(self) -> Sequence[IncidentSpec]: ...  # noqa: D102
+
+
+def check_pools(deployment: Deployment) -> None:
     """Refuse pools that cannot work together.
 
     Raises:
@@ -27,14 +67,18 @@ def check_pools(deployment: DeploymentSpec) -> None:
             raise KeyedError(("pools", index, "agents"), "agents' objects are simulated in deployments of one pool")
     _check_models(deployment)
     for ref in deployment.model_refs:
-        _check_roles({pool.role for pool in pools if deployment.model_ref(pool) == ref})
+        _check_roles({pool.role for pool in pools if _model_ref(deployment, pool) == ref})
     if any(pool.role == "decode" for pool in pools):
         _check_hand_over(deployment)
     for index, incident in enumerate(deployment.incidents):
         _check_incident(deployment, index, incident)
 
 
-def _check_models(deployment: DeploymentSpec) -> None:
+def _model_ref(deployment: Deployment, pool: Pool) -> str:
+    return deployment.model if pool.model is None else pool.model
+
+
+def _check_models(deployment: Deployment) -> None:
     """Refuse models that nobody serves, and names that lead to several."""
     refs = deployment.model_refs
     if deployment.model not in refs:
@@ -59,7 +103,7 @@ def _check_roles(roles: set[RoleName]) -> None:
         raise KeyedError(("pools",), f"a pool of role {missing} is needed beside those of role {roles.pop()}")
 
 
-def _check_hand_over(deployment: DeploymentSpec) -> None:
+def _check_hand_over(deployment: Deployment) -> None:
     pools = deployment.pools
     if deployment.transfer.fabric is None:
         raise KeyedError(("transfer", "fabric"), "needed: KV goes from prefill to decode workers over it")
@@ -67,9 +111,9 @@ def _check_hand_over(deployment: DeploymentSpec) -> None:
     for ref, routers in deployment.routers.items():
         if routers.decode_router is not None:
             _check_decode_router(routers.decode_router, ("routers", ref, "decode_router"))
-    first: dict[str, PoolSpec] = {}
+    first: dict[str, Pool] = {}
     for index, pool in enumerate(pools):
-        like = first.setdefault(deployment.model_ref(pool), pool)
+        like = first.setdefault(_model_ref(deployment, pool), pool)
         if pool.role != "unified" and pool.kv_dtype != like.kv_dtype:
             raise KeyedError(
                 ("pools", index, "kv_dtype"),
@@ -83,7 +127,7 @@ def _check_decode_router(router: RouterSpec, key: tuple[str, ...]) -> None:
         raise KeyedError((*key, "policy"), message)
 
 
-def _check_incident(deployment: DeploymentSpec, index: int, incident: IncidentSpec) -> None:
+def _check_incident(deployment: Deployment, index: int, incident: IncidentSpec) -> None:
     found = [pool for pool in deployment.pools if pool.name == incident.pool]
     if not found:
         known = ", ".join(pool.name for pool in deployment.pools)

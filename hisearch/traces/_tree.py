@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 #: 31 bits, so that a product of two such numbers stays within int64.
 _MASK = (1 << 31) - 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.traces.compiled import F8, I4
+from hisearch.base.dtypes import F8, I4
 
 #: Trigger of a hint that is known from the trace's start.
 AT_START = -1

@@ -28,7 +28,8 @@ from typing import Literal
 
 import numpy as np
 
-from hisearch.traces.compiled import F8, I8, CompiledTrace, TraceArrays
+from hisearch.base.dtypes import F8, I8
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
 from hisearch.traces.trace import roots_of

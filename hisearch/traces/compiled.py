@@ -15,15 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from hisearch.base.dtypes import F8, I4, I8
 
 if TYPE_CHECKING:
     from hisearch.traces.agents import AgentArrays
     from hisearch.traces.models import RequestModels
-
-F8 = npt.NDArray[np.float64]
-I8 = npt.NDArray[np.int64]
-I4 = npt.NDArray[np.int32]
 
 
 class TraceArrays(NamedTuple):

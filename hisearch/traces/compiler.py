@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.specs.workload import FollowUps
 from hisearch.traces.agents import AgentArrays, frozen, reordered
-from hisearch.traces.compiled import F8, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.models import RequestModels, chosen
 from hisearch.traces.models import frozen as frozen_models
 from hisearch.traces.trace import Trace, roots_of

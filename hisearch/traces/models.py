@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.traces.compiled import I4
+from hisearch.base.dtypes import I4
 
 
 class RequestModels(NamedTuple):

@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from hisearch.traces.compiled import I4, I8, TraceArrays
+from hisearch.base.dtypes import I4, I8
+from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.models import chosen
 from hisearch.traces.trace import Trace

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.specs.workload import TraceFileSpec
-from hisearch.traces.compiled import F8, I8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.rows import BadRows
 from hisearch.traces.source import Requests, Source

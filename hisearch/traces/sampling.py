@@ -11,9 +11,9 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.specs.distributions import LengthSpec, ThinkSpec
 from hisearch.specs.workload import ArrivalSpec
-from hisearch.traces.compiled import F8, I8
 
 #: 90th percentile of the standard normal distribution.
 _NORMAL_P90 = 1.2815515655446004

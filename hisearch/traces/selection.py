@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from hisearch.base.dtypes import I8
 from hisearch.traces.agents import reordered
-from hisearch.traces.compiled import I8, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
 

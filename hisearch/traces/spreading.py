@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.traces.compiled import F8
+from hisearch.base.dtypes import F8
 from hisearch.traces.trace import Trace
 
 #: Arrivals of the Mooncake traces are multiples of 3 s (give or take a few milliseconds of rounding).

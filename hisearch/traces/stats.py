@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.specs.wording import in_percent
-from hisearch.traces.compiled import F8, I8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 
 #: Cache sizes at which the curve of ``trace_stats`` is taken, as shares of the tokens of all distinct prompts.
 CURVE_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -275,7 +276,7 @@ def curve_capacities(trace: CompiledTrace, *, block_tokens: int = DEFAULT_BLOCK_
 
 def _lru_reuses(trace: CompiledTrace, block_tokens: int, include_outputs: bool) -> tuple[I8, I8, I8]:
     """Reuses of runs of blocks: blocks above them in the LRU stack, blocks of the run, tokens of each block."""
-    from hisearch.kernels.stack import reuse_distances
+    from hisearch.traces._reuse import reuse_distances
 
     if block_tokens < 1:
         raise ValueError(f"block_tokens must be at least 1, not {block_tokens}")

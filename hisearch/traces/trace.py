@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.traces.agents import AgentArrays, check_agents
-from hisearch.traces.compiled import F8, I4, I8
 from hisearch.traces.models import RequestModels, check_models
 
 

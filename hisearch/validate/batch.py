@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.operator_tables import TableError, attention_rows, attention_tables, skew_rows
-from hisearch.traces.compiled import F8
 
 if TYPE_CHECKING:
     import pandas as pd

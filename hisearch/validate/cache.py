@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from hisearch.base.dtypes import I8
 from hisearch.specs.wording import unknown
-from hisearch.traces.compiled import I8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import default_block_tokens, lru_hit_curve
 from hisearch.validate.cache_settings import RECLAIMS, CacheSettings, complete_settings, earliest_arrivals_s
 
@@ -160,7 +161,7 @@ def check_policies(names: Sequence[str]) -> None:
 
 def kernels_compiled(policies: Sequence[str]) -> bool:
     """True where the kernels of these policies are in the on-disk cache."""
-    from hisearch.kernels.jit import CACHE_FOLDER
+    from hisearch.base.jit import CACHE_FOLDER
 
     kernels = {_KERNELS.get(name, "page_cache.policy_hits") for name in policies}
     return all(any(CACHE_FOLDER.rglob(f"{kernel}-*.nbi")) for kernel in kernels)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.specs.wording import unknown
-from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 
 #: Ways of reclaiming what has expired; the first is taken where nothing is said.
 RECLAIMS = ("lazy", "periodic", "pressure")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimators.tables import TablesEstimator, TablesWorker
 from hisearch.latency.memory import plan_memory
@@ -27,7 +28,7 @@ from hisearch.specs.catalogue import Catalogue
 from hisearch.specs.hardware import AcceleratorSpec
 from hisearch.specs.host import EngineOverhead
 from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.source import Requests
 from hisearch.validate.e2e_case import MeasuredCase, read_case
 from hisearch.validate.lockstep import Batch, serve

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from hisearch.base.dtypes import F8
 from hisearch.simulate.engine import simulate
 from hisearch.simulate.plan import WorkerPlan, plan_worker
 from hisearch.simulate.result import RequestTable
@@ -31,7 +32,7 @@ from hisearch.specs.deployment import PoolSpec
 from hisearch.specs.errors import SpecError, UnknownReferenceError
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.profile import LatencyProfileSpec
-from hisearch.traces.compiled import F8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.sampling import stream
 from hisearch.traces.trace import make_trace

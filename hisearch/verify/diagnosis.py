@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hisearch.one_thread import on_one_thread
+from hisearch.base.one_thread import on_one_thread
 from hisearch.verify.cases import Case
 from hisearch.verify.correction_search import CorrectionSearch
 from hisearch.verify.prediction import Correction

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.traces.compiled import F8, I8
+from hisearch.base.dtypes import F8, I8
 
 #: Percentiles that are laid beside each other.
 PERCENTILES = (50, 90, 95, 99)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.many_steps import Stacked
 from hisearch.specs.profile import CorrectionSpec
-from hisearch.traces.compiled import F8, I8
 from hisearch.verify.measured import PerRequest
 
 if TYPE_CHECKING:

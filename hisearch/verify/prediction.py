@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I8
 from hisearch.latency.corrections import corrected
 from hisearch.specs.profile import CorrectionSpec
-from hisearch.traces.compiled import F8, I8, CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.replay import Replay
 from hisearch.traces.sampling import stream
 from hisearch.verify.measured import PERCENTILES, Measurement, MeasurementError, PerRequest

@@ -119,7 +119,7 @@ def test_a_study_without_any_trial_names_profiles_that_its_steps_would_have(here
 def test_compilation_is_told_with_its_time_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
+    monkeypatch.setattr("hisearch.base.jit.CACHE_FOLDER", tmp_path)
     monkeypatch.setattr(compilation, "INTERVAL_S", 0.05)
     compilation.note_compilation()
     compilation._watch([])

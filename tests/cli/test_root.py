@@ -141,8 +141,8 @@ def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:
 @pytest.fixture
 def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """What a verb does that compiles these engines, in an empty cache and without compiling."""
-    monkeypatch.setattr("hisearch.kernels.jit.CACHE_FOLDER", tmp_path)
-    monkeypatch.setattr("hisearch.kernels.doors.prepare", lambda wanted: None)
+    monkeypatch.setattr("hisearch.base.jit.CACHE_FOLDER", tmp_path)
+    monkeypatch.setattr("hisearch.kernels.compilation.prepare", lambda wanted: None)
 
     def verb(*variants: Variant) -> None:
         note_compilation()

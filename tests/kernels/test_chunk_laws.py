@@ -16,6 +16,7 @@ from hisearch.kernels import layout as la
 from hisearch.kernels import tier_layout as tl
 from hisearch.simulate import chunk_arrays
 from hisearch.simulate.tier_plan import TransferLaw
+from hisearch.simulate.tier_series import tier_series
 from hisearch.specs.deployment import EngineSpec
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.lmcache import LmcacheConfig, LmcacheTier
@@ -135,7 +136,7 @@ def _laws(system: System) -> list[TransferLaw]:
 @given(system=lmcache_systems() | offload_systems())
 def test_series_follow_what_the_tiers_hold(system: System) -> None:
     result = settled(system, log=True)
-    frame = result.tier_series()
+    frame = tier_series(result)
     stores = [use for use in result.stores if use.tier]
     keys = [(use.tier, sum(other.tier == use.tier for other in stores[:k])) for k, use in enumerate(stores)]
     for key, use in zip(keys, stores, strict=True):

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from hisearch.base.jit import kernel
 from hisearch.kernels.handle import Array, Handle, Record
-from hisearch.kernels.jit import kernel
 
 POINT = np.dtype([("x", "f8"), ("n", "i4")], align=True)
 

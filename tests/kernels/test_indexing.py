@@ -11,13 +11,13 @@ import numba
 import numpy as np
 import pytest
 
-import hisearch.kernels.indexing  # noqa: F401
+import hisearch.base.indexing  # noqa: F401
 
 #: A function of a module among the kernels, compiled for the integers that it is given.
 KERNEL = """
 import sys
 import numpy as np
-from hisearch.kernels.jit import OPTIONS
+from hisearch.base.jit import OPTIONS
 from numba import njit
 
 code = {"__name__": "hisearch.kernels.made_up"}

@@ -17,6 +17,7 @@ from hisearch.report.phases import PHASES
 from hisearch.report.timeline import TimelineTooLarge, Window, write_timeline
 from hisearch.simulate import Result
 from hisearch.simulate.gaps import LogMissing
+from hisearch.simulate.series import worker_series
 from tests.simulate.logged import LoggedStep, logged_result
 from tests.simulate.test_engine import system
 from tests.simulate.test_series import BY_HAND
@@ -153,7 +154,7 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 def test_counters_agree_with_the_series(crowded: Result, tmp_path: Path) -> None:
-    found, frame = events(crowded, tmp_path), crowded.series()
+    found, frame = events(crowded, tmp_path), worker_series(crowded)
     for w in range(2):
         mine = frame[frame["worker"] == w]
         for counter, time, columns in (

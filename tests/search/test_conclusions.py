@@ -203,11 +203,11 @@ def test_prices_of_the_space_have_ranges(study_file: Path) -> None:
     study = load_study(study_file)
     from hisearch.search.simulation import Simulation
 
-    found = {one.item: one for one in uncertainty_of(study, Simulation(study.world())).prices}
+    found = {one.item: one for one in uncertainty_of(study.resolved, Simulation(study.world())).prices}
     assert set(found) == {"h100-sxm", "l40s", "ddr5"}
     price = found["h100-sxm"]
     assert (price.low, price.high) == pytest.approx((0.75 * price.usd, 1.25 * price.usd))
     sure = load_study(study_file, ["spec.confidence.assumed_price_error=0"])
-    assert uncertainty_of(sure, Simulation(sure.world())).prices == ()
+    assert uncertainty_of(sure.resolved, Simulation(sure.world())).prices == ()
     assert len(normal_draws(0, 0)) == 0
     assert replace(price, low=1.0).low == 1.0

@@ -12,7 +12,8 @@ import yaml
 
 from hisearch.api.study import Study, StudyResult, load_study
 from hisearch.search.arms import apart_arms, mixed_arms, unified_arms
-from hisearch.search.clusters import Cluster, role_problem, within_limits
+from hisearch.search.candidates import Cluster
+from hisearch.search.clusters import role_problem, within_limits
 from hisearch.search.contenders import deployment, key_of_deployment
 from hisearch.search.deployments import deployment_of, mixed_order, parameters_of, shape_of
 from hisearch.search.driver import MOST_CANDIDATES

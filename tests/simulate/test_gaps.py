@@ -8,7 +8,7 @@ from hypothesis import assume, given
 
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.gaps import LogMissing, exact_gaps, token_times
+from hisearch.simulate.gaps import LogMissing, exact_gaps, itl_percentiles, token_times
 from hisearch.validate.restatement.recording import Request
 from hisearch.validate.restatement.sglang import SglangWorker
 from hisearch.validate.restatement.sglang_state import SglangConfig
@@ -148,7 +148,7 @@ def test_gaps_by_hand() -> None:
     assert first.tolist() == [0, 4, 5]
     assert times.tolist() == [1.0, 3.0, 6.5, 7.5, 4.0]
     assert exact_gaps(result).tolist() == [2.0, 3.5, 1.0]
-    np.testing.assert_allclose(result.itl_percentiles([0, 50, 75, 100]), [1.0, 2.0, 2.75, 3.5])
+    np.testing.assert_allclose(itl_percentiles(result, [0, 50, 75, 100]), [1.0, 2.0, 2.75, 3.5])
 
 
 def test_a_decode_beyond_the_end_makes_no_token() -> None:
@@ -187,7 +187,7 @@ def test_percentiles_weigh_each_gap_once() -> None:
     result = system(capacity_tokens=4000).simulate(log=True)
     gaps = exact_gaps(result)
     assert len(gaps) == (result.requests.output_tokens - 1)[result.requests.finished].sum()
-    np.testing.assert_array_equal(result.itl_percentiles([50, 99]), np.percentile(gaps, [50, 99]))
+    np.testing.assert_array_equal(itl_percentiles(result, [50, 99]), np.percentile(gaps, [50, 99]))
     several = result.requests.finished & (result.requests.output_tokens > 1)
     total = (result.requests.finish_s - result.requests.first_token_s)[several].sum()
     assert gaps.sum() == pytest.approx(total)
@@ -204,18 +204,18 @@ def test_requests_cut_off_by_a_horizon_have_no_gaps() -> None:
 
 def test_without_gaps_there_are_no_percentiles() -> None:
     result = logged_result([LoggedStep(0.0, 0.0, 1.0, [(0, 0, 3)])], [3], [1])
-    assert np.isnan(result.itl_percentiles(99)).all()
+    assert np.isnan(itl_percentiles(result, 99)).all()
 
 
 @pytest.mark.parametrize("percent", [-1.0, 100.1, float("nan")])
 def test_a_percentile_out_of_range_is_refused(percent: float) -> None:
     with pytest.raises(ValueError, match="within 0 to 100"):
-        logged_result([LoggedStep(0.0, 0.0, 1.0, [(0, 0, 3)])], [3], [1]).itl_percentiles([percent])
+        itl_percentiles(logged_result([LoggedStep(0.0, 0.0, 1.0, [(0, 0, 3)])], [3], [1]), [percent])
 
 
 def test_a_result_without_a_log_says_so() -> None:
     with pytest.raises(LogMissing, match="simulate with log=True"):
-        system().simulate().itl_percentiles([50])
+        itl_percentiles(system().simulate(), [50])
 
 
 def test_a_log_that_lacks_a_token_is_noticed() -> None:

@@ -13,6 +13,7 @@ from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.gaps import entry_steps, exact_gaps, logged_losses, token_times
 from hisearch.simulate.pool_logs import merged_logs
 from hisearch.simulate.result import StepLog
+from hisearch.simulate.series import worker_series
 from tests.kernels.systems import compiled, examples
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.simulate.logged import LoggedStep, step_log
@@ -91,7 +92,7 @@ def test_kv_memory_in_use_is_of_each_worker_s_own_pool() -> None:
     trace = compiled(random_trace(3, TraceShape(requests=60, rate_rps=50.0, prompt_tokens=60, output_tokens=60)))
     result = simulate_fleet(FleetPlan(pools), trace, log=True)
     assert result.worker_kv_tokens.tolist() == [2000, 8000, 8000]
-    frame = result.series()
+    frame = worker_series(result)
     peaks = frame.groupby("worker")["kv_tokens_used"].max()
     assert frame["kv_tokens_used"].min() >= 0
     assert (peaks.to_numpy() > 0).all()

@@ -11,7 +11,7 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.gaps import LogMissing
 from hisearch.simulate.residence import residences
-from hisearch.simulate.series import TooManyRows, step_tokens
+from hisearch.simulate.series import TooManyRows, step_tokens, worker_series
 from hisearch.specs.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, crowded, examples, plan, systems, vllm_engines
 from tests.reference.random_traces import TraceShape, random_trace
@@ -40,12 +40,12 @@ BY_HAND = logged_result(
 
 
 def totals(result: Result, column: str) -> np.ndarray:
-    frame = result.series()
+    frame = worker_series(result)
     return np.bincount(frame["worker"], weights=frame[column], minlength=len(result.workers.steps))
 
 
 def test_a_row_per_step_by_hand() -> None:
-    frame = BY_HAND.series()
+    frame = worker_series(BY_HAND)
     assert frame["time_s"].tolist() == [0.0, 1.0, 2.0, 2.5, 3.0, 4.0]
     assert frame["kind"].tolist() == ["prefill", "mixed", "decode", "decode", "prefill", "decode"]
     assert frame["running"].tolist() == [1, 2, 2, 1, 1, 1]
@@ -57,7 +57,7 @@ def test_a_row_per_step_by_hand() -> None:
 
 
 def test_a_row_per_interval_by_hand() -> None:
-    frame = BY_HAND.series(0.75)
+    frame = worker_series(BY_HAND, 0.75)
     assert frame["time_s"].tolist() == [0.0, 0.75, 1.5, 2.25, 3.0, 3.75, 4.5]
     assert frame["running"].tolist() == [1, 1, 2, 2, 1, 1, 0]
     assert frame["waiting"].tolist() == [0, 1, 0, 0, 0, 0, 0]
@@ -98,7 +98,7 @@ def test_a_loss_without_a_batch_is_dated_to_the_next_step_of_its_worker() -> Non
 def assert_lawful(result: Result, most_running: int, *, one_token_contexts: bool = False) -> None:
     """``one_token_contexts``: TensorRT-LLM's context of a resumed request may be one token long, like a decode."""
     table, workers = result.requests, result.workers
-    frame = result.series()
+    frame = worker_series(result)
     assert len(frame) == workers.steps.sum()
     assert (frame["running"] >= 0).all()
     assert (frame["running"] <= most_running).all()
@@ -129,7 +129,7 @@ def assert_lawful(result: Result, most_running: int, *, one_token_contexts: bool
 
 
 def assert_intervals_add_up(result: Result, interval_s: float) -> None:
-    frame, steps = result.series(interval_s), result.series()
+    frame, steps = worker_series(result, interval_s), worker_series(result)
     workers = len(result.workers.steps)
     for name in ("prefill_tokens", "decode_tokens", "batch_tokens", "preempted"):
         sums = np.bincount(frame["worker"], weights=frame[name], minlength=workers)
@@ -179,34 +179,34 @@ def test_sglang_s_decodes_are_known_by_the_kind_of_the_step() -> None:
 def test_an_idle_worker_has_rows_of_zeros() -> None:
     result = system(workers=3).simulate(log=True)
     one = logged_result([LoggedStep(0.0, 0.0, 1.0, [(0, 0, 3)], worker=1)], [3], [1], worker=[1], finish_s=[1.0])
-    frame = one.series(0.5)
+    frame = worker_series(one, 0.5)
     assert not frame[frame["worker"] == 0].drop(columns=["worker", "time_s"]).to_numpy().any()
-    assert set(result.series(1.0)["worker"]) == {0, 1, 2}
+    assert set(worker_series(result, 1.0)["worker"]) == {0, 1, 2}
 
 
 def test_the_last_row_is_not_before_the_last_event() -> None:
     """Also where the quotient of both is rounded down to a whole number."""
     end_s = float(np.nextafter(3 * 0.1, 1.0))
     result = logged_result([LoggedStep(0.0, 0.0, end_s, [(0, 0, 3)])], [3], [1], finish_s=[end_s])
-    assert result.series(0.1)["time_s"].iloc[-1] >= end_s
+    assert worker_series(result, 0.1)["time_s"].iloc[-1] >= end_s
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_interval_must_be_positive(interval_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s must be a positive number"):
-        BY_HAND.series(interval_s)
+        worker_series(BY_HAND, interval_s)
 
 
 @pytest.mark.parametrize("interval_s", [1e-7, 5e-324])
 def test_too_many_rows_are_refused(interval_s: float) -> None:
     with pytest.raises(TooManyRows, match=r"the interval must be longer, 9\.09e-07 s or more"):
-        BY_HAND.series(interval_s)
-    assert len(BY_HAND.series(1e-5)) == 450_001
+        worker_series(BY_HAND, interval_s)
+    assert len(worker_series(BY_HAND, 1e-5)) == 450_001
 
 
 def test_a_series_needs_the_log() -> None:
     with pytest.raises(LogMissing, match="simulate with log=True"):
-        system().simulate().series()
+        worker_series(system().simulate())
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
@@ -221,7 +221,7 @@ def test_requests_are_at_their_prefill_worker_until_they_are_handed_over(name: s
     )
     trace = compiled(random_trace(5, TraceShape(requests=40, rate_rps=8.0)))
     result = simulate_fleet(FleetPlan(pools, transfer=transfer), trace, log=True)
-    table, frame = result.requests, result.series(0.01)
+    table, frame = result.requests, worker_series(result, 0.01)
     handed = table.worker != table.prefill_worker
     assert handed.any()
     assert table.handed_s is not None

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume
 from hisearch.latency.devices.flow import Stage
-from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.devices import AttentionFfnSpec
 from hisearch.specs.hardware import LinkSpec

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hisearch.hardware.peaks import sheet_peaks
 from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimEnergy, PimLaw, SheetLaw, SystolicLaw
 from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
-from hisearch.latency.estimators.roofline import sheet_peaks
 from hisearch.specs.base import DType
 from hisearch.specs.devices import ACCELERATOR, BesideSpec, DeviceSpec, DevicesSpec, PimSpec
 from hisearch.specs.hardware import AcceleratorSpec, LinkSpec

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
 from hisearch.hardware.topology import Network
 from hisearch.latency.laws.collectives import Collectives
-from hisearch.latency.operators import ACTIVATION_BYTES, F8, NORM_SUMS_BYTES
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.model import ModelSpec
 

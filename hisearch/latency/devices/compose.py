@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.topology import Network, RanksDoNotFit
 from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import (
@@ -22,7 +23,7 @@ from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
 from hisearch.latency.devices.mapping import operator_map, runs
 from hisearch.latency.devices.work import Load, Work, attention_heads, decode_work, operator_work, prefill_work
 from hisearch.latency.devices.worker import DeviceWorker, Product, ProductFamily
-from hisearch.latency.estimators.roofline import compute_dtype, sheet_peaks
+from hisearch.latency.estimators.roofline import compute_dtype
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import Matrix, matrices, wide_dtype
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.devices.laws import Law
 from hisearch.latency.devices.work import Work, WorkKind
 from hisearch.latency.estimators.auto import AutoEstimator
 from hisearch.latency.estimators.scaled import ScaledEstimator, ScaledWorker
 from hisearch.latency.laws.attention import decode_s, prefill_s
 from hisearch.latency.laws.model import law_of
-from hisearch.latency.operators import F8, Operator
+from hisearch.latency.operators import Operator
 from hisearch.latency.parameters import Matrix, matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, window_layers

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.operators import F8
+from hisearch.base.dtypes import F8
 
 
 class Stage(NamedTuple):

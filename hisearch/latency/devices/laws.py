@@ -26,8 +26,9 @@ from typing import Protocol
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.devices.work import Work, WorkKind
-from hisearch.latency.operators import ACTIVATION_BYTES, F8
+from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.specs.base import DType
 from hisearch.specs.devices import PimSpec
 from hisearch.specs.systolic import SystolicSpec

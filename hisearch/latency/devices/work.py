@@ -14,14 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hisearch.latency.operators import (
-    F8,
-    AttentionShape,
-    Operator,
-    active_experts,
-    attention_pairs,
-    windowed_pairs,
-)
+from hisearch.base.dtypes import F8
+from hisearch.latency.operators import AttentionShape, Operator, active_experts, attention_pairs, windowed_pairs
 from hisearch.latency.parameters import Matrix
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType

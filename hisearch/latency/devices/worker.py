@@ -25,13 +25,14 @@ from typing import Literal
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.devices.apart import FFN, Apart
 from hisearch.latency.devices.build import Device, DevicesRefused
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.flow import Stage, overlapped_s, serial_s
 from hisearch.latency.devices.work import AttentionHeads, Load, Work, decode_work, operator_work, prefill_work
-from hisearch.latency.operators import ACTIVATION_BYTES, F8, AttentionShape, Operator
+from hisearch.latency.operators import ACTIVATION_BYTES, AttentionShape, Operator
 from hisearch.latency.parameters import Matrix
 from hisearch.specs.base import DType
 from hisearch.specs.devices import ACCELERATOR, DevicesSpec, OperatorName

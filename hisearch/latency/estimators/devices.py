@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, wave_costs
 from hisearch.latency.devices.apart import FFN
@@ -19,7 +20,6 @@ from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import engine_overhead, format_warnings
 from hisearch.latency.host import front_end_of, with_overhead
-from hisearch.latency.operators import F8
 from hisearch.latency.priced import PricedWorker
 from hisearch.specs.devices import ACCELERATOR, DevicesSpec
 from hisearch.specs.hardware import AcceleratorSpec

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, knots_up_to
 from hisearch.latency.estimator import LatencyEstimator, register
@@ -23,7 +24,6 @@ from hisearch.latency.operators import attention_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.specs.profile import LatencyProfileSpec
 from hisearch.specs.regression import StepRegression
-from hisearch.traces.compiled import F8
 
 
 class RegressionEstimator:

@@ -32,9 +32,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
+from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import worker_dynamic_w, worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
@@ -62,8 +63,6 @@ from hisearch.specs.host import EngineOverhead
 from hisearch.specs.model import ModelSpec
 from hisearch.specs.pages import page_warnings
 from hisearch.specs.profile import LatencyProfileSpec
-
-F8 = npt.NDArray[np.float64]
 
 #: Formats that engines run as weight-only: weights are unpacked to 16 bits and multiplied there.
 WEIGHT_ONLY: frozenset[str] = frozenset({"int4"})
@@ -354,18 +353,6 @@ def engine_overhead(profile_name: str, profile: LatencyProfileSpec, engine: Engi
         )
     overhead = profile.engines[engine.name]
     return overhead.of_version(engine.version) if engine.version else overhead
-
-
-def sheet_peaks(accelerator: AcceleratorSpec) -> dict[DType, float]:
-    """Peak FLOP/s by format; bf16, fp16 and fp32 fall back on one another."""
-    peaks: dict[DType, float] = dict(accelerator.peak_flops)
-    sixteen = peaks.get("bf16", peaks.get("fp16", peaks.get("fp32")))
-    if sixteen is None:
-        raise ValueError(f"peak_flops needs bf16, fp16 or fp32; it has {', '.join(sorted(peaks))}")
-    for dtype in ("bf16", "fp16"):
-        peaks.setdefault(dtype, sixteen)
-    peaks.setdefault("fp32", sixteen / 2.0)
-    return peaks
 
 
 def attained_rates(profile: LatencyProfileSpec, accelerator: AcceleratorSpec, peaks: dict[DType, float]) -> Rates:

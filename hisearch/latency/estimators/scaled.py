@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
+from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.costs import CompiledCosts, StepCosts, WaveCosts, knots_up_to, octaves_up_to, wave_costs
 from hisearch.latency.estimator import LatencyEstimator, register
 from hisearch.latency.estimators.roofline import (
-    F8,
     RooflineEstimator,
     RooflineWorker,
     energy_costs,
     engine_overhead,
     format_warnings,
-    sheet_peaks,
 )
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import front_end_of, with_overhead

@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.laws.sheet import F8, Sheet, p_norm
+from hisearch.base.dtypes import F8
+from hisearch.latency.laws.sheet import Sheet, p_norm
 from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.specs.laws import DecodeTerms, MixedTerms, PrefillTerms
 from hisearch.specs.model import MlaSpec

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
-from hisearch.latency.laws.sheet import F8
 from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES
 from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.latency.laws.sheet import F8, Sheet, corrected, p_norm, waves
+from hisearch.base.dtypes import F8
+from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
 from hisearch.specs.laws import GemmTerms, QuantiseTerms
 
 #: Rows and columns of the output tiles that a library chooses from, largest first.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.latency.laws.sheet import F8
+from hisearch.base.dtypes import F8
 from hisearch.specs.laws import LinearTerms
 
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.laws.sheet import F8, Sheet, corrected, p_norm, waves
+from hisearch.base.dtypes import F8
+from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
 from hisearch.specs.laws import MoeTerms
 
 

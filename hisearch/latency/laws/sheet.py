@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-F8 = npt.NDArray[np.float64]
+from hisearch.base.dtypes import F8
 
 
 class Sheet(NamedTuple):

@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.laws.attention import prefill_s, rebuild_s
 from hisearch.latency.laws.model import prefill_heads
-from hisearch.latency.laws.sheet import F8, Sheet
+from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.latency.sharding import Shard, index_layers
 from hisearch.specs.laws import PrefillTerms, SparsePhase, SparseTerms

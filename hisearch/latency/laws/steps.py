@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hisearch.latency.laws.sheet import F8
+from hisearch.base.dtypes import F8
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.traces.agents import AT_START
-from hisearch.traces.compiled import F8, I4, I8
 
 
 @dataclass

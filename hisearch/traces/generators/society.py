@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.base.dtypes import I8
 from hisearch.specs.agent_workload import AgentWorkloadSpec
 from hisearch.traces.agents import AgentArrays
-from hisearch.traces.compiled import I8
 from hisearch.traces.generators.diffusion import diffusion
 from hisearch.traces.generators.graphs import Neighbours
 from hisearch.traces.generators.independent import independent

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.host import front_end_of, launches_of, with_host_times
 from hisearch.latency.served_errors import plain_name
 from hisearch.simulate.engine import simulate
@@ -28,8 +28,6 @@ from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.report import START_UP
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
-
-F8 = npt.NDArray[np.float64]
 
 #: Kinds of runs; campaigns of the last two, whose files name none.
 CLOSED_LOOP, OPEN_LOOP, SERVED = "closed loop", "open loop", "served"

@@ -24,15 +24,13 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import lsq_linear
 
+from hisearch.base.dtypes import F8
 from hisearch.specs.host import RANGES, HostTimes
 from hisearch.specs.versions import nearest_version
 from hisearch.validate.host_fit.cases import Case
 from hisearch.validate.silicon.pricing import EngineTimes
-
-F8 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hisearch.base.dtypes import F8
 from hisearch.validate.host_fit.cases import Case
 from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of
-
-F8 = npt.NDArray[np.float64]
 
 #: What is left out, and what tells it.
 KEYS: dict[str, Callable[[Case], str]] = {

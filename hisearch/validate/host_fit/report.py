@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.served_errors import SHARES
 from hisearch.validate.host_fit.cases import SERVED, Case
 from hisearch.validate.host_fit.fit import CONSTANTS, MEASURED, HostFit
 from hisearch.validate.host_fit.leave_out import LeftOut
-
-F8 = npt.NDArray[np.float64]
 
 #: Situation of ``latency.served_errors`` by what was left out.
 SITUATIONS = {"model": "model", "GPU": "accelerator", "campaign": "campaign"}

@@ -18,8 +18,8 @@ from numba import types
 from numba.core import cgutils
 from numba.np import arrayobj
 
-#: How mangled names of kernels begin: ``hisearch.kernels``.
-_KERNELS = "_ZN8hisearch7kernels"
+#: How mangled names of kernels begin: ``hisearch.kernels``, and modules of other packages with the same rule.
+_KERNELS = ("_ZN8hisearch7kernels", "_ZN8hisearch6traces6_reuse", "_ZN8hisearch7latency6_tiles")
 _CHECKED = os.environ.get("HISEARCH_CHECK_INDICES") == "1"
 
 _wrapped = arrayobj.fix_integer_index
@@ -33,7 +33,8 @@ def _index(context: Any, builder: Any, kind: Any, index: Any, extent: Any) -> An
     index = context.cast(builder, index, kind, types.intp)
     if _CHECKED:
         with builder.if_then(builder.icmp_unsigned(">=", index, extent), likely=False):
-            _end(context, builder, f"index %ld of %ld in {name.removeprefix(_KERNELS).split('B', 1)[0]}", index, extent)
+            where = name.removeprefix("_ZN8hisearch").split("B", 1)[0]
+            _end(context, builder, f"index %ld of %ld in {where}", index, extent)
     return index
 
 

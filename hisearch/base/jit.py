@@ -15,6 +15,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+_PACKAGE = Path(__file__).parents[1]
+#: What kernels are compiled from outside their package.
+_OUTSIDE = (
+    "base/jit.py",
+    "base/indexing.py",
+    "latency/_tiles.py",
+    "latency/costs.py",
+    "traces/_reuse.py",
+    "traces/_tree.py",
+)
+
 
 def cache_root() -> Path:
     """Folder for everything that can be recomputed: ``$HISEARCH_CACHE_DIR``, else ``$XDG_CACHE_HOME/hisearch``."""
@@ -26,14 +37,14 @@ def cache_root() -> Path:
 
 def _kernel_digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode())
+    for path in sorted((*_PACKAGE.glob("kernels/**/*.py"), *(_PACKAGE / name for name in _OUTSIDE))):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode())
         digest.update(path.read_bytes())
     for package in ("numba", "numpy", "llvmlite"):
         digest.update(version(package).encode())
     digest.update(os.environ.get("HISEARCH_CHECK_INDICES", "").encode())
     # Numba keeps kernels of equal sources at different places apart.
-    digest.update(f"{platform.machine()}{sys.version_info[:3]}{Path(__file__).parent}".encode())
+    digest.update(f"{platform.machine()}{sys.version_info[:3]}{_PACKAGE}".encode())
     return digest.hexdigest()[:16]
 
 
@@ -54,7 +65,7 @@ from numba import config as _config  # noqa: E402  (after the cache folder is se
 from numba import njit as _njit  # noqa: E402
 from numba import types as _types  # noqa: E402
 
-import hisearch.kernels.indexing  # noqa: E402, F401  (before anything is compiled)
+import hisearch.base.indexing  # noqa: E402, F401  (before anything is compiled)
 
 #: No GIL, IEEE arithmetic (no fast-math: stepping and skipping must agree bit for bit).
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.kernels.jit import kernel
+from hisearch.base.jit import kernel
 
 
 @kernel

@@ -1,0 +1,89 @@
+"""The house: imports run one way, between packages and between the modules of each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import hisearch
+
+ROOT = Path(hisearch.__file__).parent
+#: Packages from the lowest floor up; a module imports from its own floor and from those below.
+FLOORS = (
+    ("base",), ("specs",), ("traces", "hardware"), ("latency",), ("kernels", "calibrate"), ("simulate",),
+    ("score", "validate", "verify"), ("search",), ("report",), ("export",), ("api",), ("cli",),
+)  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """Every module by name; packages by theirs."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = ["hisearch", *path.relative_to(ROOT).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Modules that one imports, at its head, in functions and for types alike."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in known else str(node.module)
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other in a ring; empty where none do."""
+    done: set[str] = set()
+    for start in graph:
+        way: list[str] = []
+        todo = [(start, iter(sorted(graph[start])))]
+        while todo:
+            name, following = todo[-1]
+            if name not in way:
+                way.append(name)
+            ahead = next((other for other in following if other not in done), None)
+            if ahead in way:
+                return [*way[way.index(str(ahead)) :], str(ahead)]
+            if ahead is None:
+                done.add(name)
+                way.remove(name)
+                todo.pop()
+            else:
+                todo.append((ahead, iter(sorted(graph[ahead]))))
+    return []
+
+
+KNOWN = modules()
+GRAPH = {name: set(imports(path, KNOWN)) - {name} for name, path in KNOWN.items()}
+
+
+def test_a_ring_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circle(GRAPH) == []
+
+
+def test_packages_stand_on_those_below() -> None:
+    floor = {package: height for height, packages in enumerate(FLOORS) for package in packages}
+    upward = [
+        f"{name} imports {other}"
+        for name, others in GRAPH.items()
+        for other in sorted(others)
+        if name.count(".") and other.count(".")
+        for mine, theirs in [(name.split(".")[1], other.split(".")[1])]
+        if mine in floor and mine != theirs and floor[mine] <= floor.get(theirs, len(FLOORS))
+    ]
+    assert upward == []
+
+
+def test_every_package_has_its_floor() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages == {package for packages in FLOORS for package in packages}
