@@ -9,7 +9,7 @@ import pytest
 
 from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.api.workload import load_trace
-from hisearch.kernels import cluster
+from hisearch.kernels.fleet import cluster
 from hisearch.simulate.engine import allocate, node_room, prepare
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.catalogue import Catalogue

@@ -184,7 +184,7 @@ def simulated(spec: dict[str, Any], workload: str, seed: int) -> str:
         try:
             found = hisearch.simulate_deployment(path, trace, seed=seed, load=2.0, log=True)
         except (ValueError, OSError) as error:
-            return f"refused: {type(error).__name__} {str(error)[:160]}"
+            return f"refused: {type(error).__name__} {str(error).replace(folder, '')[:160]}"
     return digest(found.result)
 
 

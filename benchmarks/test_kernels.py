@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from hisearch.kernels import cost, queue, radix, tree
-from hisearch.kernels import layout as la
+from hisearch.kernels.cache import queue, radix, tree
+from hisearch.kernels.engine import cost
+from hisearch.kernels.layout import sim as la
 
 ROUNDS = 20
 

@@ -37,7 +37,7 @@ from agent_societies import (
     worker,
 )
 
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import sim as la
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory

@@ -101,4 +101,5 @@ def _widened(arg: Any) -> Any:
 
 def is_compiled(module: str | None = None) -> bool:
     """True where this version of the engine in ``module`` is in the on-disk cache; None: of the event loop."""
-    return any(CACHE_FOLDER.rglob("cluster.run-*.nbi" if module is None else f"{module}.door-*.nbi"))
+    package, name = ("fleet", "cluster.run") if module is None else module.split(".")
+    return any(CACHE_FOLDER.glob(f"{package}_*/{name if module is None else f'{name}.door'}-*.nbi"))

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from hisearch.base.dtypes import I4, I8
-from hisearch.kernels import agents_prepare as prepare
+from hisearch.kernels.agents import prepare
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import agents_layout as al
-from hisearch.kernels import agents_prepare as prepare
-from hisearch.kernels import layout as la
+from hisearch.kernels.agents import prepare
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import adapter_tree
 from hisearch.simulate.agent_plan import AgentPlan
 from hisearch.simulate.plan import WorkerPlan

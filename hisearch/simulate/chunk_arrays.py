@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
-from hisearch.kernels import tier_layout as tl
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import TierPlan, TransferLaw
 

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import agent_arrays, fleet_arrays, front_end, offload_arrays, pool_arrays
 from hisearch.simulate.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.models import ModelNotServed, asked_models
@@ -104,7 +104,7 @@ def prepare(variants: Iterable[Variant]) -> None:
 
 
 def _prepare(wanted: Sequence[int]) -> None:
-    from hisearch.kernels import compilation
+    from hisearch.kernels.fleet import compilation
 
     _tell(wanted)
     with _preparing:
@@ -116,7 +116,7 @@ def _prepare(wanted: Sequence[int]) -> None:
 def is_prepared(wanted: Sequence[int]) -> bool:
     """Whether the event loop and the engines behind these doors have been compiled."""
     from hisearch.base import jit
-    from hisearch.kernels import compilation
+    from hisearch.kernels.fleet import compilation
 
     return jit.is_compiled() and not compilation.missing_of(wanted)
 
@@ -188,7 +188,7 @@ def simulate_fleet(
         EngineOutOfMemory: an engine itself would fail on this load with these settings, or (``EngineStuck``) get
             nowhere; or (``ObjectsLeaveNoRoom``) what agents need leaves KV too little host memory.
     """
-    from hisearch.kernels import cluster
+    from hisearch.kernels.fleet import cluster
 
     asked = asked_models(plan, trace)
     for pool in plan.pools:
@@ -278,7 +278,7 @@ def allocate(
     pooled: bool = False,
     models: I4 | None = None,
 ) -> tuple[fl.Fleet, list[la.Sim]]:
-    """The arrays of a run, for ``kernels.cluster.run``: what pools share, and each pool's own.
+    """The arrays of a run, for ``kernels.fleet.cluster.run``: what pools share, and each pool's own.
 
     Args:
         plan: see ``simulate_fleet``.

@@ -128,7 +128,7 @@ class PoolPlan:
 
 @dataclass(frozen=True)
 class TransferPlan:
-    """How prefill workers hand requests over to decode workers; the rules and their sources: ``kernels.handover``.
+    """How prefill workers hand requests over to decode workers; rules and sources: ``kernels.traffic.handover``.
 
     reserve_first: a prompt is computed once its decode worker has room for it. pipelined: KV is sent while the rest is
     computed; ``layer_share`` of what the last step computes is left to send when it ends. base_s: of a transfer.

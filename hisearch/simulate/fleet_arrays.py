@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels import flow
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.traffic import flow
 from hisearch.simulate.fleet import FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.pool_arrays import record, records, trace_of
 from hisearch.specs.routing import RouterSpec

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate.result import Result, StepLog
 
 #: Of a slot: no logged entry makes this token.

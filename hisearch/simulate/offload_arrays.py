@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import layout as la
-from hisearch.kernels import tier_layout as tl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
 from hisearch.simulate import chunk_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
 
-#: Blocks whose look-ups are counted at a time; see ``kernels.host_blocks``.
+#: Blocks whose look-ups are counted at a time; see ``kernels.cache.host_blocks``.
 TRACKED_BLOCKS = 64_000
-#: Uses of a store that wait to be settled at most; see ``kernels.host_blocks``.
+#: Uses of a store that wait to be settled at most; see ``kernels.cache.host_blocks``.
 USES = 4096
 #: Thresholds below count nothing.
 LEAST_THRESHOLD = 2

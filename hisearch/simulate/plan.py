@@ -92,7 +92,7 @@ class WorkerPlan:
 
     @property
     def lane_kind(self) -> Literal["alone", "wave", "pipe"]:
-        """What they share: nothing (there is one), steps (attention groups), stages (see ``kernels.lanes``)."""
+        """What they share: nothing (there is one), steps (attention groups), stages (see ``kernels.engine.lanes``)."""
         if self.split.attention_data > 1:
             return "wave"
         return "pipe" if self.split.pipeline > 1 else "alone"

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import agents_layout as al
-from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
-from hisearch.kernels import owners
-from hisearch.kernels.gap_bins import BINS
+from hisearch.kernels.core import owners
+from hisearch.kernels.core.gap_bins import BINS
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
 from hisearch.simulate import agent_arrays, offload_arrays, tier_arrays
 from hisearch.simulate.plan import WorkerPlan
@@ -55,7 +55,7 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
 
 
 def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
-    """By which kernels a pool runs (see ``kernels.doors``)."""
+    """By which kernels a pool runs (see ``kernels.engine.doors``)."""
     if role == fl.DECODE:
         return DECODE_DOOR
     return offload_arrays.door(ENGINES[plan.engine.name], offload_arrays.mover_of(plan))
@@ -63,7 +63,7 @@ def door_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
     """A pool's settings, shape (1,); its place in the fleet is the first, and no other pool's storage gets anything."""
-    from hisearch.kernels import doors
+    from hisearch.kernels.engine import doors
 
     engine = plan.engine
     page = engine.page_size
@@ -212,8 +212,8 @@ def _hosts(workers: int, places: Sequence[int]) -> Any:
 
 
 def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
-    """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.rng``)."""
-    from hisearch.kernels import rng
+    """States of the workers' own streams, by which SGLang's random schedule shuffles (``kernels.core.rng``)."""
+    from hisearch.kernels.core import rng
 
     # Apart from the router's stream, whose state is the seed itself.
     state = np.array([seed], np.uint64) ^ np.uint64(_SHUFFLE_STREAMS)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import agent_arrays, fleet_arrays, front_end, tier_arrays, tier_use
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plan import TierPlan, WorkerPlan

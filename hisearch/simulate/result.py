@@ -12,7 +12,7 @@ import pandas as pd
 
 from hisearch.base.dtypes import F8, I4, I8
 from hisearch.hardware.power import PowerPlan
-from hisearch.kernels.gap_bins import bin_middle_s
+from hisearch.kernels.core.gap_bins import bin_middle_s
 from hisearch.traces.models import RequestModels
 
 
@@ -142,7 +142,7 @@ class WorkerTable:
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
     begun_s, gone_s: when it was started, and had gone; NaN where it never was, or was there to the end.
-    standby_s: what accelerators spent in standby. Of a worker with several lanes (see ``kernels.lanes``) counts are
+    standby_s: what accelerators spent in standby. Of a worker with several lanes (``kernels.engine.lanes``) counts are
         summed, busy_s is their mean, peak_kv_tokens the highest of a lane's memory.
     """
 
@@ -163,7 +163,7 @@ class WorkerTable:
 
 @dataclass(frozen=True)
 class StepLog:
-    """Every step of a run, in the order in which they were launched; structured arrays as in ``kernels.layout``.
+    """Every step of a run, in the order in which they were launched; structured arrays as in ``kernels.layout.sim``.
 
     steps (STEP_LOG): times, worker, kind, memory; ``first_entry``, ``entries`` and ``first_lost``, ``lost`` are ranges
         of the other two.

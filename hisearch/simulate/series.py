@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I4, I8
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate.gaps import NOT_MADE, entry_steps, step_log, token_entries
 from hisearch.simulate.residence import Residences, residences
 from hisearch.simulate.result import RequestTable, Result, StepLog

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import foresight
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
-from hisearch.kernels.store_arc import SHADOWS
+from hisearch.kernels.cache import foresight
+from hisearch.kernels.cache.store_arc import SHADOWS
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import chunk_arrays
 from hisearch.simulate.plan import WorkerPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw

@@ -27,7 +27,7 @@ class TierPlan:
         ttl_s: time to live after the last use; infinite where nothing expires.
         reclaim: "lazy", "periodic" or "pressure": when what has expired is dropped.
         reclaim_period_s: of "periodic".
-        tail_tokens, turn_tokens: of "tlru", see ``kernels.store``.
+        tail_tokens, turn_tokens: of "tlru", see ``kernels.cache.store``.
         read, write: the medium itself, shared by all in its scope.
         query_s: time to learn what a store has.
         networked: a store of scope "cluster" lies behind the nodes' networks, and not on a fabric of its own (CXL).
@@ -63,7 +63,7 @@ class MovementPlan:
     host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
     the node's network, where a tier lies behind it. layers: of the model, which a load-back brings one by one.
     sends_answers: of a decode worker, whose one tier takes what it has made on to the storage of the prefill workers
-    (see ``kernels.answers``).
+    (see ``kernels.vllm.answers``).
     """
 
     mover: str

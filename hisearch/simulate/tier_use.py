@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import chunk_arrays, tier_arrays, under_way
 from hisearch.simulate.offload_arrays import mover_of
 from hisearch.simulate.plan import WorkerPlan

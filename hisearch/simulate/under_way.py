@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
-from hisearch.kernels import tier_layout as tl
-from hisearch.kernels.answers import COPIER
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
+from hisearch.kernels.vllm.answers import COPIER
 
 
 def _copies(sim: la.Sim, first: int) -> Iterator[int]:

@@ -198,7 +198,7 @@ def run_cache(
     settings: CacheSettings,
 ) -> CacheRun:
     """One cache under any policy, request by request; settings as ``complete_settings`` returns them."""
-    from hisearch.kernels import arc, page_cache, page_ttl, page_value
+    from hisearch.kernels.cachesim import arc, page_cache, page_ttl, page_value
 
     arrays = trace.arrays
     tree = (arrays.parent, arrays.start_tokens, arrays.end_tokens, arrays.prompt_node, arrays.output_node)

@@ -134,7 +134,7 @@ def mean_turn_tokens(trace: CompiledTrace, *, include_outputs: bool = False) -> 
     Raises:
         SettingError: the trace has no follow-ups.
     """
-    from hisearch.kernels.turns import new_tokens
+    from hisearch.kernels.core.turns import new_tokens
 
     arrays = trace.arrays
     stored = arrays.output_node if include_outputs else arrays.prompt_node

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels.layout import hicache as hl
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.recording import read_recording

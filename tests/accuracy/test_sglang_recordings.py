@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import sim as la
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate

@@ -23,7 +23,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("kernels were compiled before all inputs were checked")
 
     monkeypatch.setattr(engine, "is_prepared", lambda _: False)
-    monkeypatch.setattr("hisearch.kernels.compilation.prepare", refuse)
+    monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", refuse)
     monkeypatch.setattr("hisearch.simulate.pool_arrays.config_of", refuse)
 
 

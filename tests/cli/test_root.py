@@ -142,7 +142,7 @@ def test_a_terminal_without_unicode_is_no_error(here: Path) -> None:
 def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """What a verb does that compiles these engines, in an empty cache and without compiling."""
     monkeypatch.setattr("hisearch.base.jit.CACHE_FOLDER", tmp_path)
-    monkeypatch.setattr("hisearch.kernels.compilation.prepare", lambda wanted: None)
+    monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", lambda wanted: None)
 
     def verb(*variants: Variant) -> None:
         note_compilation()

@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import assume, currently_in_test_context
 from hypothesis import strategies as st
 
-from hisearch.kernels import agents_layout as al
-from hisearch.kernels import cluster
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
-from hisearch.kernels.hicache_layout import BATCH_PAGES
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout.hicache import BATCH_PAGES
 from hisearch.simulate import Result, agent_arrays, engine, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.fleet import FleetPlan, PoolPlan

@@ -1,7 +1,7 @@
 """What the adaptive replacement cache remembers and wants, slow and obvious: lists of pages, the longest gone first.
 
-The rules of ``kernels.store_arc``. Ghosts are kept in runs as what is held is: of those that stand next to each other
-in one trace-tree node all are as new as the newest, and of a run the deepest is forgotten first.
+The rules of ``kernels.cache.store_arc``. Ghosts are kept in runs as what is held is: of those that stand next to each
+other in one trace-tree node all are as new as the newest, and of a run the deepest is forgotten first.
 """
 
 from __future__ import annotations

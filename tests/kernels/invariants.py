@@ -14,8 +14,9 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import assume
 
-from hisearch.kernels import cluster, eviction
-from hisearch.kernels import layout as la
+from hisearch.kernels.cache import eviction
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import engine
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from tests.kernels import sglang_invariants as sglang
@@ -100,7 +101,7 @@ def _chain(nodes: object, first: int) -> list[int]:
     return found
 
 
-#: ``static`` of a record that is no node but a strand (see ``kernels.queue``).
+#: ``static`` of a record that is no node but a strand (see ``kernels.cache.queue``).
 STRAND = -2
 
 

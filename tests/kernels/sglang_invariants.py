@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import foresight
-from hisearch.kernels import layout as la
+from hisearch.kernels.cache import foresight
+from hisearch.kernels.layout import sim as la
 
 CLIP_OUTPUT_TOKENS = 4096
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hisearch.kernels import layout as la
-from hisearch.kernels import store_runs
+from hisearch.kernels.cache import store_runs
+from hisearch.kernels.layout import sim as la
 from tests.kernels import invariants as shared
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.kernels import links, store
+from hisearch.kernels.cache import store
+from hisearch.kernels.traffic import links
 from tests.kernels.invariants import run_until
 from tests.kernels.tier_systems import TieredSystem, chains, limited_stores, tiered
 

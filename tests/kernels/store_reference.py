@@ -1,6 +1,6 @@
 """A store of KV pages, slow and obvious: a dictionary of pages, each pointing to what it shares with its run.
 
-The rules of ``kernels.store``, one by one:
+The rules of ``kernels.cache.store``, one by one:
 
 1.  A page is named by its content: the trace-tree node in which it completes, and where it ends.
 2.  A run is as many pages of one trace-tree node as are held without a gap. It has a last use, a count of uses, an age

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import agents_layout as al
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import Outcome, Result, simulate
 from hisearch.simulate.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.engine import EngineOutOfMemory

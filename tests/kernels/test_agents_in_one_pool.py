@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate.agent_plan import AgentPlan
 from tests.kernels.agent_systems import Society, adapters, check, society
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cluster, moves
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import hicache_stores as stores
-from hisearch.kernels import layout as la
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.hicache import stores
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import moves
 from hisearch.simulate import engine
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan, TransferLaw

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import layout as la
-from hisearch.kernels import tier_layout as tl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
 from hisearch.simulate import chunk_arrays
 from hisearch.simulate.tier_plan import TransferLaw
 from hisearch.simulate.tier_series import tier_series

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cost
-from hisearch.kernels import layout as la
+from hisearch.kernels.engine import cost
+from hisearch.kernels.layout import sim as la
 from hisearch.latency.costs import StepCosts, knots_up_to, tokens_knot
 from hisearch.latency.step_cost import decode_step_seconds, knot_cell, step_seconds
 from hisearch.simulate.pool_arrays import kernel_costs

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from tests.kernels import store_invariants as store_checks
 from tests.kernels import tier_invariants
 from tests.kernels.invariants import run_until

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cost
+from hisearch.kernels.engine import cost
 from hisearch.latency.costs import CompiledCosts, HostFloor, StepCosts
 from hisearch.latency.many_steps import Stacked
 from hisearch.latency.step_cost import decode_step_seconds, law_costs, step_seconds

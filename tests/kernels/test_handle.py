@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.handle import Array, Handle, Record
+from hisearch.kernels.core.handle import Array, Handle, Record
 
 POINT = np.dtype([("x", "f8"), ("n", "i4")], align=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hisearch.kernels import hicache_layout as hl
+from hisearch.kernels.layout import hicache as hl
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import hicache_nodes as nodes
-from hisearch.kernels import layout as la
-from hisearch.kernels import store
+from hisearch.kernels.cache import store
+from hisearch.kernels.hicache import nodes
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from tests.kernels import store_invariants as store_checks
 from tests.kernels import tier_invariants
 from tests.kernels.invariants import run_until

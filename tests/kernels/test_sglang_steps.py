@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cluster
-from hisearch.kernels import layout as la
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import Result, simulate
 from hisearch.simulate import engine as engine_arrays
 from hisearch.simulate.engine import EngineOutOfMemory

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cluster, store, store_room
-from hisearch.kernels import layout as la
+from hisearch.kernels.cache import store, store_room
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import engine
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.tier_plan import MovementPlan, TierPlan

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import sim as la
 from tests.kernels.invariants import run_until
 from tests.kernels.systems import System, crowded, examples, systems, trtllm_engines, trtllm_host_systems
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import hicache_servers as servers
-from hisearch.kernels import layout as la
+from hisearch.kernels.hicache import servers
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from tests.kernels import invariants as shared
 from tests.kernels import store_invariants as store_checks
 

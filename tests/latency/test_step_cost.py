@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.kernels import cost as kernel_cost
+from hisearch.kernels.engine import cost as kernel_cost
 from hisearch.latency.costs import StepCosts, knots_up_to, tokens_knot
 from hisearch.latency.step_cost import bilinear, decode_step_seconds, dense_lookup, knot_cell, law_costs, step_seconds
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import cluster
-from hisearch.kernels import layout as la
-from hisearch.kernels.hicache_layout import BATCH_PAGES
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout.hicache import BATCH_PAGES
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.plan import WorkerPlan

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.result import RequestTable, StepLog, WorkerTable
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.kernels import cluster
-from hisearch.kernels import layout as la
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import sim as la
 from hisearch.simulate import engine, tier_arrays
 from hisearch.simulate.fleet import FleetPlan, PoolPlan
 from hisearch.specs.deployment import EngineSpec

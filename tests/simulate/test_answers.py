@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import simulate, simulate_fleet
 from hisearch.simulate.fleet import Incident

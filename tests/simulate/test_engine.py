@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.kernels import cluster, doors, pools
-from hisearch.kernels import fleet_layout as fl
-from hisearch.kernels import layout as la
+from hisearch.kernels.engine import doors
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import pools
 from hisearch.simulate import Outcome, engine, simulate
 from hisearch.simulate.tier_plan import TransferLaw
 from hisearch.specs.deployment import EngineSpec

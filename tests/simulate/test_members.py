@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cluster
-from hisearch.kernels import fleet_layout as fl
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import fleet as fl
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet

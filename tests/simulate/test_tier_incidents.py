@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hisearch.kernels import cluster
-from hisearch.kernels import hicache_layout as hl
-from hisearch.kernels import layout as la
-from hisearch.kernels import tier_layout as tl
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.fleet import FleetPlan, Incident, PoolPlan

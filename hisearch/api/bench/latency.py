@@ -41,8 +41,8 @@ def step_cost(rounds: int) -> Comparison:
     """Nanoseconds of a mixed step, by what its costs are: plain tables, and tables that know decodes beside prompts."""
     import numba
 
-    from hisearch.kernels import cost
-    from hisearch.kernels import layout as la
+    from hisearch.kernels.engine import cost
+    from hisearch.kernels.layout import sim as la
     from hisearch.simulate.pool_arrays import kernel_costs
 
     @numba.njit

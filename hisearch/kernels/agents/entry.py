@@ -1,0 +1,279 @@
+"""Agents with objects, as engines see them: a door of errands.
+
+To add a policy: a value of ``POLICY.order`` or ``POLICY.loading`` in ``agents_layout``, a branch in
+``agents_events.settle`` or ``agents_wishes.wants``. To add a kind of object: nothing here; it is bytes and seconds.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.agents import disk, events, loads, slots, wishes
+from hisearch.kernels.agents import kv as agents_kv
+from hisearch.kernels.cache import agents_line, eviction, objects, radix, tree
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import heaps
+
+
+@kernel
+def _record(sim, w, o):
+    """A record among the nodes for object ``o`` at worker ``w``."""
+    d = tree.acquire_node(sim)
+    node = sim.nodes[d]
+    node.static = -1
+    node.begin = 0
+    node.end = 0
+    node.parent = o
+    node.next = w
+    node.tick = 0
+    node.serial = o
+    return d
+
+
+@kernel
+def _begin(sim, w):
+    """No object is resident anywhere at worker ``w``."""
+    agents = sim.agents
+    loader = agents.loaders[w]
+    loader.object = -1
+    loader.kv_node = -1
+    loader.kv_anchor = -1
+    loader.fetch = -1
+    loader.reading = -1
+    if not agents.policy.shared:
+        v = loader.pool
+        pool = sim.trees[v]
+        pool.free_pages = pool.capacity_pages
+        eviction.begin(sim, v, sim.config.eviction)
+    for k in range(al.AGENT_SERVERS):
+        sim.servers[objects.server(sim, w, k)].slot = -1
+    for o in range(agents.things.shape[0]):
+        agents.objects[w, o].node = _record(sim, w, o)
+        if disk.on(sim):
+            agents.objects[w, o].copy_node = _record(sim, w, o)
+    if disk.on(sim):
+        disk.fill(sim, w)
+    if w == sim.config.workers - 1:
+        events.begin(sim)
+
+
+@kernel
+def _pages(sim, w, a, where):
+    """Pages of agent ``a``'s objects that are ``where`` at worker ``w``."""
+    agents = sim.agents
+    pages = 0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        o = agents.uses[k]
+        if agents.objects[w, o].where == where:
+            pages += agents.things[o].pages
+    return pages
+
+
+@kernel
+def _own_pages(sim, w, a):
+    """Pages of agent ``a``'s objects that are resident at worker ``w`` and held by nobody."""
+    agents = sim.agents
+    pages = 0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        o = agents.uses[k]
+        here = agents.objects[w, o]
+        if here.where == al.RESIDENT and sim.nodes[here.node].lock == 0:
+            pages += agents.things[o].pages
+    return pages
+
+
+@kernel
+def _ready(sim, w, r):
+    """Whether request ``r``'s objects are resident; where steps load them: whether their pool has room (see READY)."""
+    agents = sim.agents
+    a = agents.agent[r]
+    if agents_kv.comes(sim, w, a):
+        return 0
+    if agents.policy.loading != al.AT_LAUNCH:
+        if _pages(sim, w, a, al.ABSENT) > 0:
+            # It may have been evicted since it was loaded. Its load waits for the pass to end: until then nothing tells
+            # it what pages the batch will take.
+            agents_line.stand(sim, w, a)
+            if disk.on(sim):
+                agents_line.stand(sim, agents_line.read_row(sim, w), a)
+            return 0
+        return 1 if _pages(sim, w, a, al.LOADING) == 0 else 0
+    if slots.numbered(sim):
+        return 1 if slots.have_room(sim, w, a) else al.FULL
+    if agents.policy.shared:
+        return 1
+    pool = sim.trees[agents.loaders[w].pool]
+    spare = pool.free_pages + pool.evictable_pages - _own_pages(sim, w, a)
+    return 1 if _pages(sim, w, a, al.ABSENT) <= spare else 0
+
+
+@kernel
+def _missing(sim, w, r):
+    if not sim.agents.policy.shared:
+        return 0
+    return _pages(sim, w, sim.agents.agent[r], al.ABSENT) * sim.config.page_tokens
+
+
+@kernel
+def _hold(sim, w, r):
+    agents = sim.agents
+    agents.holds[r] = 1
+    a = agents.agent[r]
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        if slots.numbered(sim):
+            slots.hold(sim, w, agents.uses[k])
+        else:
+            loads.lock(sim, w, agents.objects[w, agents.uses[k]].node)
+
+
+@kernel
+def _let_go(sim, w, r):
+    agents = sim.agents
+    if not agents.holds[r]:
+        return
+    agents.holds[r] = 0
+    a = agents.agent[r]
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        if slots.numbered(sim):
+            slots.let_go(sim, w, agents.uses[k])
+        else:
+            loads.unlock(sim, w, agents.objects[w, agents.uses[k]].node)
+
+
+@kernel
+def _take_room(sim, w, pages):
+    """As the engine does: where fewer are free, evict."""
+    v = sim.agents.loaders[w].pool
+    if v == w:
+        radix.make_room(sim, w, pages)
+        return
+    while sim.trees[v].free_pages < pages and eviction.some(sim, v):
+        objects.evict_from(sim, v, eviction.first(sim, v))
+
+
+@kernel
+def _load(sim, w, r, now):
+    """The step being formed loads what request ``r``, which holds its objects, is missing, before it computes."""
+    agents = sim.agents
+    loader = agents.loaders[w]
+    a = agents.agent[r]
+    link = sim.links[2 * w + 1]
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        o = agents.uses[k]
+        if agents.objects[w, o].where != al.ABSENT:
+            continue
+        thing = agents.things[o]
+        pool = sim.trees[loader.pool]
+        disk.bring(sim, w, o, now)
+        _take_room(sim, w, thing.pages)
+        if pool.free_pages < thing.pages:
+            sim.counters[la.FAULT] = la.OUT_OF_MEMORY
+        pool.free_pages -= thing.pages
+        loader.peak_pages = max(loader.peak_pages, pool.capacity_pages - pool.free_pages)
+        agents.objects[w, o].where = al.RESIDENT
+        loader.at_launch_s += thing.load_s
+        loader.stall_s += thing.load_s
+        link.free_s = max(now, link.free_s) + thing.load_s
+        loads.note_loaded(sim, w, o, thing.load_s)
+
+
+@kernel
+def _step(sim, w, kind, now):
+    """A step of that kind is formed: its batch's objects take their slots."""
+    worker = sim.workers[w]
+    entries = sim.prompts[(2 * w + (worker.launched & 1)) ^ 1]
+    size = worker.batch_size if kind != la.DECODE_STEP else 0
+    slots.load_batch(sim, w, entries, size, kind != la.PREFILL_STEP, now)
+
+
+@kernel
+def _wake(sim, w, now):
+    """Objects have come: an idle worker looks at who waits."""
+    worker = sim.workers[w]
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
+@kernel
+def _done(sim, k, now):
+    """Server ``k`` has loaded or read an object, or its time has come."""
+    first = hl.SERVERS * sim.config.workers
+    w = (k - first) // al.AGENT_SERVERS
+    kind = (k - first) % al.AGENT_SERVERS
+    if kind == al.LOADER:
+        loads.end_load(sim, w)
+        _wake(sim, w, now)
+    elif kind == al.DISK:
+        loads.end_read(sim, w, now)
+        _wake(sim, w, now)
+    else:
+        loads.rest(sim, w)
+        if w == 0:
+            events.give_late_hints(sim, now)
+    loads.dispatch_all(sim, now, -1)
+
+
+@kernel
+def _arrives(sim, w, r, now):
+    loads.call_fetches(sim, w, sim.agents.agent[r], r)
+    events.call_arrives(sim, w, r, now)
+    a = sim.agents.agent[r]
+    if wishes.missing_object(sim, w, a, al.ABSENT) < 0 and wishes.missing_object(sim, w, a, al.LOADING) < 0:
+        sim.agents.loaders[w].found += 1
+    if sim.agents.line_slot[w, a] >= 0:
+        loads.preempt(sim, w, now)
+    if disk.on(sim) and sim.agents.line_slot[agents_line.read_row(sim, w), a] >= 0:
+        loads.preempt_read(sim, w, now)
+    loads.dispatch_all(sim, now, -1)
+
+
+@kernel
+def _too_large(sim, r):
+    agents = sim.agents
+    a = agents.agent[r]
+    pages = 0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        pages += agents.things[agents.uses[k]].pages
+    if not agents.policy.shared:
+        return pages > sim.trees[agents.loaders[0].pool].capacity_pages
+    tokens = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
+    page = sim.config.page_tokens
+    return tokens + (pages + 2) * page > sim.config.capacity_pages * page
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``agents_layout``; ``w`` is the server of DONE."""
+    if errand == al.READY:
+        return _ready(sim, w, r)
+    if errand == al.MISSING:
+        return _missing(sim, w, r)
+    if errand == al.TOO_LARGE:
+        return 1 if _too_large(sim, r) else 0
+    if errand == al.HOLD:
+        _hold(sim, w, r)
+    elif errand == al.LET_GO:
+        _let_go(sim, w, r)
+    elif errand == al.LOAD:
+        if not slots.numbered(sim):
+            _load(sim, w, r, now)
+    elif errand == al.STEP:
+        _step(sim, w, r, now)
+    elif errand == al.ARRIVES:
+        _arrives(sim, w, r, now)
+    elif errand == al.ENDS:
+        events.call_ends(sim, r, now)
+        # The worker itself forms a batch next, and takes stock of its pages before that.
+        loads.dispatch_all(sim, now, w)
+    elif errand == al.DONE:
+        _done(sim, w, now)
+    elif errand == al.PASS:
+        loads.dispatch(sim, w, now)
+    elif errand == al.URGENT:
+        loads.preempt(sim, w, now)
+    elif errand == al.YIELD:
+        return 1 if loads.give_way(sim, w, now) else 0
+    else:
+        _begin(sim, w)
+    return 0

@@ -1,0 +1,342 @@
+"""What moves agents' dues: calls that arrive and end, hints of the trace, gates that open."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.agents import kv as agents_kv
+from hisearch.kernels.agents import loads as agents_loads
+from hisearch.kernels.agents import wishes
+from hisearch.kernels.cache import agents_due, eviction
+from hisearch.kernels.core import rng
+from hisearch.kernels.hicache import nodes as hicache_nodes
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import hicache as hl
+
+#: How fast old evidence on distances fades: the share that a new pair has.
+EVIDENCE = 1.0 / 128
+#: Where distances are tested, it is asked every so many pairs whether they tell the order better than last use.
+#: Assumed.
+PAIRS = 64
+
+
+@kernel
+def _resift_in(sim, v, d):
+    """Node ``d`` has another due: its place among what may be evicted from tree ``v``."""
+    if sim.nodes[d].heap_slot >= 0:
+        sim.agents.keys[d] = agents_due.due_of(sim, d)
+        eviction.moved(sim, v, d)
+
+
+@kernel
+def _resift(sim, w, d):
+    """Likewise of KV, in HBM or on the host."""
+    if sim.nodes[d].heap_slot < 0:
+        return
+    v = w
+    if sim.config.hicache and sim.hosted[d].where == hl.ON_HOST:
+        v = hicache_nodes.host_pool(sim, w)
+    _resift_in(sim, v, d)
+
+
+@kernel
+def _resift_way(sim, static):
+    """Of all workers' caches, what may be evicted at the end of the way to ``static``."""
+    trees = sim.trees.shape[0]
+    for w in range(sim.config.workers):
+        s = static
+        while s > 0 and sim.cover[w, s] < 0:
+            s = sim.trace.parent[s]
+        if s <= 0:
+            continue
+        d = sim.cover[w, s]
+        _resift(sim, w, d)
+        while sim.config.hicache and d >= trees and sim.hosted[d].where == hl.ON_HOST:
+            d = sim.nodes[d].parent
+            if d >= trees:
+                _resift(sim, w, d)
+
+
+@kernel
+def _resift_objects(sim, a):
+    agents = sim.agents
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        for w in range(sim.config.workers):
+            here = agents.objects[w, agents.uses[k]]
+            _resift_in(sim, agents.loaders[w].pool, here.node)
+            if agents.policy.host_pages > 0:
+                _resift_in(sim, agents.loaders[w].copies, here.copy_node)
+
+
+@kernel
+def _set_due(sim, a, due):
+    """Agent ``a`` is due at ``due``, and with it what it needs."""
+    agents = sim.agents
+    agent = agents.agents[a]
+    if agent.due == due:
+        return
+    agent.due = due
+    if agent.entry >= 0:
+        agents_due.set_entry(sim, agent.entry, due)
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        if agents.uses_entry[k] >= 0:
+            agents_due.set_entry(sim, agents.uses_entry[k], due)
+    _resift_way(sim, agent.static)
+    _resift_objects(sim, a)
+
+
+@kernel
+def _stays_away(sim, a):
+    """Whether keeping agent ``a``'s objects for as long as it is away costs more than loading them again.
+
+    Memory times time, as InferCept weighs it: the agent's pages while it is away against the pool's, all of whose calls
+    a load holds up.
+    """
+    agents = sim.agents
+    agent = agents.agents[a]
+    pages = 0
+    load_s = 0.0
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        pages += agents.things[agents.uses[k]].pages
+        load_s += agents.things[agents.uses[k]].load_s
+    capacity = sim.trees[agents.loaders[max(agent.worker, 0)].pool].capacity_pages
+    return agent.duration_s * pages > load_s * capacity
+
+
+@kernel
+def settle(sim, a):
+    """Set agent ``a``'s due by what is known, and its place in its worker's line."""
+    agents = sim.agents
+    policy = agents.policy
+    agent = agents.agents[a]
+    if policy.loading == al.AT_LAUNCH:
+        # The engine's own policy evicts, and nothing is loaded before its step.
+        return
+    if agent.calls > 0:
+        # No two are alike: who is first can always make room.
+        due = al.CALLING + agent.rank
+    elif policy.order == al.BY_USE or (policy.tested and not agents.society.trusted):
+        due = -agent.end_s
+    elif policy.order == al.BY_DURATION:
+        due = -agent.end_s - (0.0 if _stays_away(sim, a) else -0.5 * al.CALLING)
+    elif (
+        policy.order == al.BY_STEPS and agent.told < al.NOBODY and agents.society.step_s > 0.0 and not policy.by_frames
+    ):
+        due = math.floor(agent.told / agents.society.step_s) * agents.society.step_s
+    else:
+        due = agent.told
+    _set_due(sim, a, due)
+    wishes.line_up(sim, a)
+
+
+@kernel
+def _error(sim):
+    """A factor by which a distance is wrong."""
+    policy = sim.agents.policy
+    if policy.noise == 0.0:
+        return policy.bias
+    one = (float(rng.next_u64(sim.agents.rng) >> np.uint64(11)) + 1.0) / 9007199254740993.0
+    other = float(rng.next_u64(sim.agents.rng) >> np.uint64(11)) / 9007199254740992.0
+    normal = math.sqrt(-2.0 * math.log(one)) * math.cos(2.0 * math.pi * other)
+    return policy.bias * math.exp(policy.noise * normal)
+
+
+@kernel
+def _hear(sim, a, seconds, steps, now):
+    """Agent ``a`` is said to call in so many seconds and steps."""
+    policy = sim.agents.policy
+    society = sim.agents.society
+    agent = sim.agents.agents[a]
+    factor = _error(sim)
+    agent.duration_s = (seconds + steps * society.step_s) * factor
+    if policy.by_frames and policy.source == al.HINTS:
+        agent.told = society.steps + steps * factor
+    else:
+        agent.told = now + agent.duration_s
+    settle(sim, a)
+
+
+@kernel
+def _told_otherwise(sim, a, now):
+    """Agent ``a`` has ended its call: where no hints are listened to, what is known of its next one."""
+    source = sim.agents.policy.source
+    agent = sim.agents.agents[a]
+    agent.told = al.NOBODY
+    if source == al.PAST:
+        if agent.gaps > 0:
+            _hear(sim, a, agent.gap_s, 0.0, now)
+    elif source == al.ORACLE and agent.next_call >= 0:
+        mean_s = now / max(sim.agents.society.arrivals, 1)
+        agent.duration_s = max(agent.next_call - sim.agents.society.arrivals, 0) * mean_s
+        agent.told = float(agent.next_call)
+
+
+@kernel
+def _compare(sim, a):
+    """Agent ``a`` calls, another has not: did its distance tell so, and did last use?"""
+    agents = sim.agents
+    society = agents.society
+    b = rng.below(agents.rng, agents.agents.shape[0])
+    one = agents.agents[a]
+    other = agents.agents[b]
+    told = one.told < al.NOBODY and other.told < al.NOBODY and one.told != other.told
+    if not told or other.calls > 0 or one.end_s == other.end_s:
+        return
+    society.right += EVIDENCE * ((1.0 if one.told < other.told else 0.0) - society.right)
+    society.right_by_use += EVIDENCE * ((1.0 if one.end_s > other.end_s else 0.0) - society.right_by_use)
+    society.pairs += 1
+    if society.pairs % PAIRS:
+        return
+    trusted = society.right >= society.right_by_use
+    if trusted == (society.trusted != 0):
+        return
+    society.trusted = 1 if trusted else 0
+    society.switches += 1
+    for c in range(agents.agents.shape[0]):
+        settle(sim, c)
+
+
+@kernel
+def call_arrives(sim, w, r, now):
+    """Request ``r`` has reached worker ``w``."""
+    agents = sim.agents
+    a = agents.agent[r]
+    agent = agents.agents[a]
+    agents.society.arrivals += 1
+    if agent.calls == 0 and agent.end_s >= 0.0:
+        if agents.policy.tested:
+            _compare(sim, a)
+        agent.gaps += 1
+        agent.gap_s += (now - agent.end_s - agent.gap_s) / agent.gaps
+    agents_kv.note_call(sim, w, a)
+    before = agent.static
+    if agent.worker >= 0 and agent.worker != w and agent.calls == 0:
+        wishes.step_out(sim, agent.worker, a)
+    if agent.entry != agents.entry[r] and agent.entry >= 0:
+        agents_due.set_entry(sim, agent.entry, al.NOBODY)
+    agent.entry = agents.entry[r]
+    agent.static = sim.trace.output_node[r]
+    agent.newest = r
+    agent.worker = w
+    agent.next_call = agents.next_call[r]
+    if agent.calls == 0:
+        agent.rank = float(agents.society.arrivals)
+    agent.calls += 1
+    if agents.policy.loading != al.AT_LAUNCH:
+        agent.due = al.NOBODY
+        _resift_way(sim, before)
+        settle(sim, a)
+
+
+@kernel
+def _give_hints(sim, trigger, now):
+    """The hints of ``trigger``: at once, or when they are due."""
+    agents = sim.agents
+    for h in range(agents.hint_begin[trigger + 1], agents.hint_begin[trigger + 2]):
+        if agents.hint_after_s[h] > 0.0:
+            agents.hint_at_s[h] = now + agents.hint_after_s[h]
+            _hint_push(sim, h)
+        else:
+            _hear(sim, agents.hint_agent[h], agents.hint_s[h], agents.hint_steps[h], now)
+
+
+@kernel
+def _hint_sooner(sim, h, g):
+    at = sim.agents.hint_at_s
+    return at[h] < at[g] or (at[h] == at[g] and h < g)
+
+
+@kernel
+def _hint_push(sim, h):
+    line = sim.agents.hint_line
+    slot = sim.agents.society.hints
+    sim.agents.society.hints = slot + 1
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _hint_sooner(sim, h, line[up]):
+            break
+        line[slot] = line[up]
+        slot = up
+    line[slot] = h
+    agents_loads.look_again(sim, 0, sim.agents.hint_at_s[line[0]])
+
+
+@kernel
+def _hint_pop(sim):
+    line = sim.agents.hint_line
+    top = line[0]
+    size = sim.agents.society.hints - 1
+    sim.agents.society.hints = size
+    h = line[size]
+    slot = 0
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _hint_sooner(sim, line[down + 1], line[down]):
+            down += 1
+        if not _hint_sooner(sim, line[down], h):
+            break
+        line[slot] = line[down]
+        slot = down
+    line[slot] = h
+    return top
+
+
+@kernel
+def give_late_hints(sim, now):
+    """Those that are due by ``now``; one whose agent has called meanwhile is out of date."""
+    agents = sim.agents
+    while agents.society.hints > 0 and agents.hint_at_s[agents.hint_line[0]] <= now:
+        h = _hint_pop(sim)
+        a = agents.hint_agent[h]
+        if agents.agents[a].calls == 0:
+            _hear(sim, a, agents.hint_s[h], agents.hint_steps[h], now)
+    if agents.society.hints > 0:
+        agents_loads.look_again(sim, 0, agents.hint_at_s[agents.hint_line[0]])
+
+
+@kernel
+def call_ends(sim, r, now):
+    """Request ``r`` has made its last token."""
+    agents = sim.agents
+    society = agents.society
+    a = agents.agent[r]
+    agent = agents.agents[a]
+    agent.calls -= 1
+    agent.end_s = now
+    _told_otherwise(sim, a, now)
+    g = sim.fleet.gate[r] if sim.fleet.gates.shape[0] > 0 else -1
+    opens = g >= 0 and sim.fleet.gates[g].left == 0
+    if not agents.policy.by_frames:
+        society.step_count += 1
+        society.step_s += (now - sim.requests[r].arrival_s - society.step_s) / society.step_count
+    elif opens:
+        society.step_count += 1
+        society.step_s += (now - society.opened_s - society.step_s) / society.step_count
+    if opens:
+        society.steps += 1
+        society.opened_s = now
+    if agents.policy.source == al.HINTS:
+        _give_hints(sim, r, now)
+        if opens:
+            _give_hints(sim, agents.agent.shape[0] + g, now)
+    settle(sim, a)
+
+
+@kernel
+def begin(sim):
+    """What is known before anything has happened."""
+    agents = sim.agents
+    for a in range(agents.agents.shape[0]):
+        agent = agents.agents[a]
+        agent.due = al.NOBODY
+        agent.told = al.NOBODY
+        if agents.policy.source == al.ORACLE and agent.next_call >= 0:
+            agent.told = float(agent.next_call)
+            settle(sim, a)
+    if agents.policy.source == al.HINTS:
+        _give_hints(sim, -1, 0.0)

@@ -1,0 +1,161 @@
+"""KV that storage alone has, brought into host memory ahead of the call that will want it.
+
+What is fetched is the way of an agent's newest call, from where host memory's part of it ends, as the engine fetches it
+for a request in the queue (``hicache_storage``): by the same servers, over the same links, out of the same limit on
+what all fetches take together, at most one ahead at a time, and begun only while nothing else is read. Room is made of
+what the host alone has and is due later than the agent. A way is fetched once: where storage has too little of it, or
+it was evicted again, its call fetches it.
+
+The agent's call takes its fetch over, as if it had begun it. A call that will fetch for itself ends one for another
+agent (``preempt``) that has more than the batch under way to read; what has come is kept, and it may go on later.
+
+Whether and when: ``agents_loads``. From host memory on: ``agents_kv``.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import eviction, tree
+from hisearch.kernels.hicache import hicache, memory, nodes, storage
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+
+
+@kernel
+def on(sim):
+    """Whether there is storage to fetch from ahead of calls."""
+    return sim.tiers.storage > 0 and sim.agents.policy.kv_budget_pages > 0
+
+
+@kernel
+def missing(sim, w, a):
+    """Tokens of agent ``a``'s newest way that neither HBM nor the host has, whole pages; 0 where they are too few."""
+    agent = sim.agents.agents[a]
+    if agent.end_s < 0.0 or agent.sought == agent.static:
+        return 0
+    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.static])
+    tokens, _, _ = nodes.find(sim, w, agent.static, limit)
+    return limit - tokens if limit - tokens >= sim.tiers.fetch_threshold else 0
+
+
+@kernel
+def _take_room(sim, w, due, pages):
+    """Take pages of host memory, of what it alone has and is due later than ``due``."""
+    v = nodes.host_pool(sim, w)
+    pool = sim.trees[v]
+    while pool.free_pages < pages:
+        d = eviction.first(sim, v)
+        if d < 0 or sim.agents.keys[d] <= due:
+            return False
+        memory.evict_from_host(sim, w)
+    return memory.take_host(sim, w, pages)
+
+
+@kernel
+def idle(sim, w):
+    """Whether nothing is asked of storage, or read from it."""
+    first = hl.SERVERS * w
+    return sim.servers[first + hl.ASKER].head < 0 and sim.servers[first + hl.READER].head < 0
+
+
+@kernel
+def begin(sim, w, a, now):
+    """Begin to fetch what agent ``a`` is missing, if limit and room allow."""
+    loader = sim.agents.loaders[w]
+    agent = sim.agents.agents[a]
+    host = sim.hosts[w]
+    if host.fetching_tokens >= sim.tiers.fetch_limit_tokens or sim.requests[agent.newest].fetch >= 0:
+        return
+    if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        return
+    limit = tree.floor_page(sim, sim.trace.end_tokens[agent.static])
+    in_hbm, d, on_host, above = nodes.walk(sim, w, agent.static, limit)
+    if not nodes.is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
+        # As for the engine's own fetches: nothing is kept on the host below what that does not have.
+        agent.sought = agent.static
+        return
+    wanted = limit - in_hbm - on_host
+    nodes.lock_host(sim, w, above)
+    if not _take_room(sim, w, agent.due, wanted // sim.config.page_tokens):
+        nodes.unlock_host(sim, w, above)
+        return
+    at_s = max(now, sim.workers[w].now_s)
+    loader.fetch = storage.open_fetch(sim, w, agent.newest, agent.static, in_hbm + on_host, wanted, above, at_s)
+    loader.fetch_agent = a
+    loader.fetch_request = agent.newest
+    agent.sought = agent.static
+
+
+@kernel
+def _take(sim, w):
+    """What the fetch under way has brought is in host memory; the rest does not come. Returns its agent."""
+    loader = sim.agents.loaders[w]
+    f = loader.fetch
+    fetch = sim.fetches[f]
+    fetch.stopped = 1
+    present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
+    page = sim.config.page_tokens
+    sim.trees[nodes.host_pool(sim, w)].free_pages += present // page
+    loader.fetched_pages += (fetch.read - present) // page
+    storage.unregister(sim, w, f)
+    loader.fetch = -1
+    return loader.fetch_agent
+
+
+@kernel
+def settle(sim, w):
+    """Take note of what has become of the fetch under way; returns its agent if that is over, or -1."""
+    loader = sim.agents.loaders[w]
+    f = loader.fetch
+    if f < 0:
+        return -1
+    fetch = sim.fetches[f]
+    if sim.requests[loader.fetch_request].fetch != f or fetch.refused:
+        loader.fetch = -1
+        return loader.fetch_agent
+    if fetch.found > 0 and fetch.read == fetch.found:
+        if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
+            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+            return -1
+        loader.fetches += 1
+        return _take(sim, w)
+    return -1
+
+
+@kernel
+def hand_over(sim, w, r):
+    """The fetch under way is that of request ``r``, whose agent it is for, from now on."""
+    loader = sim.agents.loaders[w]
+    f = loader.fetch
+    sim.requests[loader.fetch_request].fetch = -1
+    sim.requests[r].fetch = f
+    sim.fetches[f].request = r
+    sim.fetches[f].ahead = 1
+    loader.fetch = -1
+    loader.fetches_called += 1
+
+
+@kernel
+def stop(sim, w):
+    """The fetch under way ends with what it has brought; returns its agent, or -1 where that has to wait."""
+    if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        return -1
+    a = _take(sim, w)
+    sim.agents.agents[a].sought = -1
+    sim.agents.loaders[w].fetches_stopped += 1
+    return a
+
+
+@kernel
+def in_the_way(sim, w, r):
+    """Whether the fetch under way has more than a batch to read yet, and call ``r`` will fetch for itself."""
+    fetch = sim.fetches[sim.agents.loaders[w].fetch]
+    batch = hl.BATCH_PAGES * sim.config.page_tokens
+    if not sim.agents.policy.preempts or fetch.found - fetch.read <= batch:
+        return False
+    limit = tree.floor_page(sim, sim.trace.input_tokens[r] - 1)
+    tokens, _, _ = nodes.find(sim, w, lists.path_end(sim, r), limit)
+    return limit - tokens >= sim.tiers.fetch_threshold

@@ -1,0 +1,143 @@
+"""Who has something to load, and the lines in which they stand: see ``agents_loads``."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.agents import disk
+from hisearch.kernels.agents import fetch as agents_fetch
+from hisearch.kernels.agents import kv as agents_kv
+from hisearch.kernels.cache import agents_line
+from hisearch.kernels.layout import agents as al
+
+#: What agents stand in line for.
+OBJECTS, KV, FETCH, READ = 0, 1, 2, 3
+#: Where distances are tested, nothing is loaded ahead while they tell fewer pairs right. Assumed.
+RIGHT_SHARE = 0.55
+
+
+@kernel
+def missing_object(sim, w, a, where):
+    """The first object of agent ``a`` that is ``where`` at worker ``w``, or -1."""
+    agents = sim.agents
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        if agents.objects[w, agents.uses[k]].where == where:
+            return agents.uses[k]
+    return -1
+
+
+@kernel
+def _absent(sim, w, a, copy):
+    """The first object of agent ``a`` that worker ``w``'s HBM does not have, and whose copy on the host is ``copy``."""
+    agents = sim.agents
+    for k in range(agents.uses_begin[a], agents.uses_begin[a + 1]):
+        here = agents.objects[w, agents.uses[k]]
+        if here.where == al.ABSENT and here.on_host == copy:
+            return agents.uses[k]
+    return -1
+
+
+@kernel
+def to_load(sim, w, a):
+    """The first object of agent ``a`` that can be loaded at worker ``w``, or -1."""
+    return _absent(sim, w, a, al.COPIED)
+
+
+@kernel
+def to_read(sim, w, a):
+    """The first object of agent ``a`` that a disk alone has, or -1."""
+    return _absent(sim, w, a, al.DROPPED)
+
+
+@kernel
+def _foreseen(sim, w, a):
+    """Whether anything is loaded at worker ``w`` ahead of agent ``a``'s call."""
+    policy = sim.agents.policy
+    agent = sim.agents.agents[a]
+    if policy.loading != al.AHEAD or agent.worker != w or agent.due >= al.NOBODY:
+        return False
+    society = sim.agents.society
+    return policy.tested == 0 or (society.trusted != 0 and society.right >= RIGHT_SHARE)
+
+
+@kernel
+def wants(sim, w, a):
+    """Whether agent ``a`` has an object to load at worker ``w``: for its call, or ahead of it."""
+    if sim.agents.policy.loading == al.AT_LAUNCH or to_load(sim, w, a) < 0:
+        return False
+    return sim.agents.agents[a].calls > 0 or _foreseen(sim, w, a)
+
+
+@kernel
+def wants_read(sim, w, a):
+    """Whether agent ``a`` has an object to read from the disk: for its call, or ahead of it."""
+    if sim.agents.policy.loading == al.AT_LAUNCH or to_read(sim, w, a) < 0:
+        return False
+    return sim.agents.agents[a].calls > 0 or _foreseen(sim, w, a)
+
+
+@kernel
+def wants_kv(sim, w, a):
+    """Whether agent ``a`` has KV to load at worker ``w`` ahead of its call."""
+    if sim.agents.policy.kv_budget_pages == 0 or sim.agents.agents[a].calls > 0 or not _foreseen(sim, w, a):
+        return False
+    return agents_kv.missing(sim, w, a)[0] > 0
+
+
+@kernel
+def wants_fetch(sim, w, a):
+    """Whether agent ``a`` has KV to fetch from storage ahead of its call."""
+    if not agents_fetch.on(sim) or sim.agents.agents[a].calls > 0 or not _foreseen(sim, w, a):
+        return False
+    return agents_fetch.missing(sim, w, a) > 0
+
+
+@kernel
+def _has(sim, w, a, what):
+    if what == KV:
+        return wants_kv(sim, w, a)
+    if what == FETCH:
+        return wants_fetch(sim, w, a)
+    return wants_read(sim, w, a) if what == READ else wants(sim, w, a)
+
+
+@kernel
+def _lines(sim):
+    """How many lines a worker has."""
+    return READ + 1 if disk.on(sim) else FETCH + 1
+
+
+@kernel
+def _row(sim, w, what):
+    return what * sim.config.workers + w
+
+
+@kernel
+def line_up(sim, a):
+    """Agent ``a`` stands in its worker's lines as far as it has something to load, and in no others."""
+    w = sim.agents.agents[a].worker
+    if w < 0:
+        return
+    for what in range(_lines(sim)):
+        if _has(sim, w, a, what):
+            agents_line.stand(sim, _row(sim, w, what), a)
+        else:
+            agents_line.step_out(sim, _row(sim, w, what), a)
+
+
+@kernel
+def step_out(sim, w, a):
+    """Agent ``a`` leaves worker ``w``'s lines."""
+    for what in range(_lines(sim)):
+        agents_line.step_out(sim, _row(sim, w, what), a)
+
+
+@kernel
+def first(sim, w, what):
+    """The first in worker ``w``'s line for ``what`` who has any to load, or -1."""
+    row = _row(sim, w, what)
+    while sim.agents.line_size[row] > 0:
+        a = sim.agents.line[row, 0]
+        if _has(sim, w, a, what):
+            return a
+        agents_line.step_out(sim, row, a)
+    return -1

@@ -1,0 +1,108 @@
+"""Several copies of the same pages, as vLLM keeps them.
+
+Two requests that compute the same block hold one block each, both findable: a look-up takes the one that was hashed
+first among those that are left. A *group* is the nodes that cover the same pages; all have the same boundaries. Its
+first node, ``NODE.first`` of every member, is the one that ``tree.cover`` shows and that look-ups find; the others
+follow in order of hashing (``NODE.twin``).
+
+A copy may be taken while nodes are left below it, whose holders hold another copy of its pages: it becomes a *ghost*,
+without pages, that keeps its children's way up until they are gone. Ghosts stand behind the copies in the group.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import tree
+from hisearch.kernels.layout import sim as la
+
+
+@kernel
+def join(sim, v, d, first):
+    """Add node ``d`` as the last copy of the pages of ``first``."""
+    nodes = sim.nodes
+    if nodes[first].first < 0:
+        nodes[first].first = first
+    nodes[d].first = first
+    size = 2
+    last = first
+    while nodes[last].twin >= 0 and nodes[nodes[last].twin].queued != la.GHOST:
+        last = nodes[last].twin
+        size += 1
+    nodes[d].twin = nodes[last].twin
+    nodes[last].twin = d
+    sim.trees[v].copies += 1
+    sim.counters[la.LARGEST_GROUP] = max(sim.counters[la.LARGEST_GROUP], size)
+
+
+@kernel
+def _promote(sim, v, old, new):
+    """Look-ups find ``new`` from now on, no longer ``old``."""
+    nodes = sim.nodes
+    s = nodes[old].static
+    while s > 0:
+        if tree.floor_page(sim, sim.trace.end_tokens[s]) <= nodes[old].begin:
+            break
+        if sim.cover[v, s] == old:
+            sim.cover[v, s] = new
+        s = sim.trace.parent[s]
+    member = new
+    while member >= 0:
+        nodes[member].first = new
+        member = nodes[member].twin
+
+
+@kernel
+def leave(sim, v, d):
+    """Take ``d`` out of its group."""
+    nodes = sim.nodes
+    first = nodes[d].first
+    if first == d:
+        first = nodes[d].twin
+        _promote(sim, v, d, first)
+    else:
+        before = first
+        while nodes[before].twin != d:
+            before = nodes[before].twin
+        nodes[before].twin = nodes[d].twin
+    nodes[d].first = -1
+    nodes[d].twin = -1
+    if nodes[first].twin < 0:
+        nodes[first].first = -1
+    sim.trees[v].copies -= 1
+
+
+@kernel
+def become_ghost(sim, v, d):
+    """The pages of copy ``d`` are gone, nodes below it are not."""
+    nodes = sim.nodes
+    nodes[d].queued = la.GHOST
+    first = nodes[d].first
+    if nodes[d].twin < 0:
+        return
+    if first == d:
+        first = nodes[d].twin
+        _promote(sim, v, d, first)
+    else:
+        before = first
+        while nodes[before].twin != d:
+            before = nodes[before].twin
+        nodes[before].twin = nodes[d].twin
+    last = first
+    while nodes[last].twin >= 0:
+        last = nodes[last].twin
+    nodes[last].twin = d
+    nodes[d].twin = -1
+    nodes[d].first = first
+
+
+@kernel
+def remove(sim, v, d):
+    """Take the childless node ``d``, a copy or the only one, out of the tree, and ghosts that only it kept."""
+    while True:
+        parent = sim.nodes[d].parent
+        if sim.nodes[d].first >= 0:
+            leave(sim, v, d)
+        tree.remove(sim, v, d)
+        if sim.nodes[parent].queued != la.GHOST or sim.nodes[parent].children > 0:
+            return
+        d = parent

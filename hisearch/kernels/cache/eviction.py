@@ -1,0 +1,289 @@
+"""Which leaf of a cache goes first, in the order of its policy.
+
+    lru       last access               mru   the same, latest first
+    fifo      creation                  filo  the same, latest first
+    lfu       hits, then last access    slru  fewer than two hits, then the others, by last access
+    priority  highest priority value among the requests that inserted it, lowest first, then last access
+
+Of stores alone (see ``store_room``):
+
+    clock     creation, but what was used since goes to the end of the line instead, once for each round
+    tlru      what a next prompt's first token can do without, then the others, by last access
+    gdsf      lowest value: what was evicted last, plus uses times the cost of computing a token again, then last access
+    arc       last access, in each of its two lists
+    belady    latest next use, of those with the same the deepest, then last access
+
+With agents (see ``agents_due``):
+
+    distance  due latest, then last access
+
+The first in that order goes first; ties by age where the policy keeps the older, else by youth. Source: the strategies
+of SGLang's ``mem_cache/evict_policy.py`` (0.5.9). Priority values are the requests' own: whichever way the queue is
+ordered, the engine evicts the lowest first.
+
+Each cache has a heap. Under lru and arc a leaf that may go from now on is nearly always later in the order than all
+others, or earlier: such leaves stand in a *line* instead, which they join and leave without a look at the others; only
+who belongs in the middle of it is in the heap. Both are in the cache's row of ``evict_heap``: the line in its first
+``line_room`` places, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though not
+at its ends; the heap behind them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import agents_due, foresight
+from hisearch.kernels.layout import sim as la
+
+#: slru protects nodes with so many hits.
+PROTECTED_HITS = 2
+
+#: ``NODE.heap_slot`` of the leaf at place 0 of a line; smaller ones are places in a heap.
+LINE = 1 << 30
+#: Places of a line at first.
+_LINE_ROOM = 8
+#: Places from the end of a line that a leaf may join it at.
+_LOOK_BACK = 8
+
+
+@kernel
+def _segment(sim, policy, d):
+    """What comes before the last access in the policy's order."""
+    if policy == la.LFU:
+        return sim.nodes[d].hits
+    if policy == la.TLRU:
+        return np.int64(sim.nodes[d].end - sim.config.page_tokens < sim.hosted[d].spare_from)
+    if policy == la.SLRU:
+        return np.int64(sim.nodes[d].hits >= PROTECTED_HITS)
+    return np.int64(sim.standings[d].priority)
+
+
+@kernel
+def _otherwise_before(sim, policy, a, b):
+    """``_before`` for policies other than lru."""
+    na = sim.nodes[a]
+    nb = sim.nodes[b]
+    if policy == la.DISTANCE:
+        due = sim.agents.keys[a]
+        other = sim.agents.keys[b]
+        if due != other:
+            return due > other
+        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+    if policy == la.MRU:
+        return na.tick > nb.tick or (na.tick == nb.tick and na.serial > nb.serial)
+    if policy == la.FIFO or policy == la.CLOCK:
+        return na.serial < nb.serial
+    if policy == la.FILO:
+        return na.serial > nb.serial
+    if policy == la.GDSF:
+        va = sim.hosted[a].value
+        vb = sim.hosted[b].value
+        if va != vb:
+            return va < vb
+        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+    if policy == la.BELADY:
+        if foresight.later(sim, na.static, na.begin, nb.static, nb.begin):
+            return True
+        if foresight.later(sim, nb.static, nb.begin, na.static, na.begin):
+            return False
+        return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+    ka = _segment(sim, policy, a)
+    kb = _segment(sim, policy, b)
+    if ka != kb:
+        return ka < kb
+    return na.tick < nb.tick or (na.tick == nb.tick and na.serial < nb.serial)
+
+
+@kernel
+def _before(sim, policy, a, b):
+    """True where leaf ``a`` is evicted before leaf ``b``."""
+    if policy != la.LRU and policy != la.ARC:
+        return _otherwise_before(sim, policy, a, b)
+    na = sim.nodes[a]
+    nb = sim.nodes[b]
+    if na.tick != nb.tick:
+        return na.tick < nb.tick
+    return na.serial < nb.serial
+
+
+@kernel
+def begin(sim, v, policy):
+    """An empty order of cache ``v``'s leaves by ``policy``."""
+    cache = sim.trees[v]
+    cache.eviction = policy
+    by_use = policy == la.LRU or policy == la.ARC
+    cache.line_room = min(_LINE_ROOM, sim.evict_heap.shape[1] // 2) if by_use else 0
+    cache.line_begin = 0
+    cache.line_end = 0
+    cache.heap_size = 0
+
+
+@kernel
+def some(sim, v):
+    """Whether any leaf of cache ``v`` may be evicted."""
+    cache = sim.trees[v]
+    return cache.line_begin < cache.line_end or cache.heap_size > 0
+
+
+@kernel
+def first(sim, v):
+    """The leaf that goes first, or -1."""
+    cache = sim.trees[v]
+    top = sim.evict_heap[v, cache.line_room] if cache.heap_size > 0 else -1
+    if cache.line_begin == cache.line_end:
+        return np.int64(top)
+    d = sim.evict_heap[v, cache.line_begin]
+    if top >= 0 and _before(sim, cache.eviction, top, d):
+        return np.int64(top)
+    return np.int64(d)
+
+
+@kernel
+def _sift(sim, v, slot):
+    """Restore the order of cache ``v``'s heap around ``slot``, whose leaf's place has changed."""
+    row = sim.evict_heap[v]
+    top = sim.trees[v].line_room
+    size = sim.trees[v].heap_size
+    policy = sim.trees[v].eviction
+    d = row[top + slot]
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _before(sim, policy, d, row[top + up]):
+            break
+        row[top + slot] = row[top + up]
+        sim.nodes[row[top + slot]].heap_slot = slot
+        slot = up
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _before(sim, policy, row[top + down + 1], row[top + down]):
+            down += 1
+        if not _before(sim, policy, row[top + down], d):
+            break
+        row[top + slot] = row[top + down]
+        sim.nodes[row[top + slot]].heap_slot = slot
+        slot = down
+    row[top + slot] = d
+    sim.nodes[d].heap_slot = slot
+
+
+@kernel
+def _stand(sim, v, d, place):
+    """Leaf ``d`` stands at ``place`` of cache ``v``'s line."""
+    sim.evict_heap[v, place] = d
+    sim.nodes[d].heap_slot = LINE + place
+
+
+@kernel
+def _close_ranks(sim, v):
+    """The line has reached the end of its room: it moves up to the front, and gets more where it fills half of that."""
+    cache = sim.trees[v]
+    row = sim.evict_heap[v]
+    count = 0
+    for place in range(cache.line_begin, cache.line_end):
+        if row[place] >= 0:
+            _stand(sim, v, row[place], count)
+            count += 1
+    cache.line_begin = 0
+    cache.line_end = count
+    if 2 * count <= cache.line_room:
+        return
+    room = min(2 * cache.line_room, row.shape[0] // 2)
+    for slot in range(cache.heap_size - 1, -1, -1):
+        row[room + slot] = row[cache.line_room + slot]
+    cache.line_room = room
+
+
+@kernel
+def _joins_line(sim, v, d):
+    """Put ``d`` into cache ``v``'s line, if its place is before all others, or with few behind it."""
+    cache = sim.trees[v]
+    if cache.line_begin == cache.line_end:
+        cache.line_begin = 0
+        cache.line_end = 1
+        _stand(sim, v, d, 0)
+        return True
+    row = sim.evict_heap[v]
+    place = cache.line_end
+    if _before(sim, cache.eviction, d, row[place - 1]):
+        if cache.line_begin > 0 and _before(sim, cache.eviction, d, row[cache.line_begin]):
+            cache.line_begin -= 1
+            _stand(sim, v, d, cache.line_begin)
+            return True
+        place -= 1
+    while place > cache.line_begin:
+        if place < cache.line_end - _LOOK_BACK:
+            return False
+        if row[place - 1] >= 0 and _before(sim, cache.eviction, row[place - 1], d):
+            break
+        place -= 1
+    if cache.line_end == cache.line_room:
+        _close_ranks(sim, v)
+        place = cache.line_end
+        if place == cache.line_room:
+            return False
+        while place > 0 and _before(sim, cache.eviction, d, row[place - 1]):
+            place -= 1
+    for other in range(cache.line_end, place, -1):
+        if row[other - 1] >= 0:
+            _stand(sim, v, row[other - 1], other)
+        else:
+            row[other] = -1
+    cache.line_end += 1
+    _stand(sim, v, d, place)
+    return True
+
+
+@kernel
+def _place(sim, v, d):
+    cache = sim.trees[v]
+    if cache.line_room > 0 and _joins_line(sim, v, d):
+        return
+    slot = cache.heap_size
+    sim.evict_heap[v, cache.line_room + slot] = d
+    cache.heap_size = slot + 1
+    _sift(sim, v, slot)
+
+
+@kernel
+def enter(sim, v, d):
+    """Let ``d`` be evicted from cache ``v``."""
+    if sim.trees[v].eviction == la.DISTANCE:
+        sim.agents.keys[d] = agents_due.due_of(sim, d)
+    _place(sim, v, d)
+
+
+@kernel
+def withdraw(sim, v, d):
+    """``d`` may not be evicted any more."""
+    node = sim.nodes[d]
+    slot = node.heap_slot
+    if slot < 0:
+        return
+    cache = sim.trees[v]
+    node.heap_slot = -1
+    row = sim.evict_heap[v]
+    if slot >= LINE:
+        row[slot - LINE] = -1
+        while cache.line_begin < cache.line_end and row[cache.line_begin] < 0:
+            cache.line_begin += 1
+        while cache.line_begin < cache.line_end and row[cache.line_end - 1] < 0:
+            cache.line_end -= 1
+        return
+    size = cache.heap_size - 1
+    cache.heap_size = size
+    if slot != size:
+        row[cache.line_room + slot] = row[cache.line_room + size]
+        _sift(sim, v, slot)
+
+
+@kernel
+def moved(sim, v, d):
+    """The place of leaf ``d``, which may be evicted from cache ``v``, has changed."""
+    if sim.trees[v].line_room > 0:
+        withdraw(sim, v, d)
+        _place(sim, v, d)
+    else:
+        _sift(sim, v, sim.nodes[d].heap_slot)

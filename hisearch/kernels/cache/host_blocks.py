@@ -1,0 +1,429 @@
+"""vLLM's offloading manager: which blocks host memory holds, who uses them, and which go first (lru or arc).
+
+The rules and their sources: ``validate.restatement.vllm_offload_store``. The blocks asked about are numbers ``begin``
+to ``end`` (excluded) on the path to trace-tree node ``static``. Look-ups of single blocks are counted in ledger v,
+where there is a store threshold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import host_use, ledger
+from hisearch.kernels.layout import tiers as tl
+
+# What comes of evicting.
+TOO_FEW, DONE, UNSETTLED = 0, 1, 2
+
+
+# ---- look-ups and loads ----------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count(sim, v, static, begin, end):
+    """Count a look-up of each block."""
+    ledger.fill_path(sim, static, begin, end)
+    keys = sim.path[0]
+    for k in range(end - begin):
+        slot = ledger.find(sim, v, keys[k])
+        if slot >= 0:
+            sim.blocks[v, slot].count += 1
+            ledger.move(sim, v, slot, tl.RECENT)
+            continue
+        if ledger.size(sim, v, tl.RECENT) >= sim.ledgers[v].capacity:
+            ledger.drop(sim, v, ledger.first(sim, v, tl.RECENT))
+        slot = ledger.new(sim, v, keys[k])
+        sim.blocks[v, slot].count = 1
+        ledger.append(sim, v, slot, tl.RECENT)
+
+
+@kernel
+def _can_be_found(sim, d):
+    return sim.runs[d].list <= tl.FREQUENT and sim.runs[d].owner < 0
+
+
+@kernel
+def lookup(sim, v, static, begin, end):
+    """How many of the first blocks from ``begin`` on can be loaded."""
+    if sim.offloading.threshold > 0:
+        _count(sim, v, static, begin, end)
+    missing = end
+    s = static
+    while s > 0:
+        bottom = max(begin, runs.low(sim, s))
+        at = min(end, runs.high(sim, s))
+        if at > bottom:
+            d = sim.run_cover[v, s]
+            while d >= 0 and sim.runs[d].end > bottom:
+                run = sim.runs[d]
+                if run.begin < at:
+                    if run.end < at:
+                        missing = max(run.end, bottom)
+                    at = max(run.begin, bottom)
+                    if not _can_be_found(sim, d):
+                        missing = at
+                d = run.higher
+            if at > bottom:
+                missing = bottom
+        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
+            break
+        s = sim.trace.parent[s]
+    return missing - begin
+
+
+@kernel
+def _cut_out(sim, v, d, begin, end):
+    """Cut run ``d`` so that a run is left of what it has within (begin, end); returns that one."""
+    if sim.runs[d].end > end:
+        d = runs.cut(sim, v, d, end)
+    if sim.runs[d].begin < begin:
+        runs.cut(sim, v, d, begin)
+    return d
+
+
+@kernel
+def use(sim, v, static, begin, end, loads):
+    """The blocks, all of which are held, are read by so many loads more."""
+    s = static
+    while s > 0:
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        while d >= 0 and sim.runs[d].end > begin:
+            if sim.runs[d].begin < end:
+                d = _cut_out(sim, v, d, begin, end)
+                sim.runs[d].users += loads
+            d = sim.runs[d].higher
+        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
+            break
+        s = sim.trace.parent[s]
+
+
+# ---- stores ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _held(sim, v, static, begin, end):
+    """How many of the blocks are held."""
+    held = 0
+    s = static
+    while s > 0:
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        while d >= 0 and sim.runs[d].end > begin:
+            if sim.runs[d].list <= tl.FREQUENT:
+                held += max(min(sim.runs[d].end, end) - max(sim.runs[d].begin, begin), 0)
+            d = sim.runs[d].higher
+        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
+            break
+        s = sim.trace.parent[s]
+    return held
+
+
+@kernel
+def _spare(sim, v, static, begin, end):
+    """Blocks that are held are not to be evicted by the present call."""
+    mark = sim.stores[v].marks
+    s = static
+    while s > 0:
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        while d >= 0 and sim.runs[d].end > begin:
+            if sim.runs[d].begin < end:
+                d = _cut_out(sim, v, d, begin, end)
+                sim.runs[d].mark = mark
+            d = sim.runs[d].higher
+        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
+            break
+        s = sim.trace.parent[s]
+
+
+@kernel
+def _is_idle(sim, v, d):
+    run = sim.runs[d]
+    return run.owner < 0 and run.users == 0 and run.mark != sim.stores[v].marks
+
+
+@kernel
+def _idle(sim, v, k, enough):
+    """Blocks of list ``k`` that may be evicted, as far as ``enough``; -1: it comes to such whose use waits."""
+    count = 0
+    d = runs.first(sim, v, k)
+    while d >= 0 and count < enough:
+        if sim.runs[d].age == sim.stores[v].age:
+            return -1
+        if _is_idle(sim, v, d):
+            count += runs.length(sim, d)
+        d = sim.runs[d].next
+    return min(count, enough)
+
+
+@kernel
+def _evict_from(sim, v, k, count):
+    d = runs.first(sim, v, k)
+    while count > 0:
+        after = sim.runs[d].next
+        if _is_idle(sim, v, d):
+            here = runs.length(sim, d)
+            taken = min(here, count)
+            count -= taken
+            if sim.offloading.arc:
+                if taken < here:
+                    runs.cut(sim, v, d, sim.runs[d].end - taken)
+                runs.move(sim, v, d, k + tl.RECENT_GHOSTS)
+            elif taken < here:
+                runs.trim(sim, v, d, taken)
+            else:
+                runs.drop(sim, v, d)
+        d = after
+
+
+@kernel
+def _cut_ghosts(sim, v, k):
+    """Forget the oldest ghosts beyond the capacity."""
+    while True:
+        over = runs.size(sim, v, k) - sim.stores[v].capacity
+        if over <= 0:
+            return
+        d = runs.first(sim, v, k)
+        if runs.length(sim, d) <= over:
+            runs.drop(sim, v, d)
+        else:
+            runs.trim(sim, v, d, over)
+
+
+@kernel
+def _evict(sim, v, count):
+    """Evict ``count`` blocks that are not spared, or none. Returns ``DONE``, ``TOO_FEW`` or ``UNSETTLED``.
+
+    ARC: from T1, one by one, while that is not below its target; what is left, from T2.
+    """
+    store = sim.stores[v]
+    most = count
+    if sim.offloading.arc:
+        most = min(count, max(runs.size(sim, v, tl.RECENT) - np.int64(store.target) + 1, 0))
+    recent = _idle(sim, v, tl.RECENT, most)
+    if recent < 0:
+        return UNSETTLED
+    if _idle(sim, v, tl.FREQUENT, count - recent) < count - recent:
+        return TOO_FEW
+    _evict_from(sim, v, tl.RECENT, recent)
+    _evict_from(sim, v, tl.FREQUENT, count - recent)
+    if sim.offloading.arc:
+        _cut_ghosts(sim, v, tl.RECENT_GHOSTS)
+        _cut_ghosts(sim, v, tl.FREQUENT_GHOSTS)
+    store.evicted += count
+    return DONE
+
+
+@kernel
+def _goes_on(sim, v, d, top, r):
+    """Whether blocks from ``top`` on that ``r`` stores and uses next will be part of run ``d`` once that is settled."""
+    run = sim.runs[d]
+    waits = run.age == sim.stores[v].age
+    return waits and run.end == top and run.owner == r and run.users == 0
+
+
+@kernel
+def _fill(sim, v, s, begin, end, r):
+    """Take in the blocks of trace-tree node ``s`` from ``begin`` to ``end`` that are not held; ``r`` stores them."""
+    deeper = -1
+    d = sim.run_cover[v, s]
+    while d >= 0 and sim.runs[d].begin >= end:
+        deeper = d
+        d = sim.runs[d].higher
+    while end > begin:
+        # Run d is the deepest one that begins before ``end``; ``deeper`` is the one below it.
+        top = max(sim.runs[d].end, begin) if d >= 0 else begin
+        if top < end and d >= 0 and _goes_on(sim, v, d, top, r):
+            runs.extend(sim, v, d, end - top)
+        elif top < end:
+            deeper = runs.insert(sim, v, s, top, end, deeper, d)
+            sim.runs[deeper].owner = r
+        if d < 0:
+            return
+        end = min(end, sim.runs[d].begin)
+        deeper = d
+        d = sim.runs[d].higher
+
+
+@kernel
+def _forget_ghosts(sim, v, s, begin, end):
+    d = sim.run_cover[v, s]
+    while d >= 0 and sim.runs[d].end > begin:
+        if sim.runs[d].begin < end and sim.runs[d].list > tl.FREQUENT:
+            d = _cut_out(sim, v, d, begin, end)
+            higher = sim.runs[d].higher
+            runs.drop(sim, v, d)
+            d = higher
+        else:
+            d = sim.runs[d].higher
+
+
+@kernel
+def _store_range(sim, v, static, begin, end, r):
+    """Take in the blocks that are not held; ``r`` stores them."""
+    s = static
+    while s > 0:
+        bottom = max(begin, runs.low(sim, s))
+        top = min(end, runs.high(sim, s))
+        if top > bottom:
+            if sim.offloading.arc:
+                _forget_ghosts(sim, v, s, bottom, top)
+            _fill(sim, v, s, bottom, top, r)
+        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
+            break
+        s = sim.trace.parent[s]
+
+
+@kernel
+def _is_wanted(sim, v, key):
+    slot = ledger.find(sim, v, key)
+    return slot >= 0 and sim.blocks[v, slot].count >= sim.offloading.threshold
+
+
+@kernel
+def _next_wanted(sim, v, begin, end, offset):
+    """The first range of blocks from ``begin`` on that have been asked for often enough; (end, end) without one."""
+    keys = sim.path[0]
+    while begin < end and not _is_wanted(sim, v, keys[begin - offset]):
+        begin += 1
+    until = begin
+    while until < end and _is_wanted(sim, v, keys[until - offset]):
+        until += 1
+    return begin, until
+
+
+@kernel
+def _spare_wanted(sim, v, static, begin, end):
+    """The wanted ones of the blocks are not to be evicted by the present call."""
+    sim.stores[v].marks += 1
+    if sim.offloading.threshold == 0:
+        _spare(sim, v, static, begin, end)
+        return
+    low, high = _next_wanted(sim, v, begin, end, begin)
+    while low < high:
+        _spare(sim, v, static, low, high)
+        low, high = _next_wanted(sim, v, high, end, begin)
+
+
+@kernel
+def _make_room(sim, v, static, begin, end, missing):
+    """Whether ``missing`` blocks more can be held, the wanted ones of the blocks staying."""
+    store = sim.stores[v]
+    held = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
+    short = held + missing - store.capacity
+    if short <= 0:
+        return True
+    if missing == end - begin and not sim.offloading.arc and _trim_first(sim, v, short):
+        return True
+    _spare_wanted(sim, v, static, begin, end)
+    verdict = _evict(sim, v, short)
+    if verdict == UNSETTLED:
+        host_use.settle(sim, v)
+        _spare_wanted(sim, v, static, begin, end)
+        verdict = _evict(sim, v, short)
+    return verdict == DONE
+
+
+@kernel
+def _missing(sim, v, static, begin, end):
+    """How many of the blocks are wanted and not held."""
+    if sim.offloading.threshold == 0:
+        return end - begin - _held(sim, v, static, begin, end)
+    ledger.fill_path(sim, static, begin, end)
+    missing = 0
+    low, high = _next_wanted(sim, v, begin, end, begin)
+    while low < high:
+        missing += high - low - _held(sim, v, static, low, high)
+        low, high = _next_wanted(sim, v, high, end, begin)
+    return missing
+
+
+@kernel
+def begin_store(sim, v, static, begin, end, r):
+    """Take in the blocks that are missing and wanted, for request ``r``; returns how many, -1 without room for them."""
+    store = sim.stores[v]
+    if not runs.enough(sim, 2 * (end - begin) + 8):
+        return -1
+    missing = _missing(sim, v, static, begin, end)
+    if missing == 0:
+        return 0
+    if not _make_room(sim, v, static, begin, end, missing):
+        return -1
+    if sim.offloading.threshold == 0:
+        _store_range(sim, v, static, begin, end, r)
+    else:
+        low, high = _next_wanted(sim, v, begin, end, begin)
+        while low < high:
+            _store_range(sim, v, static, low, high, r)
+            low, high = _next_wanted(sim, v, high, end, begin)
+    store.stored += missing
+    store.peak = max(store.peak, runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT))
+    return missing
+
+
+@kernel
+def _own_end(sim, v, static, begin, end, r):
+    """The run that ends before block ``begin`` and that ``r`` stored and used last, if the next blocks only extend it.
+
+    So it is of a request that decodes. Its use waits, so that the blocks may join it (``_goes_on``); it is the deepest
+    of its trace-tree node, so that none of them is held.
+    """
+    if runs.low(sim, static) > begin or end > runs.high(sim, static):
+        return -1
+    d = sim.run_cover[v, static]
+    if d < 0 or not _goes_on(sim, v, d, begin, r):
+        return -1
+    offloaded = sim.offloaded[r]
+    if offloaded.use_age != sim.stores[v].age or sim.uses[v, offloaded.use_at].end != begin:
+        return -1
+    return d
+
+
+@kernel
+def _trim_first(sim, v, short):
+    """Whether the run that goes first could be trimmed of ``short`` blocks, without a look at any other."""
+    d = runs.first(sim, v, tl.RECENT)
+    if d < 0 or sim.runs[d].age == sim.stores[v].age or sim.runs[d].owner >= 0 or sim.runs[d].users > 0:
+        return False
+    if runs.length(sim, d) <= short:
+        return False
+    runs.trim(sim, v, d, short)
+    sim.stores[v].evicted += short
+    return True
+
+
+@kernel
+def extend(sim, v, static, begin, end, r):
+    """``begin_store`` and ``host_use.touch`` at once, where they come to moving two ends of runs; whether they did.
+
+    Most blocks are stored so: those that decodes complete, under lru and without a threshold.
+    """
+    if sim.offloading.arc or sim.offloading.threshold > 0:
+        return False
+    store = sim.stores[v]
+    d = _own_end(sim, v, static, begin, end, r)
+    if d < 0 or store.uses == sim.uses.shape[1]:
+        return False
+    count = end - begin
+    held = runs.size(sim, v, tl.RECENT)
+    short = held + count - store.capacity
+    if short > 0 and not _trim_first(sim, v, short):
+        return False
+    runs.extend(sim, v, d, count)
+    store.stored += count
+    store.peak = max(store.peak, held + count - max(short, 0))
+    host_use.move_last(sim, v, static, end, r)
+    return True
+
+
+@kernel
+def end_store(sim, v, static, end, r):
+    """What request ``r`` stores, all before ``end``, can be found from now on."""
+    s = static
+    while s > 0:
+        d = sim.run_cover[v, s] if runs.low(sim, s) < end else -1
+        while d >= 0:
+            if sim.runs[d].owner == r:
+                sim.runs[d].owner = -1
+            d = sim.runs[d].higher
+        s = sim.trace.parent[s]

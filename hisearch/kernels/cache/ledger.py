@@ -1,0 +1,200 @@
+"""Blocks by key, each in one of a few lists: what a store holds, in the order in which it was used.
+
+A block has a slot of its ledger; a table of hashes finds it. Everything takes the same time however many there are.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.layout import tiers as tl
+
+#: Knuth's multiplier: neighbouring keys end up far apart.
+_GOLDEN = 2654435761
+
+
+@kernel
+def _bucket(sim, key):
+    return ((key * _GOLDEN) >> 12) & (sim.buckets.shape[1] - 1)
+
+
+@kernel
+def find(sim, v, key):
+    """The slot of ``key``, or -1."""
+    slot = sim.buckets[v, _bucket(sim, key)]
+    while slot >= 0 and sim.blocks[v, slot].key != key:
+        slot = sim.blocks[v, slot].chain
+    return slot
+
+
+@kernel
+def nameless(sim, v):
+    """A slot without a key; in no list."""
+    book = sim.ledgers[v]
+    slot = book.free_slot
+    if slot >= 0:
+        book.free_slot = sim.blocks[v, slot].next
+    else:
+        slot = book.slots
+        book.slots = slot + 1
+    block = sim.blocks[v, slot]
+    block.key = -1
+    block.ready_s = 0.0
+    block.count = 0
+    block.chain = -1
+    block.list = -1
+    block.users = 0
+    block.pins = 0
+    block.group = -1
+    return slot
+
+
+@kernel
+def new(sim, v, key):
+    """A slot for ``key``, which has none; in no list yet."""
+    slot = nameless(sim, v)
+    bucket = _bucket(sim, key)
+    sim.blocks[v, slot].key = key
+    sim.blocks[v, slot].chain = sim.buckets[v, bucket]
+    sim.buckets[v, bucket] = slot
+    return slot
+
+
+@kernel
+def forget(sim, v, slot):
+    """Give the slot back; it is in no list."""
+    if sim.blocks[v, slot].key >= 0:
+        _unchain(sim, v, slot)
+    sim.blocks[v, slot].next = sim.ledgers[v].free_slot
+    sim.ledgers[v].free_slot = slot
+
+
+@kernel
+def _unchain(sim, v, slot):
+    bucket = _bucket(sim, sim.blocks[v, slot].key)
+    before = -1
+    at = sim.buckets[v, bucket]
+    while at != slot:
+        before = at
+        at = sim.blocks[v, at].chain
+    if before >= 0:
+        sim.blocks[v, before].chain = sim.blocks[v, slot].chain
+    else:
+        sim.buckets[v, bucket] = sim.blocks[v, slot].chain
+
+
+@kernel
+def size(sim, v, k):
+    """Blocks in list ``k``."""
+    return sim.ledger_rows[v, 3 * k + tl.SIZE]
+
+
+@kernel
+def first(sim, v, k):
+    """The first slot of list ``k``, or -1."""
+    return sim.ledger_rows[v, 3 * k + tl.HEAD]
+
+
+@kernel
+def last(sim, v, k):
+    """The last slot of list ``k``, or -1."""
+    return sim.ledger_rows[v, 3 * k + tl.TAIL]
+
+
+@kernel
+def take_out(sim, v, slot):
+    """Take the slot out of its list."""
+    block = sim.blocks[v, slot]
+    row = 3 * block.list
+    if block.prev >= 0:
+        sim.blocks[v, block.prev].next = block.next
+    else:
+        sim.ledger_rows[v, row + tl.HEAD] = block.next
+    if block.next >= 0:
+        sim.blocks[v, block.next].prev = block.prev
+    else:
+        sim.ledger_rows[v, row + tl.TAIL] = block.prev
+    sim.ledger_rows[v, row + tl.SIZE] -= 1
+    block.list = -1
+
+
+@kernel
+def insert(sim, v, slot, k, before):
+    """Put the slot, which is in no list, into list ``k`` behind slot ``before``; -1: at the front."""
+    block = sim.blocks[v, slot]
+    row = 3 * k
+    after = sim.blocks[v, before].next if before >= 0 else sim.ledger_rows[v, row + tl.HEAD]
+    block.list = k
+    block.prev = before
+    block.next = after
+    if before >= 0:
+        sim.blocks[v, before].next = slot
+    else:
+        sim.ledger_rows[v, row + tl.HEAD] = slot
+    if after >= 0:
+        sim.blocks[v, after].prev = slot
+    else:
+        sim.ledger_rows[v, row + tl.TAIL] = slot
+    sim.ledger_rows[v, row + tl.SIZE] += 1
+
+
+@kernel
+def append(sim, v, slot, k):
+    """Put the slot, which is in no list, at the end of list ``k``."""
+    insert(sim, v, slot, k, last(sim, v, k))
+
+
+@kernel
+def move(sim, v, slot, k):
+    """Put the slot at the end of list ``k``."""
+    if sim.ledger_rows[v, 3 * k + tl.TAIL] == slot:
+        return
+    take_out(sim, v, slot)
+    append(sim, v, slot, k)
+
+
+@kernel
+def drop(sim, v, slot):
+    """Take the slot out of its list and give it back."""
+    take_out(sim, v, slot)
+    forget(sim, v, slot)
+
+
+@kernel
+def reset(sim, v):
+    """No blocks."""
+    sim.ledgers[v].free_slot = -1
+    sim.ledgers[v].free_group = -1
+    sim.buckets[v, :] = -1
+    for k in range(tl.LISTS):
+        sim.ledger_rows[v, 3 * k + tl.HEAD] = -1
+        sim.ledger_rows[v, 3 * k + tl.TAIL] = -1
+        sim.ledger_rows[v, 3 * k + tl.SIZE] = 0
+
+
+@kernel
+def fill_path(sim, static, begin, end):
+    """Write the keys of blocks ``begin`` to ``end`` (excluded) of the path to ``static`` to ``sim.path``."""
+    size = sim.offloading.block_tokens
+    keys = sim.path[0]
+    trace = sim.trace
+    s = static
+    k = end - 1
+    while k >= begin:
+        while trace.start_tokens[s] >= (k + 1) * size:
+            s = trace.parent[s]
+        low = trace.start_tokens[s] // size
+        base = sim.block_base[s] - low
+        stop = max(low, begin)
+        while k >= stop:
+            keys[k - begin] = base + k
+            k -= 1
+
+
+@kernel
+def key_at(sim, static, k):
+    """The key of block ``k`` of the path to ``static``."""
+    size = sim.offloading.block_tokens
+    s = static
+    while sim.trace.start_tokens[s] >= (k + 1) * size:
+        s = sim.trace.parent[s]
+    return sim.block_base[s] + k - sim.trace.start_tokens[s] // size

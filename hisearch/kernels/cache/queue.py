@@ -1,0 +1,314 @@
+"""vLLM's free queue: free pages in the order in which they will be taken, cached ones and empty ones alike.
+
+The queue is a list of runs. A cached run (a tree node nobody holds) gives its last page first, as vLLM frees a
+request's blocks from the last to the first. Pages without content are runs of static node 0. ``TREE.free_pages`` is
+the queue's length. TensorRT-LLM's host cache keeps its pages the same way (``trtllm_host``): pages of the same tree, in
+a queue of their own, whose record is that of tree ``workers + v``.
+
+What a request holds is a way from its deepest node up to the root; ``NODE.lock`` counts the ways that lead through a
+node. A way follows the parents, except where a look-up found another copy of the same pages than the one above which a
+node was computed (see ``copies``): there a *strand* record says with which node it goes on. Its ``end`` is the depth at
+which that node ends, ``parent`` the node, ``next`` the next strand further up.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import copies, tree
+from hisearch.kernels.layout import sim as la
+
+
+@kernel
+def run_pages(sim, d):
+    """Pages of node ``d``."""
+    return (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens
+
+
+@kernel
+def unlink(sim, v, d):
+    """Take ``d`` out of queue ``v``."""
+    node = sim.nodes[d]
+    store = sim.trees[v]
+    if node.prev >= 0:
+        sim.nodes[node.prev].next = node.next
+    else:
+        store.head = node.next
+    if node.next >= 0:
+        sim.nodes[node.next].prev = node.prev
+    else:
+        store.tail = node.prev
+    node.next = -1
+    node.prev = -1
+    node.queued = 0
+
+
+@kernel
+def link_after(sim, v, d, before):
+    """Put ``d`` into queue ``v`` behind ``before``; -1: at the front."""
+    node = sim.nodes[d]
+    store = sim.trees[v]
+    after = sim.nodes[before].next if before >= 0 else store.head
+    node.prev = before
+    node.next = after
+    node.queued = la.FREE if v < sim.config.workers else la.ON_HOST
+    if before >= 0:
+        sim.nodes[before].next = d
+    else:
+        store.head = d
+    if after >= 0:
+        sim.nodes[after].prev = d
+    else:
+        store.tail = d
+
+
+@kernel
+def push_empty(sim, v, pages):
+    """Free ``pages`` pages without content, behind all others."""
+    if pages <= 0:
+        return
+    store = sim.trees[v]
+    store.free_pages += pages
+    tail = store.tail
+    if tail >= 0 and sim.nodes[tail].static == 0:
+        sim.nodes[tail].end += pages * sim.config.page_tokens
+        return
+    d = tree.acquire_node(sim)
+    node = sim.nodes[d]
+    node.static = 0
+    node.begin = 0
+    node.end = pages * sim.config.page_tokens
+    node.parent = -1
+    link_after(sim, v, d, tail)
+
+
+@kernel
+def take(sim, v, pages):
+    """Take ``pages`` pages from the front of the queue of tree ``v``; their content is lost. There must be as many."""
+    take_from(sim, v, v, pages)
+
+
+@kernel
+def take_from(sim, v, q, pages):
+    """Likewise from queue ``q``, which has pages of tree ``v``."""
+    store = sim.trees[q]
+    store.free_pages -= pages
+    while pages > 0:
+        d = store.head
+        if d < 0:
+            sim.counters[la.FAULT] = la.OUT_OF_MEMORY
+            return
+        node = sim.nodes[d]
+        here = run_pages(sim, d)
+        taken = min(here, pages)
+        pages -= taken
+        if node.static == 0:
+            node.end -= taken * sim.config.page_tokens
+            if taken == here:
+                unlink(sim, q, d)
+                tree.release_node(sim, d)
+        else:
+            store.evicted_tokens += taken * sim.config.page_tokens
+            if taken < here:
+                if node.first < 0:
+                    tree.trim(sim, v, d, node.end - taken * sim.config.page_tokens)
+                    continue
+                split(sim, v, d, node.end - taken * sim.config.page_tokens)
+            unlink(sim, q, d)
+            if node.children > 0:
+                copies.become_ghost(sim, v, d)
+            else:
+                copies.remove(sim, v, d)
+
+
+@kernel
+def _split_one(sim, v, d, at):
+    u = tree.split(sim, v, d, at)
+    sim.nodes[u].lock = sim.nodes[d].lock
+    queued = sim.nodes[d].queued
+    if queued > 0:
+        link_after(sim, v if queued == la.FREE else sim.config.workers + v, u, d)
+    sim.nodes[u].queued = queued
+    return u
+
+
+@kernel
+def split(sim, v, d, at):
+    """Cut node ``d``, and all other copies of its pages, at ``at``. Returns the upper node of ``d``.
+
+    In the queue the upper part follows the lower one.
+    """
+    nodes = sim.nodes
+    if nodes[d].first < 0:
+        return _split_one(sim, v, d, at)
+    member = nodes[d].first
+    first = -1
+    before = -1
+    mine = -1
+    while member >= 0:
+        u = _split_one(sim, v, member, at)
+        if member == d:
+            mine = u
+        if before < 0:
+            first = u
+        else:
+            nodes[before].twin = u
+            sim.trees[v].copies += 1
+        nodes[u].first = first
+        before = u
+        member = nodes[member].twin
+    return mine
+
+
+@kernel
+def queued_pages(sim, v, d, tokens):
+    """Pages that lie in the queue, of the first ``tokens`` on the path to node ``d``, which holds the last of them."""
+    pages = 0
+    while d >= sim.trees.shape[0]:
+        node = sim.nodes[d]
+        if node.lock == 0:
+            pages += (min(node.end, tokens) - node.begin) // sim.config.page_tokens
+        elif sim.trees[v].copies == 0:
+            break
+        d = tree.found_copy(sim, node.parent)
+    return pages
+
+
+@kernel
+def lock_one(sim, v, d):
+    """One way more leads through node ``d`` of HBM."""
+    node = sim.nodes[d]
+    node.lock += 1
+    if node.lock == 1:
+        unlink(sim, v, d)
+        sim.trees[v].free_pages -= run_pages(sim, d)
+
+
+@kernel
+def unlock(sim, v, d, strand):
+    """Let go of a way: what nobody holds any more joins the back of the queue, deepest first."""
+    nodes = sim.nodes
+    store = sim.trees[v]
+    while d >= sim.trees.shape[0]:
+        if strand >= 0 and nodes[strand].end == nodes[d].end:
+            d = nodes[strand].parent
+            after = nodes[strand].next
+            tree.release_node(sim, strand)
+            strand = after
+        node = nodes[d]
+        node.lock -= 1
+        if node.lock == 0:
+            link_after(sim, v, d, store.tail)
+            store.free_pages += run_pages(sim, d)
+        d = node.parent
+
+
+@kernel
+def hold(sim, v, static, limit):
+    """Match the path to ``static`` (at most ``limit`` tokens) and hold what was found: (tokens, node, strand)."""
+    nodes = sim.nodes
+    tokens, d = tree.match(sim, v, static, limit)
+    if tokens > 0 and tokens < nodes[d].end:
+        d = split(sim, v, d, tokens)
+    deepest = d
+    first_strand = -1
+    last_strand = -1
+    while d >= sim.trees.shape[0]:
+        lock_one(sim, v, d)
+        d = nodes[d].parent
+        found = tree.found_copy(sim, d)
+        if found != d:
+            strand = tree.acquire_node(sim)
+            nodes[strand].end = nodes[found].end
+            nodes[strand].parent = found
+            nodes[strand].static = -2
+            nodes[strand].next = -1
+            if last_strand >= 0:
+                nodes[last_strand].next = strand
+            else:
+                first_strand = strand
+            last_strand = strand
+            d = found
+    return tokens, deepest, first_strand
+
+
+@kernel
+def grow(sim, v, d, static, begin, end):
+    """Give the pages in (begin, end] on the path to ``static`` content below the held ``d``; return the node now held.
+
+    The pages were taken before. A node that only the caller holds, and that has no children, is lengthened in place:
+    its pages would be freed together in any case.
+    """
+    node = sim.nodes[d]
+    alone = node.lock == 1 and node.children == 0 and node.first < 0
+    if d >= sim.trees.shape[0] and alone and node.end == begin:
+        tree.extend(sim, v, d, static, end)
+        return d
+    child = tree.insert(sim, v, d, static, begin, end)
+    sim.nodes[child].lock = 1
+    return child
+
+
+@kernel
+def duplicate(sim, v, d, static, begin, end):
+    """Add copies of the cached pages in (begin, end] on the path to ``static`` below the held ``d``.
+
+    The pages were taken before, and computed although others had computed them already. Returns the node now held.
+    """
+    nodes = sim.nodes
+    _, cached = tree.match(sim, v, static, end)
+    if end < nodes[cached].end:
+        cached = split(sim, v, cached, end)
+    deepest = -1
+    below = -1
+    while True:
+        if nodes[cached].begin < begin:
+            split(sim, v, cached, begin)
+        copy = tree.acquire_node(sim)
+        nodes[copy].begin = nodes[cached].begin
+        nodes[copy].end = nodes[cached].end
+        nodes[copy].static = nodes[cached].static
+        nodes[copy].lock = 1
+        copies.join(sim, v, copy, cached)
+        if below < 0:
+            deepest = copy
+        else:
+            nodes[below].parent = copy
+            nodes[copy].children = 1
+        below = copy
+        if nodes[cached].begin == begin:
+            break
+        cached = tree.found_copy(sim, nodes[cached].parent)
+    nodes[below].parent = d
+    nodes[d].children += 1
+    return deepest
+
+
+@kernel
+def cached_runs(sim, v, static, begin, end):
+    """Nodes that ``duplicate`` would copy, or a few more."""
+    _, d = tree.match(sim, v, static, end)
+    runs = 1
+    while sim.nodes[d].begin > begin:
+        d = tree.found_copy(sim, sim.nodes[d].parent)
+        runs += 1
+    return runs
+
+
+@kernel
+def reset(sim, v, pages):
+    """An empty cache of ``pages`` pages."""
+    root = sim.nodes[v]
+    root.begin = -1
+    root.end = 0
+    root.lock = 1
+    root.parent = -1
+    root.static = -1
+    root.first = -1
+    root.queued = 0
+    cache = sim.trees[v]
+    cache.capacity_pages = pages
+    cache.free_pages = 0
+    cache.head = -1
+    cache.tail = -1
+    cache.copies = 0
+    push_empty(sim, v, pages)

@@ -1,0 +1,199 @@
+"""SGLang's radix cache on top of ``tree``: unlocked leaves are evicted whole, lowest priority first.
+
+Every match and every insertion is one later tick, and each node on its way has that tick as its time of access. Since
+a way to a node leads through all above it, a node's true time is the latest of its own and of all nodes ever below it:
+only the deepest node of a way is marked, and a node that goes hands its mark up. The same holds for priorities, by
+maxima. What is exact in a leaf without children is all that eviction looks at.
+
+Hits are counted with a host tier only, as in the engine (``hicache``), so that here lfu and slru are lru.
+
+``TREE.free_pages`` are pages without content; ``evictable_pages`` those of nodes that nobody holds.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import eviction, objects, tree
+from hisearch.kernels.layout import sim as la
+
+
+@kernel
+def pages_of(sim, d):
+    """Pages of node ``d``."""
+    return (sim.nodes[d].end - sim.nodes[d].begin) // sim.config.page_tokens
+
+
+@kernel
+def counts_priorities(sim):
+    """True where something goes by the requests' priorities: from HBM and the host, or from a store."""
+    return sim.config.eviction == la.BY_PRIORITY or sim.tiers.priorities != 0
+
+
+@kernel
+def stands(sim):
+    """True where nodes have standings."""
+    return counts_priorities(sim) or sim.config.schedule == la.DFS_WEIGHT
+
+
+@kernel
+def offer(sim, v, d):
+    """Let ``d`` be evicted if it is an unlocked leaf; with a host tier, one of what HBM holds."""
+    node = sim.nodes[d]
+    if node.lock > 0 or node.heap_slot >= 0:
+        return
+    below = sim.hosted[d].device_children if sim.config.hicache else node.children
+    if below == 0:
+        eviction.enter(sim, v, d)
+
+
+@kernel
+def mark(sim, v, d):
+    """``d`` was accessed now."""
+    if d < sim.trees.shape[0]:
+        return
+    node = sim.nodes[d]
+    node.tick = sim.trees[v].tick
+    if node.heap_slot >= 0:
+        eviction.moved(sim, v, d)
+
+
+@kernel
+def walk(sim, v, static, limit):
+    """Match the path to ``static`` up to ``limit`` tokens (whole pages), splitting the node in which the match ends.
+
+    Returns (tokens, node whose end is the match's end).
+    """
+    cache = sim.trees[v]
+    cache.tick += 1
+    tokens, d = tree.match(sim, v, static, limit)
+    if tokens == 0:
+        return 0, v
+    mark(sim, v, d)
+    if tokens < sim.nodes[d].end:
+        lower = d
+        d = tree.split(sim, v, d, tokens)
+        sim.nodes[d].serial = cache.serial
+        if stands(sim):
+            sim.standings[d] = sim.standings[lower]
+        cache.serial += 1
+    return tokens, d
+
+
+@kernel
+def _note_insertion(sim, v, d, priority):
+    """An insertion ended in node ``d``."""
+    node = sim.nodes[d]
+    if stands(sim):
+        sim.standings[d].priority = max(sim.standings[d].priority, priority)
+    if node.heap_slot >= 0:
+        eviction.moved(sim, v, d)
+
+
+@kernel
+def insert(sim, v, static, tokens, priority):
+    """Add the first ``tokens`` (whole pages) of the path to ``static`` for a request of that priority.
+
+    Return (tokens present before, deepest node).
+    """
+    present, d = walk(sim, v, static, tokens)
+    if present < tokens:
+        cache = sim.trees[v]
+        eviction.withdraw(sim, v, d)
+        d = tree.insert(sim, v, d, static, present, tokens)
+        node = sim.nodes[d]
+        node.serial = cache.serial
+        node.tick = cache.tick
+        if stands(sim):
+            standing = sim.standings[d]
+            standing.rank = cache.serial
+            standing.priority = priority
+            standing.weight = 0
+        cache.serial += 1
+        cache.evictable_pages += pages_of(sim, d)
+        offer(sim, v, d)
+    if d >= sim.trees.shape[0] and sim.config.eviction != la.LRU:
+        _note_insertion(sim, v, d, priority)
+    return present, d
+
+
+@kernel
+def lock(sim, v, d):
+    """Hold node ``d`` and so all above it."""
+    while True:
+        node = sim.nodes[d]
+        node.lock += 1
+        if node.lock > 1:
+            return
+        eviction.withdraw(sim, v, d)
+        sim.trees[v].evictable_pages -= pages_of(sim, d)
+        d = node.parent
+
+
+@kernel
+def unlock(sim, v, d):
+    """Let go of node ``d``."""
+    while True:
+        node = sim.nodes[d]
+        node.lock -= 1
+        if node.lock > 0:
+            return
+        sim.trees[v].evictable_pages += pages_of(sim, d)
+        offer(sim, v, d)
+        d = node.parent
+
+
+@kernel
+def evict_leaf(sim, v, d):
+    """Evict the unlocked leaf ``d``; returns its pages, which are free."""
+    cache = sim.trees[v]
+    node = sim.nodes[d]
+    here = pages_of(sim, d)
+    parent = node.parent
+    above = sim.nodes[parent]
+    above.tick = max(above.tick, node.tick)
+    if stands(sim):
+        sim.standings[parent].priority = max(sim.standings[parent].priority, sim.standings[d].priority)
+    eviction.withdraw(sim, v, d)
+    tree.remove(sim, v, d)
+    if parent >= sim.trees.shape[0]:
+        offer(sim, v, parent)
+    cache.free_pages += here
+    cache.evictable_pages -= here
+    cache.evicted_tokens += here * sim.config.page_tokens
+    return here
+
+
+@kernel
+def make_room(sim, v, pages):
+    """Where fewer than ``pages`` are free, evict at least that many, not the difference, as far as there are any."""
+    cache = sim.trees[v]
+    if cache.free_pages >= pages:
+        return
+    gone = 0
+    while gone < pages and eviction.some(sim, v):
+        d = eviction.first(sim, v)
+        if sim.nodes[d].static < 0:
+            gone += objects.evict_from(sim, v, d)
+        else:
+            gone += evict_leaf(sim, v, d)
+
+
+@kernel
+def reset(sim, v, pages):
+    """An empty cache of ``pages`` pages."""
+    root = sim.nodes[v]
+    root.begin = -1
+    root.end = 0
+    root.lock = 1
+    root.children = 0
+    root.parent = -1
+    root.static = -1
+    root.tick = 0
+    root.hits = 0
+    root.heap_slot = -1
+    cache = sim.trees[v]
+    cache.capacity_pages = pages
+    cache.free_pages = pages
+    eviction.begin(sim, v, sim.config.eviction)
+    cache.head = -1
+    cache.tail = -1

@@ -1,0 +1,162 @@
+"""Room in a store: what goes, in the order of its policy, trimmed from the ends of runs; and what has expired.
+
+Nothing goes that the present operation has used. tlru (Zhang et al. 2025, arXiv:2510.15152): of a sequence of L tokens
+pages from L + turn_tokens - tail_tokens on may go first: its next prompt would still have no more than tail_tokens to
+compute. gdsf: a token at depth d costs 1 + d / ``ATTENTION_TOKENS`` to compute again. belady: the run goes whose next
+use is farthest away, and nothing that is used before what it would make room for; see ``foresight``.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import eviction, foresight, store_arc
+from hisearch.kernels.cache import store_runs as runs
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import moves
+
+
+@kernel
+def expired(sim, v, d, now):
+    """Whether run ``d``'s time to live is over."""
+    return now - sim.hosted[d].at_s > runs.tier_of(sim, v).ttl_s
+
+
+@kernel
+def expire(sim, v, d):
+    """Run ``d``'s time is over: it goes."""
+    sim.trees[v].expired_tokens += sim.nodes[d].end - sim.nodes[d].begin
+    runs.remove(sim, v, d)
+
+
+@kernel
+def _sweep_leaves(sim, v, h, now):
+    cache = sim.trees[h]
+    for place in range(cache.line_begin, cache.line_end):
+        d = sim.evict_heap[h, place]
+        if d >= 0 and expired(sim, v, d, now):
+            expire(sim, v, d)
+    dropped = True
+    while dropped:
+        dropped = False
+        for slot in range(cache.heap_size - 1, -1, -1):
+            # Dropping one moves another into its slot, or further up; hence once more, until nothing is found.
+            if slot < cache.heap_size and expired(sim, v, sim.evict_heap[h, cache.line_room + slot], now):
+                expire(sim, v, sim.evict_heap[h, cache.line_room + slot])
+                dropped = True
+
+
+@kernel
+def sweep(sim, v, now):
+    """Drop all that has expired."""
+    _sweep_leaves(sim, v, v, now)
+    if sim.trees[v].eviction == la.ARC:
+        _sweep_leaves(sim, v, sim.trees[v].shadows, now)
+
+
+@kernel
+def used_now(sim, v, d):
+    """Whether the present operation has used run ``d``, or made it."""
+    return sim.nodes[d].tick >= sim.trees[v].began * runs.DEPTHS
+
+
+@kernel
+def _put_aside(sim, h, d, spared):
+    """Take run ``d`` out of heap ``h`` for now; ``spared``: the one put aside before it."""
+    eviction.withdraw(sim, h, d)
+    sim.hosted[d].below = spared
+    return d
+
+
+@kernel
+def _put_back(sim, h, spared):
+    while spared >= 0:
+        eviction.enter(sim, h, spared)
+        spared = sim.hosted[spared].below
+
+
+@kernel
+def _go_round(sim, v, d):
+    """clock: run ``d`` has been used since the hand came by, and goes to the end of the line."""
+    cache = sim.trees[v]
+    sim.nodes[d].hits = 0
+    sim.nodes[d].serial = runs.stamp(sim, v, cache.tick + 1, sim.nodes[d].begin)
+    # What comes after it, others sent round among them, is behind it in the line.
+    cache.tick += 2
+    runs.sift(sim, v, d)
+
+
+@kernel
+def _to_go(sim, v, d, wanted):
+    """How many pages go from the end of run ``d`` before another one's turn may come."""
+    node = sim.nodes[d]
+    here = runs.pages(sim, node.end - node.begin)
+    if sim.trees[v].eviction == la.TLRU:
+        spare = runs.pages(sim, node.end - max(sim.hosted[d].spare_from, node.begin))
+        if 0 < spare < here:
+            return min(wanted, spare)
+    return min(here, wanted)
+
+
+@kernel
+def let_go(sim, v, d, count):
+    """The last ``count`` pages of run ``d`` go."""
+    tokens = count * sim.config.page_tokens
+    sim.trees[v].evicted_tokens += tokens
+    if sim.tiers.exclusive and sim.trees[v].tier == 0:
+        node = sim.nodes[d]
+        priority = sim.standings[d].priority if sim.tiers.priorities else 0
+        moves.note_gone(sim, v, node.static, node.end - tokens, node.end, priority)
+    runs.trim(sim, v, d, count)
+
+
+@kernel
+def make(sim, v, s, begin, wanted, now):
+    """Free ``wanted`` pages, for such behind ``begin`` in trace-tree node ``s``. Returns whether there are so many."""
+    cache = sim.trees[v]
+    if cache.free_pages < wanted and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
+        sweep(sim, v, now)
+    spared = -1
+    while cache.free_pages < wanted and eviction.some(sim, v):
+        d = eviction.first(sim, v)
+        if used_now(sim, v, d):
+            spared = _put_aside(sim, v, d, spared)
+        elif cache.eviction == la.CLOCK and sim.nodes[d].hits > 0:
+            _go_round(sim, v, d)
+        elif cache.eviction == la.BELADY and not foresight.later(
+            sim, sim.nodes[d].static, sim.nodes[d].begin, s, begin
+        ):
+            break
+        else:
+            if cache.eviction == la.GDSF:
+                cache.worth = max(cache.worth, sim.hosted[d].value)
+            let_go(sim, v, d, _to_go(sim, v, d, wanted - cache.free_pages))
+    _put_back(sim, v, spared)
+    return cache.free_pages >= wanted
+
+
+@kernel
+def _go_from(sim, v, h):
+    """Let a page of the runs in heap ``h`` go (arc); returns whether there was one that may."""
+    spared = -1
+    while eviction.some(sim, h):
+        d = eviction.first(sim, h)
+        if not used_now(sim, v, d):
+            store_arc.remember(sim, v, d)
+            let_go(sim, v, d, 1)
+            _put_back(sim, h, spared)
+            return True
+        spared = _put_aside(sim, h, d, spared)
+    _put_back(sim, h, spared)
+    return False
+
+
+@kernel
+def make_for_one(sim, v, recalled, now):
+    """Free a page where none is free (arc), for one that was ``recalled``. Returns whether there is one."""
+    if sim.trees[v].free_pages == 0 and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
+        sweep(sim, v, now)
+    if sim.trees[v].free_pages > 0:
+        return True
+    first = store_arc.first_heap(sim, v, recalled)
+    return _go_from(sim, v, first) or _go_from(sim, v, v + sim.trees[v].shadows - first)

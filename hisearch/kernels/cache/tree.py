@@ -1,0 +1,213 @@
+"""The prefix cache: runs of cached pages laid over the trace's prefix tree.
+
+A cache tree's nodes are runs of whole pages. Where a node lies is given by its last page: the trace-tree node
+("static" node) in which that page completes. ``cover[v, s]`` is the deepest node of tree v with a page that completes
+in static node s, so that a look-up walks up from a prompt's end only over what is *not* cached: everything above the
+first covered static node is cached too (a page is never cached without its predecessors).
+
+Two engines keep their free pages differently on top of this: ``queue`` (vLLM) and ``radix`` (SGLang).
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.layout import sim as la
+
+
+@kernel
+def floor_page(sim, tokens):
+    """``tokens`` rounded down to whole pages."""
+    page = sim.config.page_tokens
+    return tokens // page * page
+
+
+@kernel
+def acquire_node(sim):
+    """An unused node record. The event loop sees to it that there is one (``counters[NODES_LEFT]``)."""
+    counters = sim.counters
+    counters[la.NODES_LEFT] -= 1
+    d = counters[la.FREE_NODE]
+    if d >= 0:
+        counters[la.FREE_NODE] = sim.nodes[d].next
+    else:
+        d = counters[la.NODES_USED]
+        counters[la.NODES_USED] = d + 1
+    node = sim.nodes[d]
+    node.lock = 0
+    node.children = 0
+    node.next = -1
+    node.prev = -1
+    node.heap_slot = -1
+    node.queued = 0
+    node.hits = 0
+    node.first = -1
+    node.twin = -1
+    return d
+
+
+@kernel
+def release_node(sim, d):
+    """Give a node record back."""
+    sim.counters[la.NODES_LEFT] += 1
+    sim.nodes[d].next = sim.counters[la.FREE_NODE]
+    sim.counters[la.FREE_NODE] = d
+
+
+@kernel
+def found_copy(sim, d):
+    """Of all copies of the pages of ``d``, the one that a look-up finds (see ``copies``)."""
+    first = sim.nodes[d].first
+    return d if first < 0 else first
+
+
+@kernel
+def match(sim, v, static, limit):
+    """Longest cached prefix of the path to ``static``'s end, at most ``limit`` tokens (whole pages).
+
+    Returns (tokens, node): the node holds the last matched page; the root where nothing matches.
+    """
+    cover = sim.cover
+    nodes = sim.nodes
+    s = static
+    while s > 0:
+        d = cover[v, s]
+        if d >= 0:
+            tokens = min(nodes[d].end, floor_page(sim, sim.trace.end_tokens[s]), limit)
+            while nodes[d].begin >= tokens:
+                d = found_copy(sim, nodes[d].parent)
+            return tokens, d
+        s = sim.trace.parent[s]
+    return 0, v
+
+
+@kernel
+def _lay(sim, v, d, static, begin, end):
+    """Let node ``d`` cover the pages in (begin, end] on the path to ``static``.
+
+    Return the static node of the last page.
+    """
+    trace = sim.trace
+    s = static
+    while trace.start_tokens[s] >= end:
+        s = trace.parent[s]
+    deepest = s
+    while s > 0:
+        top = floor_page(sim, min(end, trace.end_tokens[s]))
+        if top <= begin:
+            break
+        if top > trace.start_tokens[s]:
+            sim.cover[v, s] = d
+        s = trace.parent[s]
+    return deepest
+
+
+@kernel
+def insert(sim, v, parent, static, begin, end):
+    """Add a node under ``parent`` for the pages in (begin, end] on the path to ``static``.
+
+    Nothing below ``begin`` overlaps.
+    """
+    d = acquire_node(sim)
+    node = sim.nodes[d]
+    node.begin = begin
+    node.end = end
+    node.parent = parent
+    sim.nodes[parent].children += 1
+    node.static = _lay(sim, v, d, static, begin, end)
+    return d
+
+
+@kernel
+def extend(sim, v, d, static, end):
+    """Lengthen the childless node ``d`` to ``end`` along the path to ``static``."""
+    node = sim.nodes[d]
+    node.static = _lay(sim, v, d, static, node.end, end)
+    node.end = end
+
+
+@kernel
+def split(sim, v, d, at):
+    """Cut node ``d`` at ``at``; ``d`` keeps the lower part. Returns the new node of the upper part.
+
+    A locked node's upper part is locked by its child, the lower part.
+    """
+    trace = sim.trace
+    cover = sim.cover
+    u = acquire_node(sim)
+    upper = sim.nodes[u]
+    lower = sim.nodes[d]
+    upper.begin = lower.begin
+    upper.end = at
+    upper.parent = lower.parent
+    upper.children = 1
+    upper.lock = 1 if lower.lock > 0 else 0
+    upper.tick = lower.tick
+    s = lower.static
+    while trace.start_tokens[s] >= at:
+        s = trace.parent[s]
+    upper.static = s
+    while s > 0:
+        top = floor_page(sim, trace.end_tokens[s])
+        if top <= upper.begin:
+            break
+        if top <= at and cover[v, s] == d:
+            cover[v, s] = u
+        s = trace.parent[s]
+    lower.begin = at
+    lower.parent = u
+    return u
+
+
+@kernel
+def hand_down(sim, v, d, child, at):
+    """Give the pages of ``d`` beyond ``at`` to its only child; without any left, ``d`` goes, the child in its place."""
+    trace = sim.trace
+    upper = sim.nodes[d]
+    s = upper.static
+    while s > 0 and trace.start_tokens[s] >= at:
+        if sim.cover[v, s] == d:
+            sim.cover[v, s] = child
+        s = trace.parent[s]
+    # The trace-tree node in which ``at`` lies may have pages on both sides of it.
+    if sim.cover[v, s] == d and floor_page(sim, min(trace.end_tokens[s], upper.end)) > at:
+        sim.cover[v, s] = child
+    upper.static = s
+    upper.end = at
+    sim.nodes[child].begin = at
+    if at == upper.begin:
+        sim.nodes[child].parent = upper.parent
+        release_node(sim, d)
+
+
+@kernel
+def trim(sim, v, d, end):
+    """Drop the pages of ``d`` beyond ``end`` (> its begin)."""
+    trace = sim.trace
+    node = sim.nodes[d]
+    s = node.static
+    while trace.start_tokens[s] >= end:
+        if sim.cover[v, s] == d:
+            sim.cover[v, s] = -1
+        s = trace.parent[s]
+    # A static node that begins above ``end`` may still have had only pages below it.
+    node.static = s
+    node.end = end
+
+
+@kernel
+def remove(sim, v, d):
+    """Take the childless node ``d`` out of the tree and give its record back."""
+    trace = sim.trace
+    node = sim.nodes[d]
+    parent = node.parent
+    s = node.static
+    while s > 0:
+        start = trace.start_tokens[s]
+        if sim.cover[v, s] == d:
+            above = parent >= sim.trees.shape[0] and start < node.begin
+            sim.cover[v, s] = found_copy(sim, parent) if above else -1
+        if start <= node.begin:
+            break
+        s = trace.parent[s]
+    sim.nodes[parent].children -= 1
+    release_node(sim, d)

@@ -1,0 +1,343 @@
+"""Step cost from compiled tables; the notation is that of ``hisearch.latency.costs``.
+
+The order of additions is fixed: the plain-Python reference (``hisearch.latency.step_cost``) gives the same bits.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.core.bits import bit_length
+from hisearch.kernels.layout import sim as la
+from hisearch.latency.costs import BESIDE_BITS, BESIDE_FIRST, KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS
+
+_OCTAVE = 1 << KNOT_BITS
+_FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = BESIDE_FIRST
+_PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = BESIDE_BITS
+_FIRST_LATE, _FIRST_LONG, _FIRST_CONTEXT = LATE_FIRST
+_LATE_BITS, _LONG_BITS, _CONTEXT_BITS = LATE_BITS
+
+
+@kernel
+def knot(index):
+    """The ``index``-th knot (see ``latency.costs.tokens_knot``)."""
+    if index < 2 * _OCTAVE:
+        return index
+    octave = index // _OCTAVE
+    return (_OCTAVE + index % _OCTAVE) << (octave - 1)
+
+
+@kernel
+def cell(x, cells):
+    """Index of the knot interval that holds ``x`` >= 0, at most ``cells - 1``."""
+    if x < 2 * _OCTAVE:
+        index = x
+    else:
+        shift = bit_length(x) - 1 - KNOT_BITS
+        index = shift * _OCTAVE + (x >> shift)
+    return min(index, cells - 1)
+
+
+@kernel
+def dense(table, x):
+    """Look up a table indexed by a count; beyond its end the last slope continues."""
+    last = table.shape[0] - 1
+    if x <= last:
+        return table[x]
+    return table[last] + (x - last) * (table[last] - table[last - 1])
+
+
+@kernel
+def chunk_seconds(costs, new, cached, prompt_tokens):
+    """Prefill attention of ``new`` tokens behind ``cached`` ones, all layers; ``prompt_tokens``: of all chunks."""
+    table = costs.chunk_rate
+    i = cell(prompt_tokens, table.shape[0] - 1)
+    j = cell(cached, table.shape[1] - 1)
+    fx = min((prompt_tokens - knot(i)) / (knot(i + 1) - knot(i)), 1.0)
+    fy = min((cached - knot(j)) / (knot(j + 1) - knot(j)), 1.0)
+    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
+    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
+    rate = a + (b - a) * fx
+    return new * (cached + (new + 1) / 2.0) * rate
+
+
+@kernel
+def decode_seconds(table, sequences, context):
+    """Decode attention of ``sequences`` requests that read ``context`` tokens in all, all layers."""
+    i = cell(sequences, table.shape[0] - 1)
+    j = cell(context, table.shape[1] - 1)
+    fx = (sequences - knot(i)) / (knot(i + 1) - knot(i))
+    fy = (context - knot(j)) / (knot(j + 1) - knot(j))
+    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
+    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
+    return a + (b - a) * fx
+
+
+@kernel
+def token_wise(costs, sequences, tokens, sampling):
+    """Everything but attention: host, token-wise operators, LM head and sampling."""
+    total = costs.host.step_s + costs.host.per_sequence_s * sequences
+    total += dense(costs.token_s, tokens)
+    total += dense(costs.sequence_s, sampling)
+    return total
+
+
+@kernel
+def skew_seconds(table, sequences, excess):
+    """Attention beyond that of equal contexts; ``excess``: ``sequences`` times the longest context, less their sum."""
+    return table[min(sequences, table.shape[0] - 1)] * (excess / sequences)
+
+
+@kernel
+def even_seconds(costs, sequences, excess):
+    """What a decode step takes that stays as it is while the same ``sequences`` requests decode."""
+    total = token_wise(costs, sequences, sequences, sequences)
+    if costs.host.skewed and sequences > 0:
+        total += skew_seconds(costs.skew_s, sequences, excess)
+    return total
+
+
+@kernel
+def floor_seconds(host, sequences, tokens, chunks):
+    """What the host needs for a step (see ``latency.costs.HostFloor``)."""
+    total = host.floor_step_s + host.floor_sequence_s * sequences
+    if tokens > host.floor_graph_tokens:
+        return total + host.floor_eager_s
+    if chunks > 0:
+        return total + host.floor_pieces_s
+    return total
+
+
+@kernel
+def decode_step_seconds(costs, sequences, context, excess):
+    """A step in which ``sequences`` requests decode that read ``context`` tokens in all (see ``skew_seconds``)."""
+    device = even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
+    return max(device, floor_seconds(costs.host, sequences, sequences, 0))
+
+
+@kernel
+def octave(x, first, bits, knots):
+    """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its share of it.
+
+    ``first`` is a power of two and an octave has ``2**bits`` knots, no more than ``first`` (see
+    ``latency.costs.octaves``), so that nothing is rounded before the share.
+    """
+    if x <= first or knots == 1:
+        return 0, 0.0
+    steps = 1 << bits
+    whole = int(x / first * steps)
+    octaves = bit_length(whole) - 1 - bits
+    index = min((octaves << bits) + (whole >> octaves) - steps, knots - 2)
+    width = (first << (index >> bits)) >> bits
+    return index, (x - width * (steps + (index & (steps - 1)))) / width
+
+
+@kernel
+def _place_before(before, knots):
+    """Cell of ``before`` among its ``knots`` knots, the first of which is 0, and its share of it."""
+    if before < _FIRST_BEFORE:
+        return 0, before / _FIRST_BEFORE
+    index, share = octave(before, _FIRST_BEFORE, _BEFORE_BITS, knots - 1)
+    return index + 1, share
+
+
+@kernel
+def _between(low, high, share):
+    return low + (high - low) * share
+
+
+@kernel
+def _along(table, at, ahead, share):
+    """Between ``table[at]`` and the knot ``ahead`` of it."""
+    return _between(table[at], table[at + ahead], share)
+
+
+@kernel
+def late_share(costs, sequences, long, context):
+    """``late`` of a batch of which the share ``long`` is long."""
+    shape = costs.host
+    n, fn = octave(float(sequences), _FIRST_LATE, _LATE_BITS, shape.late_sequences)
+    i, fi = octave(LONG_PARTS * long, _FIRST_LONG, _LONG_BITS, shape.late_longs)
+    j, fj = octave(float(context), _FIRST_CONTEXT, _CONTEXT_BITS, shape.late_contexts)
+    dj = 1 if shape.late_contexts > 1 else 0
+    di = shape.late_contexts if shape.late_longs > 1 else 0
+    dn = shape.late_longs * shape.late_contexts
+    at = n * dn + i * shape.late_contexts + j
+    if shape.late_sequences == 1:
+        dn = 0
+    fi, fj = min(fi, 1.0), min(fj, 1.0)
+    fewer = _between(_along(costs.late, at, dj, fj), _along(costs.late, at + di, dj, fj), fi)
+    at += dn
+    more = _between(_along(costs.late, at, dj, fj), _along(costs.late, at + di, dj, fj), fi)
+    return _between(fewer, more, min(fn, 1.0))
+
+
+@kernel
+def beside_seconds(costs, prompt_tokens, pairs, sequences, context, longest, squares):
+    """What decodes add to a step with prompt chunks; ``pairs``: of queries and keys in the chunks."""
+    table = costs.beside_s
+    shape = costs.host
+    before = max(pairs / prompt_tokens - (prompt_tokens + 1) / 2.0, 0.0)
+    mean = context / sequences - 1.0
+    p, fp = octave(float(prompt_tokens), _FIRST_PROMPT, _PROMPT_BITS, shape.beside_prompts)
+    k, fk = _place_before(before, shape.beside_befores)
+    n, fn = octave(float(sequences), _FIRST_SEQUENCE, _SEQUENCE_BITS, shape.beside_sequences)
+    m, fm = octave(mean, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+    # How far the next knot of each axis lies; an axis of one knot has none.
+    dm = 1 if shape.beside_means > 1 else 0
+    dn = shape.beside_means if shape.beside_sequences > 1 else 0
+    dk = shape.beside_sequences * shape.beside_means
+    dp = shape.beside_befores * dk if shape.beside_prompts > 1 else 0
+    one = (p * shape.beside_befores + k) * dk
+    total = _beside(table, one + n * shape.beside_means + m, (dp, dk, dn, dm), (fp, fk, fn, fm))
+    if shape.late_sequences > 0 and longest * sequences > context:
+        excess = float(longest * sequences - context)
+        spread = float(squares * sequences - context * context)
+        whole = spread + excess * excess
+        # Neither of the two divisions waits for the other.
+        long = spread / whole
+        reach = mean * shape.late_ratio * whole / (whole + (shape.late_ratio - 1.0) * spread)
+        last = longest - 1.0
+        q, fq = octave(min(last, reach), _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+        late = _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq))
+        share = late_share(costs, sequences, long, context)
+        total += share * (late - _one_beside(table, one + m, (dp, dk, dm), (fp, fk, fm)))
+        if last > reach:
+            q, fq = octave(last, _FIRST_MEAN, _MEAN_BITS, shape.beside_means)
+            total += _one_beside(table, one + q, (dp, dk, dm), (fp, fk, fq)) - late
+    return total
+
+
+@kernel
+def _beside(table, at, ahead, share):
+    """Between the sixteen knots around a place: along the last axis first, then the one before it, and so on."""
+    dp, dk, dn, dm = ahead
+    fp, fk, fn, fm = share
+    near = _beside_prompt(table, at, dk, dn, dm, fk, fn, fm)
+    far = _beside_prompt(table, at + dp, dk, dn, dm, fk, fn, fm)
+    return _between(near, far, fp)
+
+
+@kernel
+def _beside_prompt(table, at, dk, dn, dm, fk, fn, fm):
+    near = _between(_along(table, at, dm, fm), _along(table, at + dn, dm, fm), fn)
+    at += dk
+    far = _between(_along(table, at, dm, fm), _along(table, at + dn, dm, fm), fn)
+    return _between(near, far, fk)
+
+
+@kernel
+def _one_beside(table, at, ahead, share):
+    """As ``_beside`` of one sequence, which is a knot."""
+    dp, dk, dm = ahead
+    fp, fk, fm = share
+    near = _between(_along(table, at, dm, fm), _along(table, at + dk, dm, fm), fk)
+    at += dp
+    far = _between(_along(table, at, dm, fm), _along(table, at + dk, dm, fm), fk)
+    return _between(near, far, fp)
+
+
+@kernel
+def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
+    """Cost of a step: on the device, and on the host; it takes the longer of the two.
+
+    It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
+
+    ``context``: tokens the decodes read in all; ``longest``: most that one of them reads, ``squares``: sum of the
+    squares of what each reads; both looked at where costs are skewed. ``requests[r].part`` says whether a chunk
+    samples, or is a decode.
+    """
+    tokens = decoding
+    sampling = decoding
+    chunks = size
+    for k in range(size):
+        request = requests[batch[k]]
+        tokens += request.chunk
+        if request.part != la.PROMPT_GOES_ON:
+            sampling += 1
+        if request.part == la.LATE_DECODE:
+            decoding += 1
+            context += request.computed + 1
+            longest = max(longest, request.computed + 1)
+            squares += (request.computed + 1) * (request.computed + 1)
+            chunks -= 1
+    host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
+    total = token_wise(costs, chunks + decoding, tokens, sampling)
+    if chunks > 0:
+        total += dense(costs.prompt_s, tokens - decoding)
+    pairs = 0.0
+    for k in range(size):
+        request = requests[batch[k]]
+        if request.part != la.LATE_DECODE:
+            pairs += request.chunk * (request.computed + (request.chunk + 1) / 2.0)
+            total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoding)
+    if decoding == 0:
+        return total, host
+    if chunks == 0:
+        if costs.host.skewed:
+            total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
+        return total + decode_seconds(costs.decode_s, decoding, context), host
+    if costs.host.beside_prompts == 0:
+        return total + decode_seconds(costs.decode_s, decoding, context), host
+    return total + beside_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares), host
+
+
+@kernel
+def coast(costs, start_s, until_s, limit, decoding, context, excess):
+    """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
+
+    Adds one step's cost at a time, so that the result equals stepping to the last bit. ``excess``: see
+    ``skew_seconds``. Returns (steps, end_s).
+    """
+    table = costs.decode_s
+    base = even_seconds(costs, decoding, excess)
+    floor = floor_seconds(costs.host, decoding, decoding, 0)
+    i = cell(decoding, table.shape[0] - 1)
+    fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
+    now = start_s
+    steps = 0
+    while steps < limit:
+        j = cell(context, table.shape[1] - 1)
+        low = knot(j)
+        high = knot(j + 1)
+        share = 1.0 / (high - low)  # exact: cells are powers of two wide
+        a0 = table[i, j]
+        a1 = table[i, j + 1] - a0
+        b0 = table[i + 1, j]
+        b1 = table[i + 1, j + 1] - b0
+        last_cell = j == table.shape[1] - 2
+        while steps < limit and (context < high or last_cell):
+            fy = (context - low) * share
+            a = a0 + a1 * fy
+            b = b0 + b1 * fy
+            now += max(base + (a + (b - a) * fx), floor)
+            context += decoding
+            steps += 1
+            if now >= until_s:
+                return steps, now
+    return steps, now
+
+
+@kernel
+def coast_bound(costs, start_s, steps, decoding, context, excess):
+    """A time at or just before the end of ``steps`` steps as ``coast`` runs them, at a glance.
+
+    Costs are linear within a cell, so that a cell's steps take their number times the mean of the first and the last,
+    and no less than the host needs; what rounding may make of as many additions is taken off.
+    """
+    table = costs.decode_s
+    base = even_seconds(costs, decoding, excess)
+    floor = floor_seconds(costs.host, decoding, decoding, 0)
+    total = 0.0
+    left = steps
+    while left > 0:
+        j = cell(context, table.shape[1] - 1)
+        here = left
+        if j < table.shape[1] - 2:
+            here = min(left, (knot(j + 1) - context + decoding - 1) // decoding)
+        first = decode_seconds(table, decoding, context)
+        context += here * decoding
+        last = decode_seconds(table, decoding, context - decoding)
+        total += here * max(base + 0.5 * (first + last), floor)
+        left -= here
+    end = start_s + total
+    return end - (1e-12 * total + 1e-15 * steps * end)

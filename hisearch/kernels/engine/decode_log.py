@@ -1,0 +1,46 @@
+"""Decodes in the step log, as vLLM and TensorRT-LLM have them: in the order of the running list."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.engine import log
+from hisearch.kernels.engine.cost import coast
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+
+
+@kernel
+def decode(sim, w, r, ahead):
+    """The decode of ``r`` in the step just formed, or in a coast's step ``ahead`` steps later."""
+    log.entry(sim, r, sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1 + ahead, 1)
+
+
+@kernel
+def decodes(sim, w, ahead):
+    """Likewise of all requests that decode."""
+    r = sim.workers[w].running_head
+    while r >= 0:
+        if sim.requests[r].state == la.DECODING:
+            decode(sim, w, r, ahead)
+        r = sim.requests[r].next
+
+
+@kernel
+def coast_steps(sim, w):
+    """Each step of the coast that ends now, before it is accounted for."""
+    worker = sim.workers[w]
+    log.forget_lost(sim)
+    context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
+    formed = worker.coast_s
+    start = worker.newest_start_s
+    if sim.config.overlap:
+        start = worker.newest_end_s
+    for step in range(worker.coast_steps):
+        decodes(sim, w, step)
+        _, end = coast(sim.seconds, start, 1e300, 1, worker.decoding, context, excess)
+        log.step(sim, w, la.ANY_STEP, formed, start, end)
+        log.spend(sim, lists.pages_over(sim, w, 1, step) - worker.coast_pages)
+        context += worker.decoding
+        formed = start if sim.config.overlap else end
+        start = end

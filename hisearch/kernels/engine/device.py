@@ -1,0 +1,210 @@
+"""A worker's device: steps launched one behind the other, and when their results are taken in.
+
+Without overlap a step is launched, ends, and its results are taken in before the next pass. With overlap (vLLM's
+asynchronous scheduling, SGLang's overlap schedule) one more may be launched while the one before it runs: a pass forms
+step k + 1 when k - 1 has ended, and the device gets to it when k ends. If the step just launched is the only
+outstanding one, the next pass follows at once.
+
+A *coast* is a run of decode steps launched as one, between whose passes nothing happens. Without overlap its event is
+the end of its last step. With overlap the pass behind a coast of n steps comes when its last but one ends (for n = 1:
+when the step before the coast ends); its last step is then the only outstanding one.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.engine import lanes
+from hisearch.kernels.engine.cost import coast, coast_bound, decode_seconds, token_wise
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import heaps, lists
+
+
+@kernel
+def launch(sim, w, now, seconds):
+    """Launch the step formed at ``now``; it ends no sooner than the load-back that it waits for. Returns its end.
+
+    In a wave it runs as long as that does; in a pipeline it waits for the batches ahead of it at every stage, which
+    does not count as running.
+    """
+    worker = sim.workers[w]
+    if sim.config.lane_kind == la.WAVE:
+        queue(sim, w, worker.wave_start_s, worker.wave_end_s)
+        return worker.wave_end_s
+    if sim.config.lane_kind == la.PIPE:
+        end = lanes.through_stages(sim, w, now, seconds)
+        queue(sim, w, end - seconds, end)
+        return end
+    start = max(now, worker.newest_end_s)
+    end = start + seconds
+    if worker.load_back_s > end:
+        end = worker.load_back_s
+    queue(sim, w, start, end)
+    return end
+
+
+@kernel
+def note_idle(sim, w, until):
+    """The worker of lane ``w`` gets something to do at ``until``: count what it spent in standby before.
+
+    To be called in order of time.
+    """
+    front = sim.workers[lanes.leader(sim, w)]
+    front.standby_s += max(until - front.awake_until_s - sim.config.standby_after_s, 0.0)
+
+
+@kernel
+def stay_awake(sim, w, until):
+    """The worker of lane ``w`` has something to do up to ``until``."""
+    front = sim.workers[lanes.leader(sim, w)]
+    front.awake_until_s = max(front.awake_until_s, until)
+
+
+@kernel
+def queue(sim, w, start, end):
+    """The step just formed runs from ``start`` to ``end``."""
+    worker = sim.workers[w]
+    note_idle(sim, w, start)
+    stay_awake(sim, w, end)
+    worker.newest_start_s = start
+    worker.newest_end_s = end
+    if worker.outstanding == 0:
+        worker.oldest_start_s = start
+        worker.oldest_end_s = end
+    worker.outstanding += 1
+    worker.launched += 1
+
+
+@kernel
+def await_next(sim, w, now, launched):
+    """Set the worker's next event after a pass at ``now`` that launched a single step, or none.
+
+    Lanes of a wave have no events of their own.
+    """
+    if sim.config.lane_kind == la.WAVE:
+        return
+    worker = sim.workers[w]
+    if worker.outstanding == 0:
+        worker.phase = la.IDLE
+        heaps.event_clear(sim, w)
+    elif launched and worker.outstanding == 1 and sim.config.overlap:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    else:
+        worker.phase = la.STEPPING
+        heaps.event_set(sim, w, worker.oldest_end_s)
+
+
+@kernel
+def retire(sim, w):
+    """The oldest outstanding step has ended; its results are being taken in."""
+    worker = sim.workers[w]
+    worker.steps += 1
+    worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
+    worker.oldest_start_s = worker.newest_start_s
+    worker.oldest_end_s = worker.newest_end_s
+    worker.outstanding -= 1
+
+
+@kernel
+def _run(sim, w, start_s, until_s, limit, ahead):
+    """Run the decodes of ``w`` from their step ``ahead`` steps after the next (see ``cost.coast``)."""
+    worker = sim.workers[w]
+    context = worker.context_tokens + ahead * worker.decoding
+    return coast(sim.seconds, start_s, until_s, limit, worker.decoding, context, lists.excess_tokens(sim, w))
+
+
+@kernel
+def plan_coast(sim, w, now, limit):
+    """Plan a coast of up to ``limit`` decode steps, from a pass at ``now``.
+
+    With overlap there must be one outstanding step. Most coasts are cut before their end, so that this is only bounded
+    at first: ``settle_coast`` finds it once nothing else comes before. Lanes look at each other's ends.
+    """
+    worker = sim.workers[w]
+    worker.phase = la.COASTING
+    worker.coast_steps = limit
+    if sim.config.overlap:
+        # The device is busy until then, unless forming the batch took longer (see ``hicache``).
+        worker.coast_from_s = max(now, worker.newest_end_s)
+    else:
+        worker.newest_start_s = max(now, worker.newest_end_s)
+        note_idle(sim, w, worker.newest_start_s)
+    if sim.config.lane_kind != la.ALONE:
+        settle_coast(sim, w)
+        return
+    start, steps = _until_event(sim, w)
+    worker.coast_open = 1
+    bound = coast_bound(sim.seconds, start, steps, worker.decoding, worker.context_tokens, lists.excess_tokens(sim, w))
+    heaps.event_set(sim, w, bound)
+
+
+@kernel
+def _until_event(sim, w):
+    """When the planned coast sets out, and how many of its steps end by its event: with overlap all but the last."""
+    worker = sim.workers[w]
+    if sim.config.overlap:
+        return worker.coast_from_s, worker.coast_steps - 1
+    return worker.newest_start_s, worker.coast_steps
+
+
+@kernel
+def settle_coast(sim, w):
+    """Set the event of the planned coast to its very end."""
+    start, steps = _until_event(sim, w)
+    sim.workers[w].coast_open = 0
+    heaps.event_set(sim, w, _run(sim, w, start, 1e300, steps, 0)[1])
+
+
+@kernel
+def formed_by(sim, w, until):
+    """How many steps of the planned coast passes before ``until`` form, and when the first pass is that comes later."""
+    worker = sim.workers[w]
+    if not sim.config.overlap:
+        return _run(sim, w, worker.newest_start_s, until, worker.coast_steps, 0)
+    steps = 0
+    event = worker.coast_from_s
+    if event < until:
+        steps, event = _run(sim, w, event, until, worker.coast_steps - 1, 0)
+    return steps + 1, event
+
+
+@kernel
+def cut_coast(sim, w, until):
+    """Let the planned coast end with the first pass at or after ``until``."""
+    worker = sim.workers[w]
+    steps, event = formed_by(sim, w, until)
+    worker.coast_steps = steps
+    worker.coast_open = 0
+    heaps.event_set(sim, w, event)
+
+
+@kernel
+def finish_coast(sim, w):
+    """The coast's event is due: account for its steps. Without overlap all have ended, with overlap all but the last.
+
+    Energy by the trapezoid rule, exact while the law is linear. ``context_tokens`` is still that of the first step.
+    """
+    worker = sim.workers[w]
+    steps = worker.coast_steps
+    n = worker.decoding
+    first = decode_seconds(sim.joules.decode_s, n, worker.context_tokens)
+    last = decode_seconds(sim.joules.decode_s, n, worker.context_tokens + (steps - 1) * n)
+    worker.energy_j += steps * (token_wise(sim.joules, n, n, n) + 0.5 * (first + last))
+    worker.decode_tokens += steps * n
+    worker.launched += steps
+    if not sim.config.overlap:
+        worker.steps += steps
+        worker.busy_s += worker.event_s - worker.newest_start_s
+        worker.newest_end_s = worker.event_s
+        stay_awake(sim, w, worker.newest_end_s)
+        return
+    # The step outstanding before the coast has ended, and all of the coast but its last one.
+    worker.steps += steps
+    worker.busy_s += worker.oldest_end_s - worker.oldest_start_s
+    worker.busy_s += worker.event_s - worker.oldest_end_s
+    _, end = _run(sim, w, worker.event_s, 1e300, 1, steps - 1)
+    worker.newest_start_s = worker.event_s
+    worker.newest_end_s = end
+    worker.oldest_start_s = worker.newest_start_s
+    worker.oldest_end_s = end
+    stay_awake(sim, w, end)

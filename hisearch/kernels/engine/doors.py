@@ -1,0 +1,88 @@
+"""Engines as the event loop sees them: a door each, a function that is called by its address.
+
+So the event loop does not contain the engines, and an engine is compiled when it is first used, apart from the others.
+
+To add an engine: a module with a ``door``, a plain function of the signature below that passes each errand on to its
+kernels, and its code in ``MODULES`` and ``NAMES``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from llvmlite import ir
+from numba import cfunc, config, types
+from numba.extending import intrinsic, overload
+
+from hisearch.base.jit import OPTIONS
+from hisearch.kernels.core.handle import HandleType
+from hisearch.kernels.layout import sim as la
+
+#: Errands. RESET: worker w's caches are empty. NEVER_FITS: 1 where request r can never be served. RECEIVE: r reaches
+#: worker w. FORM: w's next batch is formed. COMPLETE: w's oldest step, or its coast, has ended. SERVE: server w has
+#: done a part of its job. LAUNCH: the batch that w formed for a wave is under way (see ``lanes``). ARRIVE: the KV of r
+#: has come to worker w from where its prompt was computed. LET_GO: it has been sent off from worker w, which computed
+#: it, or nobody wants it any more. DROP: it will not come to worker w, which waits for it. HALT: w, of
+#: SGLang with storage, vLLM with tiers or a decode worker with host memory, has died; its requests still say what they
+#: were at. LOSE_HOST: so has its node. PUT: a decode worker has written the next part of what it made of r to the
+#: storage of tier w (see ``answers``).
+RESET, NEVER_FITS, RECEIVE, FORM, COMPLETE, SERVE, LAUNCH, ARRIVE, LET_GO, DROP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+HALT, LOSE_HOST, PUT = 10, 11, 12
+
+#: Engine -> its module in this package.
+MODULES = {
+    la.VLLM: "vllm.entry", la.SGLANG: "sglang.entry", la.TRTLLM: "trtllm.entry",
+    la.VLLM_OFFLOAD: "vllm.offload_entry", la.VLLM_LMCACHE: "vllm.lmcache_entry", la.DECODE_WORKER: "vllm.decoding",
+    la.AGENTS: "agents.entry",
+}  # fmt: skip
+
+#: What people are told that is compiled.
+NAMES = {
+    la.VLLM: "vLLM", la.SGLANG: "SGLang", la.TRTLLM: "TensorRT-LLM",
+    la.VLLM_OFFLOAD: "vLLM's offloading", la.VLLM_LMCACHE: "vLLM with LMCache", la.DECODE_WORKER: "decode workers",
+    la.AGENTS: "agents",
+}  # fmt: skip
+
+#: All engines.
+ENGINES = tuple(MODULES)
+
+#: door(sim, errand, w, r, now) -> int
+_SIGNATURE = types.int64(HandleType(la.Sim), types.int64, types.int64, types.int64, types.float64)
+
+
+@functools.cache
+def _compiled(engine: int) -> Any:
+    """Compiled, cached on disk, and kept alive with the address of its code."""
+    function = importlib.import_module(f"hisearch.kernels.{MODULES[engine]}").door
+    return cfunc(_SIGNATURE, cache=True, error_model=OPTIONS["error_model"])(function)
+
+
+def address(engine: int) -> int:
+    """Where the door of ``engine`` is, for ``knock``; compiles it where that has not been done yet."""
+    return engine if config.DISABLE_JIT else int(_compiled(int(engine)).address)
+
+
+def knock(address: int, sim: Any, errand: int, w: int, r: int, now: float) -> int:
+    """Send ``errand`` through the door at ``address``; with the jit off that is the engine's code."""
+    module = importlib.import_module(f"hisearch.kernels.{MODULES[address]}")
+    return int(module.door(sim, errand, w, r, now))
+
+
+@intrinsic
+def _call(_typing: Any, _address: Any, sim: Any, _errand: Any, _w: Any, _r: Any, _now: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word, [word, word, word, word, ir.DoubleType()])
+        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+
+    return types.int64(types.int64, sim, types.int64, types.int64, types.int64, types.float64), generate
+
+
+@overload(knock)
+def _knock(address, sim, errand, w, r, now):  # type: ignore[no-untyped-def]  # numba compares the argument lists
+    def call(address, sim, errand, w, r, now):  # type: ignore[no-untyped-def]
+        return _call(address, sim, errand, w, r, now)
+
+    return call

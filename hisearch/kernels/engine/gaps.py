@@ -1,0 +1,76 @@
+"""Inter-token latencies, counted in bins as they occur: one count for each gap between two tokens of a request."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.core.bits import bit_length
+from hisearch.kernels.core.gap_bins import LONGEST_S, PART_BITS, PER_OCTAVE, TICKS_PER_S
+from hisearch.kernels.engine.cost import decode_step_seconds
+from hisearch.kernels.traffic import lists
+
+
+@kernel
+def bin_of(seconds):
+    """Index of the bin of a gap."""
+    ticks = int(min(seconds, LONGEST_S) * TICKS_PER_S)
+    if ticks < PER_OCTAVE:
+        return max(ticks, 0)
+    octave = bit_length(ticks) - 1 - PART_BITS
+    return octave * PER_OCTAVE + (ticks >> octave)
+
+
+@kernel
+def add(sim, seconds, count):
+    """``count`` requests wait ``seconds`` between two tokens."""
+    if count > 0:
+        sim.gaps[bin_of(seconds)] += count
+
+
+@kernel
+def add_signed(sim, seconds, count):
+    """Like ``add``; a negative count takes back what was counted."""
+    sim.gaps[bin_of(seconds)] += count
+
+
+@kernel
+def add_coast(sim, steps, decoding, context, excess):
+    """Count the gaps of ``steps`` decode steps of ``decoding`` requests (see ``cost.coast``).
+
+    Where two steps fall into one bin, so do all between them: steps only become longer as contexts grow.
+    """
+    if steps == 0:
+        return
+    last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding, excess))
+    begin = 0
+    while True:
+        here = bin_of(decode_step_seconds(sim.seconds, decoding, context + begin * decoding, excess))
+        end = steps
+        if here != last:
+            # Bisect for the first step that falls into another bin.
+            low = begin
+            end = steps - 1
+            while end - low > 1:
+                middle = (low + end) // 2
+                if bin_of(decode_step_seconds(sim.seconds, decoding, context + middle * decoding, excess)) == here:
+                    low = middle
+                else:
+                    end = middle
+        sim.gaps[here] += decoding * (end - begin)
+        if end == steps:
+            return
+        begin = end
+
+
+@kernel
+def count_coast(sim, w):
+    """Count the gaps of the coast that ends now, before it is accounted for; all took part in the step before it."""
+    worker = sim.workers[w]
+    n = worker.decoding
+    context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
+    if sim.config.overlap:
+        steps = worker.coast_steps - 1
+        add_coast(sim, steps, n, context, excess)
+        add(sim, decode_step_seconds(sim.seconds, n, context + steps * n, excess), n)
+    else:
+        add_coast(sim, worker.coast_steps, n, context, excess)

@@ -1,0 +1,80 @@
+"""Lists in order of ``REQUEST.order``: of admission (vLLM) or of arrival (TensorRT-LLM); most belong at their ends."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.traffic import lists
+
+
+@kernel
+def run(sim, w, r):
+    """Put ``r`` into the running list."""
+    requests = sim.requests
+    before = sim.workers[w].running_tail
+    while before >= 0 and requests[before].order > requests[r].order:
+        before = requests[before].prev
+    lists.run_after(sim, w, before, r)
+
+
+@kernel
+def wait(sim, w, r):
+    """Put ``r`` back into the waiting list."""
+    requests = sim.requests
+    worker = sim.workers[w]
+    after = worker.waiting_head
+    while after >= 0 and requests[after].order < requests[r].order:
+        after = requests[after].next
+    lists.wait_after(sim, w, requests[after].prev if after >= 0 else worker.waiting_tail, r)
+
+
+@kernel
+def add_prompt(sim, w, r):
+    """Put ``r`` among the unfinished prompts."""
+    requests = sim.requests
+    worker = sim.workers[w]
+    before = worker.prompts_tail
+    while before >= 0 and requests[before].order > requests[r].order:
+        before = requests[before].prev_aside
+    after = requests[before].next_aside if before >= 0 else worker.prompts_head
+    requests[r].prev_aside = before
+    requests[r].next_aside = after
+    if before >= 0:
+        requests[before].next_aside = r
+    else:
+        worker.prompts_head = r
+    if after >= 0:
+        requests[after].prev_aside = r
+    else:
+        worker.prompts_tail = r
+
+
+@kernel
+def remove_prompt(sim, w, r):
+    """``r`` is no unfinished prompt any more."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.prev_aside >= 0:
+        sim.requests[request.prev_aside].next_aside = request.next_aside
+    else:
+        worker.prompts_head = request.next_aside
+    if request.next_aside >= 0:
+        sim.requests[request.next_aside].prev_aside = request.prev_aside
+    else:
+        worker.prompts_tail = request.prev_aside
+
+
+@kernel
+def add_ending(sim, w, r):
+    """Put ``r`` among those whose last token the newest step makes."""
+    requests = sim.requests
+    worker = sim.workers[w]
+    before = -1
+    after = worker.endings_new
+    while after >= 0 and requests[after].order < requests[r].order:
+        before = after
+        after = requests[after].next_aside
+    requests[r].next_aside = after
+    if before >= 0:
+        requests[before].next_aside = r
+    else:
+        worker.endings_new = r

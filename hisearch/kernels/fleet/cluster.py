@@ -1,0 +1,451 @@
+"""The event loop: arrivals and workers' step ends in order of time, over all pools.
+
+Ties: what befalls workers, then arrivals (by request index), then what is due between prefill and decode workers, then
+pools, by what they do next and by index: what servers beside the schedulers have done, then ends of steps (by worker
+index), then starts of steps (by worker index). So a step that starts at t sees every arrival at or before t, a
+follow-up that is due the moment its predecessor ends among them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import tree
+from hisearch.kernels.engine import device, doors, lanes
+from hisearch.kernels.fleet import admission, losses, members
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.routing import router
+from hisearch.kernels.traffic import flow, handover, heaps, pools
+
+# What a pool does next.
+_SERVED, _END, _START = 0, 1, 2
+
+
+@kernel
+def _look(fleet, p):
+    """Note when pool ``p``'s next event is, and of which kind."""
+    sim = pools.at(fleet, p)
+    time = np.inf
+    kind = _START
+    if sim.counters[la.EVENT_HEAP] > 0:
+        worker = sim.workers[sim.event_heap[0]]
+        time = worker.event_s
+        kind = _START if worker.phase == la.FORMING else _END
+    if sim.counters[la.SERVING] > 0:
+        served = sim.servers[sim.server_heap[0]].end_s
+        if served <= time:
+            time = served
+            kind = _SERVED
+    fleet.next_s[p] = time
+    fleet.next_kind[p] = kind
+
+
+@kernel
+def _soonest(fleet):
+    """The pool whose event is next."""
+    best = 0
+    for p in range(1, fleet.config.pools):
+        sooner = fleet.next_s[p] - fleet.next_s[best]
+        if sooner < 0.0 or (sooner == 0.0 and fleet.next_kind[p] < fleet.next_kind[best]):
+            best = p
+    return best
+
+
+@kernel
+def _settles(fleet, p):
+    """Whether pool ``p``'s next event was a bound on a coast's end, which now is its end."""
+    sim = pools.at(fleet, p)
+    if fleet.next_kind[p] != _END or sim.counters[la.EVENT_HEAP] == 0:
+        return False
+    w = sim.event_heap[0]
+    if sim.workers[w].phase != la.COASTING or not sim.workers[w].coast_open:
+        return False
+    device.settle_coast(sim, w)
+    _look(fleet, p)
+    return True
+
+
+@kernel
+def _never_fits(sim, r):
+    if sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] > sim.config.max_request_tokens:
+        return True
+    return doors.knock(sim.config.door, sim, doors.NEVER_FITS, 0, r, 0.0) != 0
+
+
+@kernel
+def _fits_nowhere(fleet, r):
+    """Whether no pool of its model could ever serve ``r``."""
+    front = flow.front_of(fleet, r)
+    if _fits(fleet, r, front):
+        return _hands_over(fleet, front) and not _fits(fleet, r, front + fl.BACK)
+    return True
+
+
+@kernel
+def _fits(fleet, r, k):
+    """Whether a pool on route ``k`` could serve ``r``."""
+    for p in range(fleet.config.pools):
+        sim = pools.at(fleet, p)
+        if fleet.members[sim.config.first_member].route == k and not _never_fits(sim, r):
+            return True
+    return False
+
+
+@kernel
+def _hands_over(fleet, front):
+    """Whether prompts and outputs of the model whose front is route ``front`` are made apart."""
+    return fleet.routes[front + fl.BACK].members > 0
+
+
+@kernel
+def _refuse(fleet, r, outcome, now):
+    """Request ``r`` is turned away."""
+    pools.first(fleet).requests[r].outcome = outcome
+    flow.announce_end(fleet, r, now)
+
+
+@kernel
+def _send(fleet, m, r, now):
+    """Request ``r`` reaches member ``m``."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    request = sim.requests[r]
+    request.arrival_s = fleet.arrival_s[r]
+    if fleet.config.pools > 1 and _never_fits(sim, r):
+        request.outcome = la.TOO_LARGE
+        if sim.config.role == fl.DECODE and fleet.hands[r].state == fl.COMPUTED:
+            losses.tell(fleet, fleet.hands[r].source, doors.LET_GO, r, now)
+            _look(fleet, fleet.members[fleet.hands[r].source].pool)
+        flow.announce_end(fleet, r, now)
+        return
+    request.outcome = la.IN_FLIGHT
+    w = lanes.choose(sim, member.index * sim.config.lanes, sim.trace.input_tokens[r])
+    request.worker = w
+    if sim.config.role != fl.DECODE or fleet.hands[r].state == fl.NOT_HANDED:
+        fleet.sent_to[r] = m
+    sim.workers[w].requests += 1
+    flow.join(fleet, m, r)
+    doors.knock(sim.config.door, sim, doors.RECEIVE, w, r, now)
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wake_group(sim, w, now)
+    _look(fleet, member.pool)
+
+
+@kernel
+def _arrive(fleet, r, is_open, now):
+    """Request ``r`` reaches the router at ``now``."""
+    if is_open:
+        fleet.counters[fl.NEXT_OPEN] += 1
+    else:
+        flow.pending_pop(fleet)
+    if _fits_nowhere(fleet, r):
+        _refuse(fleet, r, la.TOO_LARGE, now)
+    elif not admission.lets_in(fleet, r, now):
+        _refuse(fleet, r, la.SHED, now)
+    else:
+        _dispatch(fleet, r, now)
+
+
+@kernel
+def _dispatch(fleet, r, now):
+    """Send request ``r`` on its way to the workers of its model; where none is up it is tried again."""
+    front = flow.front_of(fleet, r)
+    if _hands_over(fleet, front):
+        _begin_hand(fleet, front, r, now)
+        return
+    m = router.route(fleet, front, r, now)
+    if m < 0:
+        losses.try_again(fleet, r, now)
+    else:
+        _send(fleet, m, r, now)
+
+
+@kernel
+def _stays(fleet, d, r):
+    """Whether so little of ``r``'s prompt is to be computed that decode worker ``d`` does it."""
+    if fleet.transfer.local_tokens == 0:
+        return False
+    member = fleet.members[d]
+    sim = pools.at(fleet, member.pool)
+    found = 0
+    if sim.config.prefix_caching:
+        limit = tree.floor_page(sim, fleet.trace.input_tokens[r] - 1)
+        for w in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+            here, _ = tree.match(sim, sim.workers[w].home, fleet.trace.prompt_node[r], limit)
+            found = max(found, here)
+    return fleet.trace.input_tokens[r] - found < fleet.transfer.local_tokens
+
+
+@kernel
+def _begin_hand(fleet, front, r, now):
+    """Request ``r`` sets out on its way over a prefill and a decode worker."""
+    hand = fleet.hands[r]
+    hand.state = fl.NOT_HANDED
+    hand.target = -1
+    if fleet.transfer.reserve_first or fleet.transfer.local_tokens > 0:
+        hand.target = router.route(fleet, front + fl.BACK, r, now)
+        if hand.target >= 0 and _stays(fleet, hand.target, r):
+            _send(fleet, hand.target, r, now)
+            return
+    hand.source = router.route(fleet, front, r, now)
+    if hand.source < 0 or (fleet.transfer.reserve_first and hand.target < 0):
+        losses.try_again(fleet, r, now)
+        return
+    fleet.sent_to[r] = hand.source
+    if fleet.transfer.reserve_first and fleet.trace.output_tokens[r] > 1:
+        hand.state = fl.RESERVING
+        _send(fleet, hand.target, r, now)
+    else:
+        hand.state = fl.COMPUTING
+        _send(fleet, hand.source, r, now)
+
+
+@kernel
+def _hand_on(fleet, r, now):
+    """What is due for ``r`` between its prefill and its decode worker."""
+    due = fleet.hands[r].due
+    if due == fl.RETRY:
+        _dispatch(fleet, r, now)
+    elif due == fl.TO_PREFILL:
+        _to_prefill(fleet, r, now)
+    elif due == fl.TO_DECODE:
+        _to_decode(fleet, r, now)
+    elif due == fl.ARRIVAL:
+        _arrival(fleet, r, now)
+    else:
+        _give_up(fleet, r, now)
+    for p in range(fleet.config.pools):
+        _look(fleet, p)
+
+
+@kernel
+def _to_prefill(fleet, r, now):
+    """The decode worker of ``r`` has room for it: its prompt is to be computed."""
+    hand = fleet.hands[r]
+    if fleet.members[hand.target].died:
+        losses.try_again(fleet, r, now)
+        return
+    if fleet.members[hand.source].state != fl.UP:
+        hand.source = router.route(fleet, flow.front_of(fleet, r), r, now)
+    if hand.source < 0:
+        losses.drop(fleet, hand.target, r, now)
+        losses.try_again(fleet, r, now)
+        return
+    _send(fleet, hand.source, r, now)
+
+
+@kernel
+def _to_decode(fleet, r, now):
+    """The prompt of ``r`` has been computed: it goes on to a decode worker."""
+    hand = fleet.hands[r]
+    if fleet.members[hand.source].died:
+        _give_up(fleet, r, now)
+        return
+    if hand.target < 0 or fleet.members[hand.target].state != fl.UP:
+        hand.target = router.route(fleet, flow.front_of(fleet, r) + fl.BACK, r, now)
+    if hand.target < 0:
+        _give_up(fleet, r, now)
+        return
+    _send(fleet, hand.target, r, now)
+
+
+@kernel
+def _arrival(fleet, r, now):
+    """The KV of ``r`` comes, where both of its workers are still there."""
+    hand = fleet.hands[r]
+    if fleet.members[hand.target].died:
+        _give_up(fleet, r, now)
+    elif fleet.members[hand.source].died:
+        losses.drop(fleet, hand.target, r, now)
+        _give_up(fleet, r, now)
+    else:
+        hand.state = fl.ARRIVED
+        losses.tell(fleet, hand.source, doors.LET_GO, r, now)
+        losses.tell(fleet, hand.target, doors.ARRIVE, r, now)
+
+
+@kernel
+def _give_up(fleet, r, now):
+    """Nobody takes over what the prefill worker of ``r`` has computed: it is tried again."""
+    losses.let_go(fleet, fleet.hands[r].source, r, now)
+    losses.try_again(fleet, r, now)
+
+
+@kernel
+def _worker_event(sim, w, now):
+    """Worker ``w``'s step ends at ``now``, or its next one begins."""
+    if sim.config.lane_kind == la.WAVE:
+        lanes.wave_event(sim, w, now)
+        return
+    worker = sim.workers[w]
+    if worker.phase == la.FORMING or worker.phase == la.IDLE:
+        worker.phase = la.FORMING
+        doors.knock(sim.config.door, sim, doors.FORM, w, 0, now)
+        if sim.config.lane_kind == la.PIPE:
+            lanes.note_formed(sim, w)
+        return
+    doors.knock(sim.config.door, sim, doors.COMPLETE, w, 0, now)
+    worker.phase = la.FORMING
+    # The scheduler may have waited for something for longer than the step took.
+    heaps.event_set(sim, w, max(now, worker.now_s))
+    if sim.config.lane_kind == la.PIPE:
+        lanes.wake_waiting(sim, w, now)
+
+
+@kernel
+def _turn(fleet, p, now):
+    """Pool ``p`` does what it does next. Returns a pool whose ``counters[FAULT]`` voids the run, or -1."""
+    sim = pools.at(fleet, p)
+    if fleet.next_kind[p] == _SERVED:
+        doors.knock(sim.config.door, sim, doors.SERVE, sim.server_heap[0], 0, now)
+    else:
+        _worker_event(sim, sim.event_heap[0], now)
+    _check_room(sim)
+    _look(fleet, p)
+    store_pool = sim.config.store_pool
+    if store_pool >= 0:
+        front = pools.at(fleet, store_pool)
+        _check_room(front)
+        if front.counters[la.FAULT]:
+            return store_pool
+    return p if sim.counters[la.FAULT] else -1
+
+
+@kernel
+def _check_room(sim):
+    """Stop before the next event could take more node records than there are."""
+    needed = la.NODES_PER_REQUEST * (sim.config.max_running + 2) * sim.counters[la.LARGEST_GROUP]
+    if sim.config.lane_kind == la.WAVE:
+        needed *= sim.config.lanes
+    if sim.counters[la.FAULT] == 0 and sim.counters[la.NODES_LEFT] < needed:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+
+
+@kernel
+def _first_arrival_s(fleet):
+    return fleet.arrival_s[fleet.open_loop[0]] if fleet.open_loop.shape[0] > 0 else 0.0
+
+
+@kernel
+def _reset_pool(sim):
+    """Empty caches, idle workers."""
+    counters = sim.counters
+    counters[:] = 0
+    if sim.nodes.shape[0] < 2 * sim.trees.shape[0]:
+        counters[la.FAULT] = la.NODE_POOL_FULL
+        return
+    counters[la.FREE_NODE] = -1
+    counters[la.FREE_FETCH] = -1
+    counters[la.FREE_MOVE] = -1
+    trees = sim.trees.shape[0]
+    counters[la.NODES_USED] = trees
+    counters[la.NODES_LEFT] = sim.nodes.shape[0] - trees
+    counters[la.LARGEST_GROUP] = 1
+    sim.cover[:] = -1
+    for v in range(trees):
+        sim.nodes[v].first = -1
+    lanes.reset(sim)
+    first_s = _first_arrival_s(sim.fleet)
+    for w in range(sim.config.workers):
+        worker = sim.workers[w]
+        worker.awake_until_s = first_s
+        worker.running_head = -1
+        worker.running_tail = -1
+        worker.waiting_head = -1
+        worker.waiting_tail = -1
+        worker.held_head = -1
+        worker.held_tail = -1
+        worker.chunked = -1
+        worker.lingering_head = -1
+        worker.prompts_head = -1
+        worker.prompts_tail = -1
+        worker.sitting_head = -1
+        worker.endings_new = -1
+        worker.endings_old = -1
+        worker.ended_prompts_new = -1
+        worker.ended_prompts_old = -1
+        worker.event_slot = -1
+        worker.way_end = -1
+        doors.knock(sim.config.door, sim, doors.RESET, w, 0, 0.0)
+    _check_room(sim)
+
+
+@kernel
+def _forget_after(fleet, end_s):
+    """First tokens are noted when their step is launched: those of steps that have not ended did not happen."""
+    for p in range(fleet.config.pools):
+        requests = pools.at(fleet, p).requests
+        for r in range(requests.shape[0]):
+            if requests[r].first_token_s > end_s:
+                requests[r].first_token_s = np.nan
+
+
+@kernel
+def _all_done(fleet):
+    """Whether every request that has come has ended, so that nobody waits for what servers are still at."""
+    for p in range(fleet.config.pools):
+        if pools.at(fleet, p).counters[la.EVENT_HEAP] > 0:
+            return False
+    here = 0
+    for m in range(fleet.members.shape[0]):
+        here += fleet.members[m].inflight_requests
+    return here == 0
+
+
+@kernel
+def run(fleet):
+    """Simulate until every request has ended, the horizon is passed or too many requests are late.
+
+    What servers beside the schedulers are still at when the last request has ended stays undone.
+
+    Returns (time of the last event, 1 if it stopped early, pool whose ``counters[FAULT]`` says why the run is void, or
+    -1).
+    """
+    last = 0.0
+    fleet.counters[:] = 0
+    members.reset(fleet)
+    for p in range(fleet.config.pools):
+        sim = pools.at(fleet, p)
+        _reset_pool(sim)
+        if sim.counters[la.FAULT]:
+            return last, 0, p
+        _look(fleet, p)
+    while True:
+        arrival, r, is_open = flow.next_arrival(fleet)
+        p = _soonest(fleet)
+        event = fleet.next_s[p]
+        due = fleet.hands[fleet.due[0]].due_s if fleet.counters[fl.DUE] > 0 else np.inf
+        incident = members.next_incident_s(fleet)
+        now = min(arrival, event, due)
+        if now == np.inf:
+            return last, 0, -1
+        if event <= min(now, incident) and _settles(fleet, p):
+            continue
+        if min(arrival, due) == np.inf and fleet.next_kind[p] == _SERVED and _all_done(fleet):
+            return last, 0, -1
+        now = min(now, incident)
+        if now > fleet.config.horizon_s:
+            _forget_after(fleet, fleet.config.horizon_s)
+            return last, 1, -1
+        if fleet.counters[fl.LATE] > fleet.config.late_requests:
+            _forget_after(fleet, last)
+            return last, 1, -1
+        fleet.counters[fl.EVENTS] += 1
+        if incident <= now:
+            members.happen(fleet, now)
+            if fleet.counters[fl.SHORT]:
+                return last, 0, -1
+            for q in range(fleet.config.pools):
+                _look(fleet, q)
+        elif arrival <= event and arrival <= due:
+            _arrive(fleet, r, is_open, now)
+        elif due <= event:
+            _hand_on(fleet, handover.pop(fleet), now)
+        else:
+            if fleet.next_kind[p] != _SERVED:
+                last = now
+            faulty = _turn(fleet, p, now)
+            if faulty >= 0:
+                return last, 0, faulty

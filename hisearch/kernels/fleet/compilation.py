@@ -1,0 +1,66 @@
+"""Compiling engines and the event loop ahead of their first use, as many at once as cores allow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from numba import config
+
+from hisearch.base.jit import is_compiled
+from hisearch.kernels.core.handle import HandleType
+from hisearch.kernels.engine import doors
+from hisearch.kernels.fleet import cluster
+from hisearch.kernels.layout import fleet as fleet_layout
+from hisearch.kernels.layout import sim as la
+
+#: The event loop among parts to be compiled.
+_EVENT_LOOP = -1
+
+
+def missing_of(engines: Collection[int]) -> list[int]:
+    """Those of ``engines`` that are not in the on-disk cache; none with the jit off."""
+    return [] if config.DISABLE_JIT else [engine for engine in engines if not is_compiled(doors.MODULES[engine])]
+
+
+def prepare(engines: Collection[int]) -> None:
+    """Compile what of the event loop and ``engines`` is not in the on-disk cache, as many at once as cores allow."""
+    if config.DISABLE_JIT:
+        return
+    missing = [*missing_of(engines), *([] if is_compiled() else [_EVENT_LOOP])]
+    # SGLang takes as long as three of the others.
+    waiting = SimpleQueue[int]()
+    for part in sorted(missing, key=lambda part: part != la.SGLANG):
+        waiting.put(part)
+    command = "import sys; from hisearch.kernels import compilation; compilation.compile_part(int(sys.argv[1]))"
+
+    def parts() -> Iterator[int]:
+        with suppress(Empty):
+            while True:
+                yield waiting.get_nowait()
+
+    def beside() -> None:
+        for part in parts():
+            # Should it fail, the caller compiles that part when it comes to it, and says what is wrong.
+            subprocess.run([sys.executable, "-c", command, str(part)], check=False, stderr=subprocess.DEVNULL)
+
+    helpers = [threading.Thread(target=beside, daemon=True) for _ in range(min(os.cpu_count() or 1, len(missing)) - 1)]
+    for helper in helpers:
+        helper.start()
+    for part in parts():
+        compile_part(part)
+    for helper in helpers:
+        helper.join()
+
+
+def compile_part(part: int) -> None:
+    """Compile an engine, or the event loop, into the on-disk cache."""
+    if part != _EVENT_LOOP:
+        doors.address(part)
+        return
+    cluster.run.compile((HandleType(fleet_layout.Fleet),))

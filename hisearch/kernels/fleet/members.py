@@ -1,0 +1,219 @@
+"""Workers that come and go: those that are up when a run begins, incidents, autoscalers.
+
+A worker that comes up again after it had gone is another member, whose caches are cold. One that is drained takes no
+more requests and goes when it has finished those that it has; one that dies loses them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.core import tournament
+from hisearch.kernels.engine import doors
+from hisearch.kernels.fleet import losses
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
+from hisearch.kernels.routing import belief, buckets
+from hisearch.kernels.traffic import flow, heaps, pools
+
+#: An autoscaler leaves a number of workers alone that is this near to the wanted one (Kubernetes' HPA: 0.1).
+TOLERANCE = 0.1
+
+
+@kernel
+def _list_ups(fleet, k):
+    """Write down who of route ``k`` takes requests."""
+    route = fleet.routes[k]
+    route.ups = 0
+    for place in range(route.members):
+        m = route.first + place
+        if fleet.members[m].state == fl.UP:
+            fleet.up[route.first + route.ups] = m
+            route.ups += 1
+    if route.policy == fl.BUCKET:
+        buckets.reset(fleet, route)
+
+
+@kernel
+def _come_up(fleet, m):
+    """Member ``m`` takes requests from now on."""
+    member = fleet.members[m]
+    member.state = fl.UP
+    _list_ups(fleet, member.route)
+    flow.note_load(fleet, m)
+    flow.note_belief(fleet, m)
+
+
+@kernel
+def _step_back(fleet, m, state):
+    """Member ``m`` takes no more requests."""
+    member = fleet.members[m]
+    member.state = state
+    place = m - fleet.routes[member.route].first
+    for row in range(flow.ROWS * member.route, flow.ROWS * (member.route + 1)):
+        tournament.put(fleet.keys[row], fleet.winners[row], place, np.inf)
+    belief.forget(fleet, fleet.routes[member.route], m)
+    _list_ups(fleet, member.route)
+
+
+@kernel
+def _drain(fleet, m, now):
+    member = fleet.members[m]
+    _step_back(fleet, m, fl.DRAINING)
+    if member.inflight_requests == 0:
+        member.state = fl.ABSENT
+        member.gone_s = now
+
+
+@kernel
+def _die(fleet, m, now):
+    """Member ``m`` dies, and with it what it has computed of its requests."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    _step_back(fleet, m, fl.ABSENT)
+    member.gone_s = now
+    member.died = 1
+    for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+        heaps.event_clear(sim, lane)
+        sim.workers[lane].phase = la.IDLE
+    stores = (sim.config.hicache and sim.tiers.storage) or sim.config.store_pool >= 0
+    if stores or sim.offloading.mover != tl.NO_MOVER:
+        for lane in range(member.index * sim.config.lanes, (member.index + 1) * sim.config.lanes):
+            doors.knock(sim.config.door, sim, doors.HALT, lane, 0, now)
+    losses.lose(fleet, m, now)
+    member.inflight_requests = 0
+    member.inflight_tokens = 0
+    member.outstanding_tokens = 0
+
+
+@kernel
+def _lose_stores(fleet, m, now):
+    """The host of member ``m``, whose workers have died, loses what they shared."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    if (sim.config.hicache and sim.tiers.storage) or sim.offloading.mover == tl.LMCACHE:
+        doors.knock(sim.config.door, sim, doors.LOSE_HOST, member.index * sim.config.lanes, 0, now)
+
+
+@kernel
+def next_incident_s(fleet):
+    """When the next incident happens, an autoscaler looks, or a worker that one has started comes up."""
+    time = np.inf
+    k = fleet.counters[fl.INCIDENTS]
+    if k < fleet.incidents.shape[0]:
+        time = fleet.incidents[k].at_s
+    for scaler in fleet.scalers:
+        time = min(time, scaler.look_s)
+        if scaler.ready < scaler.used:
+            time = min(time, fleet.members[scaler.first + scaler.ready].up_s)
+    return time
+
+
+@kernel
+def _befall(fleet, incident):
+    m = incident.member
+    member = fleet.members[m]
+    if incident.kind == fl.COMES_UP:
+        member.begun_s = incident.at_s
+        member.up_s = incident.at_s
+        _come_up(fleet, m)
+    elif incident.kind == fl.IS_DRAINED and member.state == fl.UP:
+        _drain(fleet, m, incident.at_s)
+    elif incident.kind == fl.DIES and member.state != fl.ABSENT:
+        _die(fleet, m, incident.at_s)
+    elif incident.kind == fl.HOST_DIES:
+        _lose_stores(fleet, m, incident.at_s)
+
+
+@kernel
+def happen(fleet, now):
+    """All that ``next_incident_s`` announced for ``now``: incidents, then who comes up, then autoscalers."""
+    while True:
+        k = fleet.counters[fl.INCIDENTS]
+        if k >= fleet.incidents.shape[0] or fleet.incidents[k].at_s > now:
+            break
+        fleet.counters[fl.INCIDENTS] = k + 1
+        _befall(fleet, fleet.incidents[k])
+    for k in range(fleet.scalers.shape[0]):
+        scaler = fleet.scalers[k]
+        while scaler.ready < scaler.used and fleet.members[scaler.first + scaler.ready].up_s <= now:
+            if fleet.members[scaler.first + scaler.ready].state == fl.STARTING:
+                _come_up(fleet, scaler.first + scaler.ready)
+            scaler.ready += 1
+        if scaler.look_s <= now:
+            scaler.look_s += scaler.period_s
+            _scale(fleet, scaler, now)
+
+
+@kernel
+def _wanted(fleet, scaler, workers):
+    """Workers that would bring what ``scaler`` looks at to its target; ``workers`` if it is near enough."""
+    load = 0.0
+    for m in range(scaler.first, scaler.first + scaler.used):
+        member = fleet.members[m]
+        if member.state != fl.UP:
+            continue
+        if scaler.metric == fl.BY_REQUESTS:
+            load += member.inflight_requests
+        else:
+            load += member.outstanding_tokens / member.prefill_tokens_per_s
+    share = load / (scaler.target * max(workers, 1))
+    if abs(share - 1.0) <= TOLERANCE:
+        return workers
+    return min(max(math.ceil(load / scaler.target), scaler.least), scaler.most)
+
+
+@kernel
+def _scale(fleet, scaler, now):
+    """Start workers at once where they are too few; drain the newest where they have been too many for a while."""
+    workers = 0
+    for m in range(scaler.first, scaler.first + scaler.used):
+        if fleet.members[m].state == fl.UP or fleet.members[m].state == fl.STARTING:
+            workers += 1
+    wanted = _wanted(fleet, scaler, workers)
+    if wanted >= workers:
+        scaler.many_s = np.inf
+    for _ in range(wanted - workers):
+        if scaler.used == scaler.members:
+            fleet.counters[fl.SHORT] = 1
+            return
+        member = fleet.members[scaler.first + scaler.used]
+        scaler.used += 1
+        member.state = fl.STARTING
+        member.begun_s = now
+        member.up_s = now + scaler.startup_s
+    if wanted < workers:
+        scaler.many_s = min(scaler.many_s, now)
+        if now - scaler.many_s >= scaler.calm_s:
+            _give_up(fleet, scaler, workers - wanted, now)
+
+
+@kernel
+def _give_up(fleet, scaler, count, now):
+    for m in range(scaler.first + scaler.used - 1, scaler.first - 1, -1):
+        if count > 0 and fleet.members[m].state == fl.UP:
+            _drain(fleet, m, now)
+            count -= 1
+
+
+@kernel
+def reset(fleet):
+    """Who is there from the beginning is up, and nothing is known of anyone."""
+    for row in range(fleet.keys.shape[0]):
+        tournament.clear(fleet.keys[row], fleet.winners[row])
+    fleet.belief[:] = 0
+    for m in range(fleet.members.shape[0]):
+        member = fleet.members[m]
+        member.state = fl.UP if member.starts else fl.ABSENT
+        member.begun_s = 0.0 if member.starts else np.nan
+        member.up_s = 0.0 if member.starts else np.nan
+        member.gone_s = np.nan
+        member.died = 0
+        flow.note_load(fleet, m)
+        flow.note_belief(fleet, m)
+    for k in range(fleet.routes.shape[0]):
+        _list_ups(fleet, k)

@@ -1,0 +1,168 @@
+"""HiCache's memory: room in HBM and on the host, and the copies to the host that make it; see ``hicache``."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import eviction, objects, radix, tree
+from hisearch.kernels.hicache import nodes
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.traffic import links
+
+
+@kernel
+def copy(sim, w, back, tokens):
+    """Copy ``tokens`` tokens' KV to worker ``w``'s host memory now, or from there (``back`` 1); returns when it ends.
+
+    Over its own link, and through host memory, whose bandwidth attention groups share.
+    """
+    return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), sim.workers[w].now_s, tokens)
+
+
+@kernel
+def _forget(sim, w, d):
+    """Take the childless node ``d``, on the host alone, out of the tree."""
+    node = sim.nodes[d]
+    p = node.parent
+    cut_off = not nodes.is_root(sim, p) and sim.hosted[p].where == 0
+    if not cut_off and nodes.on_host_alone(sim, p):
+        sim.nodes[p].tick = max(sim.nodes[p].tick, node.tick)
+    if cut_off:
+        s = node.static
+        while s > 0 and sim.trace.end_tokens[s] > node.begin:
+            if sim.cover[w, s] == d:
+                sim.cover[w, s] = -1
+            s = sim.trace.parent[s]
+        sim.nodes[p].children -= 1
+        tree.release_node(sim, d)
+        if sim.nodes[p].children == 0:
+            tree.release_node(sim, p)
+        return
+    tree.remove(sim, w, d)
+    if not nodes.is_root(sim, p):
+        nodes.offer_host(sim, w, p)
+
+
+@kernel
+def evict_from_host(sim, w):
+    """Evict from the host what goes first; returns its pages, which are free."""
+    v = nodes.host_pool(sim, w)
+    pool = sim.trees[v]
+    d = eviction.first(sim, v)
+    eviction.withdraw(sim, v, d)
+    pages = radix.pages_of(sim, d)
+    objects.left_host(sim, w, d)
+    _forget(sim, w, d)
+    pool.free_pages += pages
+    pool.evicted_tokens += pages * sim.config.page_tokens
+    return pages
+
+
+@kernel
+def _evict_host(sim, w, pages):
+    """Evict from the host until at least ``pages`` are gone or nothing is left that could go."""
+    gone = 0
+    while gone < pages and eviction.some(sim, nodes.host_pool(sim, w)):
+        gone += evict_from_host(sim, w)
+
+
+@kernel
+def take_host(sim, w, pages):
+    """Take pages of host memory, if need be after evicting; where too few are free, all of ``pages`` are evicted."""
+    pool = sim.trees[nodes.host_pool(sim, w)]
+    if pool.free_pages < pages:
+        _evict_host(sim, w, pages)
+    if pool.free_pages < pages:
+        return False
+    pool.free_pages -= pages
+    pool.peak_pages = max(pool.peak_pages, pool.capacity_pages - pool.free_pages)
+    return True
+
+
+@kernel
+def copy_to_host(sim, w, d):
+    """Begin to copy ``d``, if host memory can be had; it counts as copied from now on."""
+    pages = radix.pages_of(sim, d)
+    if not take_host(sim, w, pages):
+        return False
+    tokens = pages * sim.config.page_tokens
+    sim.hosted[d].where |= hl.ON_HOST
+    sim.hosted[d].at_s = copy(sim, w, 0, tokens)
+    sim.trees[nodes.host_pool(sim, w)].stored_tokens += tokens
+    return True
+
+
+@kernel
+def _drop(sim, w, d):
+    """Take ``d``, which is in HBM alone, out of the tree, and cut off what is below it."""
+    node = sim.nodes[d]
+    p = node.parent
+    nodes.lose_child(sim, w, p, d)
+    if node.children == 0:
+        tree.remove(sim, w, d)
+        return
+    s = node.static
+    while s > 0:
+        start = sim.trace.start_tokens[s]
+        sim.cover[w, s] = p if not nodes.is_root(sim, p) and start < node.begin else -1
+        if start <= node.begin:
+            break
+        s = sim.trace.parent[s]
+    sim.nodes[p].children -= 1
+    node.parent = -1
+    sim.hosted[d].where = 0
+
+
+@kernel
+def leave_to_host(sim, w, d):
+    """``d``, withdrawn from what HBM may evict, stays on the host alone."""
+    sim.hosted[d].where = hl.ON_HOST
+    nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+    nodes.offer_host(sim, w, d)
+    objects.left_hbm(sim, w, d)
+
+
+@kernel
+def make_room(sim, w, pages):
+    """Where fewer than ``pages`` of HBM are free, evict at least that many, not the difference.
+
+    With write_back the scheduler waits for the copies of what it evicts.
+    """
+    cache = sim.trees[w]
+    if cache.free_pages >= pages:
+        return
+    gone = 0
+    copied = -1
+    kept = -1
+    while gone < pages and eviction.some(sim, w):
+        d = eviction.first(sim, w)
+        eviction.withdraw(sim, w, d)
+        hosted = sim.hosted[d]
+        here = radix.pages_of(sim, d)
+        if hosted.where & hl.ON_HOST:
+            leave_to_host(sim, w, d)
+        elif sim.tiers.write_hits > 0:
+            _drop(sim, w, d)
+        elif copy_to_host(sim, w, d):
+            # In HBM until the copies are waited for: what is on the host alone may be evicted for the next copy.
+            nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+            hosted.below = copied
+            copied = d
+        else:
+            hosted.below = kept
+            kept = d
+            continue
+        gone += here
+    cache.free_pages += gone
+    cache.evictable_pages -= gone
+    cache.evicted_tokens += gone * sim.config.page_tokens
+    if copied >= 0:
+        # The copy sent last ends last.
+        sim.workers[w].now_s = max(sim.workers[w].now_s, sim.hosted[copied].at_s)
+    while copied >= 0:
+        sim.hosted[copied].where = hl.ON_HOST
+        nodes.offer_host(sim, w, copied)
+        objects.left_hbm(sim, w, copied)
+        copied = sim.hosted[copied].below
+    while kept >= 0:
+        radix.offer(sim, w, kept)
+        kept = sim.hosted[kept].below

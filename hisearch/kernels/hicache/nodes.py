@@ -1,0 +1,152 @@
+"""HiCache's nodes: where each is, what may be evicted from where, and how they are found; see ``hicache``."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import eviction, radix, tree
+from hisearch.kernels.layout import hicache as hl
+
+
+@kernel
+def host_pool(sim, w):
+    """Index of worker ``w``'s host pool among the trees."""
+    return sim.trees.shape[0] - sim.config.workers + w
+
+
+@kernel
+def is_root(sim, d):
+    """Whether node ``d`` is a tree's root."""
+    return d < sim.trees.shape[0]
+
+
+@kernel
+def on_host_alone(sim, d):
+    """Whether node ``d`` has left HBM and is held by the host."""
+    return not is_root(sim, d) and sim.hosted[d].where == hl.ON_HOST
+
+
+@kernel
+def offer_host(sim, w, d):
+    """Let ``d`` be evicted from the host if it is a leaf on the host alone that nothing uses."""
+    node = sim.nodes[d]
+    hosted = sim.hosted[d]
+    if hosted.where == hl.ON_HOST and node.children == 0 and hosted.host_locks == 0 and node.heap_slot < 0:
+        eviction.enter(sim, host_pool(sim, w), d)
+
+
+@kernel
+def lock_host(sim, w, d):
+    """Storage uses the host copy of ``d``."""
+    if is_root(sim, d):
+        return
+    sim.hosted[d].host_locks += 1
+    if sim.hosted[d].where == hl.ON_HOST:
+        eviction.withdraw(sim, host_pool(sim, w), d)
+
+
+@kernel
+def unlock_host(sim, w, d):
+    """Storage is done with the host copy of ``d``."""
+    if is_root(sim, d):
+        return
+    sim.hosted[d].host_locks -= 1
+    offer_host(sim, w, d)
+
+
+@kernel
+def enter_hbm(sim, w, d):
+    """``d``, on the host alone so far, is in HBM as well."""
+    eviction.withdraw(sim, host_pool(sim, w), d)
+    sim.hosted[d].where |= hl.IN_HBM
+    gain_child(sim, w, sim.nodes[d].parent)
+    sim.trees[w].evictable_pages += radix.pages_of(sim, d)
+    radix.offer(sim, w, d)
+
+
+@kernel
+def gain_child(sim, w, d):
+    """``d`` has one more child in HBM."""
+    if not is_root(sim, d):
+        eviction.withdraw(sim, w, d)
+        sim.hosted[d].device_children += 1
+
+
+@kernel
+def lose_child(sim, w, d, child):
+    """``d`` has one child in HBM less, ``child``, which hands its marks up."""
+    if is_root(sim, d):
+        return
+    sim.nodes[d].tick = max(sim.nodes[d].tick, sim.nodes[child].tick)
+    sim.hosted[d].device_children -= 1
+    radix.offer(sim, w, d)
+
+
+@kernel
+def find(sim, w, static, limit):
+    """Longest cached prefix of the path to ``static``, up to ``limit`` tokens: (tokens, node, deepest one in HBM)."""
+    while True:
+        tokens, d = tree.match(sim, w, static, limit)
+        if tokens == 0:
+            return 0, w, w
+        e = d
+        while on_host_alone(sim, e):
+            e = sim.nodes[e].parent
+        if is_root(sim, e) or sim.hosted[e].where != 0:
+            return tokens, d, e
+        # Cut off: forget the deepest trace-tree node that leads there.
+        s = static
+        while sim.cover[w, s] < 0:
+            s = sim.trace.parent[s]
+        sim.cover[w, s] = -1
+
+
+@kernel
+def split(sim, w, d, at):
+    """Cut ``d`` at ``at``; ``d`` keeps the lower part, its copies and its storage locks. Returns the upper part."""
+    u = tree.split(sim, w, d, at)
+    sim.nodes[u].serial = sim.trees[w].serial
+    sim.trees[w].serial += 1
+    sim.nodes[u].hits = sim.nodes[d].hits
+    hosted = sim.hosted[u]
+    hosted.where = sim.hosted[d].where
+    hosted.settled = sim.hosted[d].settled
+    hosted.host_locks = 0
+    hosted.device_children = 1 if sim.hosted[d].where & hl.IN_HBM else 0
+    if radix.stands(sim):
+        sim.standings[u] = sim.standings[d]
+    return u
+
+
+@kernel
+def mark(sim, w, d):
+    """``d`` was accessed now."""
+    if is_root(sim, d):
+        return
+    sim.nodes[d].tick = sim.trees[w].tick
+    if sim.nodes[d].heap_slot >= 0:
+        eviction.moved(sim, host_pool(sim, w) if sim.hosted[d].where == hl.ON_HOST else w, d)
+
+
+@kernel
+def walk(sim, w, static, limit):
+    """Match the path to ``static`` up to ``limit`` tokens (whole pages) in both tiers.
+
+    Returns (tokens in HBM, the node at whose end they end, tokens behind them on the host alone, deepest node of the
+    way with a host copy; the root has one).
+    """
+    sim.trees[w].tick += 1
+    tokens, d, e = find(sim, w, static, limit)
+    if tokens == 0:
+        return 0, w, 0, w
+    mark(sim, w, d)
+    if tokens < sim.nodes[d].end:
+        u = split(sim, w, d, tokens)
+        if e == d:
+            e = u
+        d = u
+    if e != d:
+        mark(sim, w, e)
+    in_hbm = sim.nodes[e].end
+    while not is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
+        d = sim.nodes[d].parent
+    return in_hbm, e, tokens - in_hbm, d

@@ -1,0 +1,278 @@
+"""The servers that a worker with a storage tier has beside its scheduler, each of which does one job after another.
+
+One asks the stores how much of a prompt they have, one reads, one writes, one moves pages from store to store, batches
+of ``BATCH_PAGES`` pages at a time. Several workers may share a store and the links to it. What the servers come to is
+noted by the next pass that tries to prefill, see ``hicache_storage``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import store, store_room
+from hisearch.kernels.hicache import stores
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import moves, server_heap
+from hisearch.kernels.vllm import answers
+
+
+@kernel
+def _part_end(sim, k, now):
+    """When the part that server ``k`` begins now ends."""
+    w = k // hl.SERVERS
+    kind = k % hl.SERVERS
+    job = sim.servers[k].head
+    batch = hl.BATCH_PAGES * sim.config.page_tokens
+    if kind == hl.ASKER:
+        return now + sim.tiers.query_s
+    if kind == hl.READER:
+        return stores.begin_reading(sim, w, job, min(sim.fetches[job].found - sim.fetches[job].read, batch), now)
+    if kind == hl.WRITER:
+        return stores.begin_writing(sim, w, min(sim.nodes[job].end - sim.hosted[job].written, batch), now)
+    return stores.begin_moving(sim, w, job, min(sim.moves[job].end - sim.moves[job].begin, batch), now)
+
+
+@kernel
+def start(sim, k, now):
+    """Server ``k`` begins the next part of the job at the head of its line, or rests."""
+    if sim.servers[k].head < 0:
+        server_heap.leave(sim, k)
+        return
+    sim.servers[k].end_s = _part_end(sim, k, now)
+    server_heap.enter(sim, k)
+
+
+@kernel
+def queue_fetch(sim, k, f, now):
+    """Put fetch ``f`` at the end of server ``k``'s line."""
+    server = sim.servers[k]
+    sim.fetches[f].next = -1
+    if server.head >= 0:
+        sim.fetches[server.tail].next = f
+        server.tail = f
+        return
+    server.head = f
+    server.tail = f
+    start(sim, k, now)
+
+
+@kernel
+def _log(sim, f, now, event, tokens):
+    if not sim.config.log:
+        return
+    k = sim.counters[la.LOG_FETCHES]
+    if k >= sim.log_fetches.shape[0]:
+        sim.counters[la.FAULT] = la.LOG_FULL
+        return
+    record = sim.log_fetches[k]
+    record.at_s = now
+    record.request = sim.fetches[f].request
+    record.event = event
+    record.tokens = tokens
+    sim.counters[la.LOG_FETCHES] = k + 1
+
+
+@kernel
+def forget_fetch(sim, f):
+    """Give the record back once neither its request nor a server has it."""
+    fetch = sim.fetches[f]
+    if not fetch.registered and not fetch.served:
+        fetch.next = sim.counters[la.FREE_FETCH]
+        sim.counters[la.FREE_FETCH] = f
+
+
+@kernel
+def _answer(sim, w, f, now):
+    """Storage says what it has.
+
+    Too little: the fetch is revoked. Else memory beyond it is released and reading begins.
+    """
+    fetch = sim.fetches[f]
+    page = sim.config.page_tokens
+    found = stores.look(sim, w, fetch.static, fetch.begin, fetch.begin + fetch.wanted, now)
+    host = sim.hosts[w]
+    if found < max(sim.tiers.fetch_threshold, page):
+        fetch.refused = 1
+        host.released_pages += fetch.wanted // page
+        _log(sim, f, now, hl.REVOKED, found)
+        fetch.next = -1
+        if host.revoked >= 0:
+            sim.fetches[host.revoked_tail].next = f
+        else:
+            host.revoked = f
+        host.revoked_tail = f
+        return
+    longest = fetch.begin + fetch.wanted
+    stores.use(sim, w, fetch.request, fetch.static, fetch.begin, fetch.begin + found, longest, now)
+    fetch.found = found
+    host.released_pages += (fetch.wanted - found) // page
+    _log(sim, f, now, hl.READING, found)
+    queue_fetch(sim, hl.SERVERS * w + hl.READER, f, now)
+
+
+@kernel
+def _note_read(sim, w, f, now):
+    """A batch has been read. If the fetch was stopped before, it does not count and none follows.
+
+    Returns whether another part follows.
+    """
+    fetch = sim.fetches[f]
+    page = sim.config.page_tokens
+    batch = min(fetch.found - fetch.read, hl.BATCH_PAGES * page)
+    stores.end_reading(sim, w, f, batch, now)
+    if not fetch.stopped:
+        fetch.read += batch
+        fetch.far_read += fetch.far
+        if fetch.read < fetch.found:
+            return True
+    sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
+    _log(sim, f, now, hl.READ, fetch.read)
+    fetch.served = 0
+    forget_fetch(sim, f)
+    return False
+
+
+@kernel
+def _note_write(sim, w, d, now):
+    """A batch can be found as soon as it is written. Returns whether another part follows."""
+    hosted = sim.hosted[d]
+    begin = hosted.written
+    end = min(begin + hl.BATCH_PAGES * sim.config.page_tokens, sim.nodes[d].end)
+    priority = sim.standings[d].priority if sim.tiers.priorities else 0
+    stores.end_writing(sim, w, sim.nodes[d].static, begin, end, now, priority)
+    hosted.written = end
+    return end < sim.nodes[d].end
+
+
+@kernel
+def _note_move(sim, w, m, now):
+    """A batch has moved from one store to another. Returns whether another part follows."""
+    move = sim.moves[m]
+    tokens = min(move.end - move.begin, hl.BATCH_PAGES * sim.config.page_tokens)
+    stores.end_moving(sim, w, m, tokens, now)
+    move.begin += tokens
+    return move.begin < move.end
+
+
+@kernel
+def _sweep(sim, t, now):
+    """Drop what had expired by the newest of the set times, where nothing has since."""
+    tier = sim.store_tiers[t]
+    if tier.reclaim != hl.PERIODIC:
+        return
+    period = np.int64(now / tier.reclaim_period_s)
+    if period <= tier.swept:
+        return
+    tier.swept = period
+    for v in range(tier.first, tier.first + tier.stores):
+        store_room.sweep(sim, v, period * tier.reclaim_period_s)
+
+
+@kernel
+def end_part(sim, k, now):
+    """The part that server ``k`` is at ends now."""
+    server = sim.servers[k]
+    w = k // hl.SERVERS
+    kind = k % hl.SERVERS
+    job = server.head
+    for t in range(sim.tiers.storage):
+        _sweep(sim, t, now)
+    if kind == hl.WRITER:
+        if not _note_write(sim, w, job, now):
+            server.head = sim.hosted[job].next_write
+            sim.hosted[job].next_write = sim.hosts[w].written
+            sim.hosts[w].written = job
+    elif kind == hl.ASKER:
+        server.head = sim.fetches[job].next
+        _answer(sim, w, job, now)
+    elif kind == hl.READER:
+        after = sim.fetches[job].next
+        if not _note_read(sim, w, job, now):
+            server.head = after
+    elif not _note_move(sim, w, job, now):
+        server.head = sim.moves[job].next
+        moves.release(sim, job)
+    start(sim, k, now)
+    mover = hl.SERVERS * w + hl.MOVER
+    if sim.servers[mover].head >= 0 and sim.servers[mover].slot < 0:
+        start(sim, mover, now)
+
+
+@kernel
+def take_in(sim, t, r, now):
+    """A decode worker has written the next part of what it made of ``r`` to the store of tier ``t``, all workers'."""
+    for tier in range(sim.tiers.storage):
+        _sweep(sim, tier, now)
+    answer = sim.fleet.answers[r]
+    priority = sim.trace.priority[r] if sim.tiers.priorities else 0
+    end = answers.part_end(sim, answer)
+    store.put(sim, sim.store_tiers[t].first, sim.trace.output_node[r], answer.written, end, now, priority)
+
+
+@kernel
+def _drop_fetches(sim, f):
+    """No server, and nobody else, has the fetches of the line that begins with ``f`` any more."""
+    while f >= 0:
+        after = sim.fetches[f].next
+        sim.fetches[f].served = 0
+        forget_fetch(sim, f)
+        f = after
+
+
+@kernel
+def halt(sim, w):
+    """Worker ``w`` has died, with what its servers were at: nothing of that comes anywhere.
+
+    Its requests still say what they fetch.
+    """
+    for r in range(sim.requests.shape[0]):
+        f = sim.requests[r].fetch
+        if f >= 0 and sim.requests[r].worker == w:
+            sim.requests[r].fetch = -1
+            sim.fetches[f].registered = 0
+            if not sim.fetches[f].served:
+                forget_fetch(sim, f)
+    first = hl.SERVERS * w
+    _drop_fetches(sim, sim.servers[first + hl.ASKER].head)
+    _drop_fetches(sim, sim.servers[first + hl.READER].head)
+    _drop_fetches(sim, sim.hosts[w].revoked)
+    sim.hosts[w].revoked = -1
+    m = sim.servers[first + hl.MOVER].head
+    while m >= 0:
+        after = sim.moves[m].next
+        moves.release(sim, m)
+        m = after
+    for k in range(first, first + hl.SERVERS):
+        sim.servers[k].head = -1
+        server_heap.leave(sim, k)
+
+
+@kernel
+def advance(sim, w):
+    """Let worker ``w``'s servers do all that they have done by where its scheduler is.
+
+    The event loop has seen to it already, but for what takes no time, and where the scheduler waited for a copy.
+    """
+    while True:
+        first = -1
+        for k in range(hl.SERVERS * w, hl.SERVERS * (w + 1)):
+            done = sim.servers[k].head >= 0 and sim.servers[k].end_s <= sim.workers[w].now_s
+            if done and (first < 0 or sim.servers[k].end_s < sim.servers[first].end_s):
+                first = k
+        if first < 0:
+            return
+        end_part(sim, first, sim.servers[first].end_s)
+
+
+@kernel
+def busy(sim, w):
+    """Whether a server of worker ``w`` is at work that its scheduler may wait for: any but the mover."""
+    first = hl.SERVERS * w
+    servers = sim.servers
+    return (
+        servers[first + hl.WRITER].head >= 0
+        or servers[first + hl.ASKER].head >= 0
+        or servers[first + hl.READER].head >= 0
+    )

@@ -1,0 +1,230 @@
+"""HiCache's storage tier: what a worker's requests fetch from a store into host memory, and what it writes there.
+
+The scheduler's side; ``hicache_servers`` has those that ask, read and write. A fetch is begun when a request enters the
+queue, and taken, as far as it has come, when admission gets to the request. Rules: SGLang 0.5.9's ``HiRadixCache`` and
+``HiCacheController``, as far as recorded; restated in ``validate.restatement.sglang_storage``.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import store
+from hisearch.kernels.hicache import copies as hicache_copies
+from hisearch.kernels.hicache import hicache, servers, stores
+from hisearch.kernels.hicache import memory as hicache_memory
+from hisearch.kernels.hicache import nodes as hicache_nodes
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+
+#: How long after a fetch's deadline an idle scheduler looks at it again, seconds.
+AFTER_DEADLINE_S = 1e-6
+
+
+@kernel
+def _write(sim, w, d, now):
+    """Queue the writing of node ``d`` as it is now."""
+    servers.advance(sim, w)
+    hicache_nodes.lock_host(sim, w, d)
+    hosted = sim.hosted[d]
+    hosted.written = sim.nodes[d].begin
+    hosted.next_write = -1
+    k = hl.SERVERS * w + hl.WRITER
+    server = sim.servers[k]
+    if server.head >= 0:
+        sim.hosted[server.tail].next_write = d
+        server.tail = d
+        return
+    server.head = d
+    server.tail = d
+    servers.start(sim, k, now)
+
+
+@kernel
+def unregister(sim, w, f):
+    """Fetch ``f`` is its request's no more."""
+    fetch = sim.fetches[f]
+    fetch.registered = 0
+    sim.requests[fetch.request].fetch = -1
+    sim.hosts[w].fetching_tokens -= fetch.wanted
+    hicache_nodes.unlock_host(sim, w, fetch.above)
+    servers.forget_fetch(sim, f)
+
+
+@kernel
+def take_note(sim, w):
+    """Take note of all that has been done beside the scheduler by now; a pass that tries to prefill does."""
+    host = sim.hosts[w]
+    while True:
+        d = hicache_copies.next_written(sim, w)
+        if d < 0:
+            break
+        if sim.tiers.storage:
+            _write(sim, w, d, sim.workers[w].now_s)
+    hicache_copies.note_loaded(sim, w)
+    if not sim.tiers.storage:
+        return
+    servers.advance(sim, w)
+    while host.revoked >= 0:
+        f = host.revoked
+        host.revoked = sim.fetches[f].next
+        registered = sim.requests[sim.fetches[f].request].fetch
+        sim.fetches[f].served = 0
+        if registered >= 0:
+            unregister(sim, w, registered)
+        if registered != f:
+            servers.forget_fetch(sim, f)
+    while host.written >= 0:
+        d = host.written
+        host.written = sim.hosted[d].next_write
+        hicache_nodes.unlock_host(sim, w, d)
+    sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += host.released_pages
+    host.released_pages = 0
+
+
+@kernel
+def enter(sim, w, r):
+    """Request ``r`` has entered the queue: its next pass looks what it can fetch."""
+    host = sim.hosts[w]
+    store.come_up(sim, r)
+    sim.requests[r].next_aside = -1
+    if host.entering_head >= 0:
+        sim.requests[host.entering_tail].next_aside = r
+    else:
+        host.entering_head = r
+    host.entering_tail = r
+
+
+@kernel
+def _acquire_fetch(sim):
+    f = sim.counters[la.FREE_FETCH]
+    if f >= 0:
+        sim.counters[la.FREE_FETCH] = sim.fetches[f].next
+        return f
+    f = sim.counters[la.FETCHES_USED]
+    if f >= sim.fetches.shape[0]:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        return 0
+    sim.counters[la.FETCHES_USED] = f + 1
+    return f
+
+
+@kernel
+def open_fetch(sim, w, r, static, begin, wanted, above, at_s):
+    """Ask storage from ``at_s`` on for ``wanted`` tokens behind ``begin`` on the path to ``static``, for request ``r``.
+
+    Their host memory has been taken, and the host copy of ``above`` is locked. Returns the fetch.
+    """
+    f = _acquire_fetch(sim)
+    fetch = sim.fetches[f]
+    fetch.begun_s = at_s
+    fetch.begin = begin
+    fetch.wanted = wanted
+    fetch.found = 0
+    fetch.read = 0
+    fetch.far_read = 0
+    fetch.request = r
+    fetch.static = static
+    fetch.above = above
+    fetch.stopped = 0
+    fetch.refused = 0
+    fetch.ahead = 0
+    fetch.registered = 1
+    fetch.served = 1
+    sim.requests[r].fetch = f
+    sim.hosts[w].fetching_tokens += wanted
+    servers.queue_fetch(sim, hl.SERVERS * w + hl.ASKER, f, at_s)
+    return f
+
+
+@kernel
+def _begin_fetch(sim, w, r):
+    """Try to fetch what ``r`` is missing, unless it has taken over a fetch ahead of its call."""
+    if sim.requests[r].fetch >= 0 and sim.fetches[sim.requests[r].fetch].ahead:
+        sim.fetches[sim.requests[r].fetch].ahead = 0
+        return
+    host = sim.hosts[w]
+    page = sim.config.page_tokens
+    static = lists.path_end(sim, r)
+    known = sim.trace.input_tokens[r] + sim.requests[r].generated
+    in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, static, (known - 1) // page * page)
+    begin = in_hbm + on_host
+    wanted = (known - begin) // page * page
+    backed_up = d < sim.trees.shape[0] or sim.hosted[d].where & hl.ON_HOST
+    if not backed_up or wanted < sim.tiers.fetch_threshold or host.fetching_tokens >= sim.tiers.fetch_limit_tokens:
+        return
+    hicache_nodes.lock_host(sim, w, above)
+    if not hicache_memory.take_host(sim, w, wanted // page):
+        hicache_nodes.unlock_host(sim, w, above)
+        return
+    servers.advance(sim, w)
+    open_fetch(sim, w, r, static, begin, wanted, above, sim.workers[w].now_s)
+
+
+@kernel
+def begin_fetches(sim, w):
+    """Look up those that have entered the queue."""
+    host = sim.hosts[w]
+    r = host.entering_head
+    host.entering_head = -1
+    while r >= 0:
+        after = sim.requests[r].next_aside
+        if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
+            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+            return
+        _begin_fetch(sim, w, r)
+        r = after
+
+
+@kernel
+def _deadline_s(sim, f):
+    """Seconds that ``timeout`` waits for a fetch at most."""
+    return sim.tiers.timeout_base_s + sim.fetches[f].found / 1024 * sim.tiers.timeout_s_per_ki_token
+
+
+@kernel
+def take_fetch(sim, w, r):
+    """Take what the fetch of ``r`` has brought; False if ``r`` has to wait for more."""
+    f = sim.requests[r].fetch
+    if f < 0:
+        return True
+    fetch = sim.fetches[f]
+    policy = sim.tiers.fetch_policy
+    complete = fetch.found > 0 and fetch.found == fetch.read
+    late = policy == hl.TIMEOUT and sim.workers[w].now_s - fetch.begun_s > _deadline_s(sim, f)
+    if policy != hl.BEST_EFFORT and not complete and not late:
+        return False
+    fetch.stopped = 1
+    present = hicache.insert_host(sim, w, fetch.above, fetch.static, fetch.begin, fetch.begin + fetch.read)
+    sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // sim.config.page_tokens
+    sim.requests[r].fetched_tokens = fetch.read - present
+    sim.requests[r].far_fetched_tokens = min(fetch.far_read, fetch.read - present)
+    unregister(sim, w, f)
+    return True
+
+
+@kernel
+def next_deadline_s(sim, w):
+    """When an idle pass has to look at a fetch again; infinity where none is waited for."""
+    time = la.FOREVER_S
+    if sim.tiers.fetch_policy != hl.TIMEOUT:
+        return time
+    r = sim.workers[w].waiting_head
+    while r >= 0:
+        f = sim.requests[r].fetch
+        if f >= 0:
+            at = sim.fetches[f].begun_s + _deadline_s(sim, f) + AFTER_DEADLINE_S
+            if at > sim.workers[w].now_s:
+                time = min(time, at)
+        r = sim.requests[r].next
+    return time
+
+
+@kernel
+def reset(sim, w):
+    """Servers at rest, empty stores."""
+    stores.reset(sim, w)
+    for k in range(hl.SERVERS * w, hl.SERVERS * (w + 1)):
+        sim.servers[k].head = -1
+        sim.servers[k].tail = -1
+        sim.servers[k].slot = -1

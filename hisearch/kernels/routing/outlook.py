@@ -1,0 +1,116 @@
+"""A worker's HBM as one sees it from outside, between its events: what passes up to now have done to it.
+
+Two things are put off until they matter to the worker itself: a coast takes its pages at its end, and vLLM's decodes
+make pages findable when somebody looks for them.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.engine import device
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import memory
+
+
+@kernel
+def catch_up(sim, w, now):
+    """Take the pages that passes before ``now`` have taken. Returns the steps of a coast that they have formed."""
+    worker = sim.workers[w]
+    if worker.phase != la.COASTING:
+        return 0
+    steps, _ = device.formed_by(sim, w, now)
+    # SGLang's coasts evict nothing.
+    if sim.config.engine != la.SGLANG:
+        pages = lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages
+        d = sim.trees[worker.home].head
+        if pages > 0 and (sim.nodes[d].static > 0 or queue.run_pages(sim, d) < pages):
+            queue.take(sim, worker.home, pages)
+            worker.coast_pages += pages
+    return steps
+
+
+@kernel
+def _in_hbm(sim, d):
+    """The deepest node on the way up from ``d`` that is in HBM, which is closed towards the root."""
+    if sim.config.host_pages > 0:
+        while d >= sim.trees.shape[0]:
+            if sim.config.hicache and sim.hosted[d].where & hl.IN_HBM:
+                break
+            if not sim.config.hicache and sim.nodes[d].queued != la.ON_HOST:
+                break
+            d = sim.nodes[d].parent
+    return d
+
+
+@kernel
+def _findable(sim, w, r, ahead):
+    """Tokens of the decoding request ``r`` whose full pages can be found, ``ahead`` steps into a coast."""
+    request = sim.requests[r]
+    computed = request.computed
+    waits = memory.newest_waits(sim, w, r)
+    flight = memory.in_flight(sim, w, r)
+    if request.state == la.DECODING:
+        computed = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) + ahead - 1
+        if ahead > 0:
+            waits = 1
+            flight = 1
+    return tree.floor_page(sim, computed - (waits * flight if sim.config.overlap else 0))
+
+
+@kernel
+def cached_tokens(sim, w, static, limit, now):
+    """Tokens of the path to ``static``, at most ``limit`` (whole pages), that worker ``w`` has in HBM at ``now``."""
+    ahead = catch_up(sim, w, now)
+    home = sim.workers[w].home
+    found, d = tree.match(sim, home, static, limit)
+    found = min(found, sim.nodes[_in_hbm(sim, d)].end)
+    if sim.config.engine != la.VLLM or not sim.config.shared_outputs:
+        return found
+    s = static
+    while s > 0:
+        k = sim.owner_head[s]
+        while k >= 0:
+            r = sim.owner[k]
+            if memory.decodes(sim, w, r):
+                reach = min(limit, tree.floor_page(sim, sim.trace.end_tokens[s]))
+                found = max(found, min(_findable(sim, w, r, ahead), reach))
+            k = sim.next_owner[k]
+        s = sim.trace.parent[s]
+    return found
+
+
+@kernel
+def depict(sim, w, belief, word, bit, now):
+    """Mark the trace-tree nodes in which a page completes and whose last whole page worker ``w`` has at ``now``.
+
+    ``belief``: as in ``Fleet``; modified in place in column ``word``.
+    """
+    ahead = catch_up(sim, w, now)
+    home = sim.workers[w].home
+    for s in range(1, belief.shape[0]):
+        d = sim.cover[home, s]
+        if d >= 0:
+            d = _in_hbm(sim, d)
+        if d >= 0 and sim.nodes[d].end >= tree.floor_page(sim, sim.trace.end_tokens[s]):
+            belief[s, word] |= bit
+    if sim.config.engine != la.VLLM or not sim.config.prefix_caching:
+        return
+    r = sim.workers[w].running_head
+    while r >= 0:
+        if memory.decodes(sim, w, r):
+            _depict_output(sim, r, _findable(sim, w, r, ahead), belief, word, bit)
+        r = sim.requests[r].next
+
+
+@kernel
+def _depict_output(sim, r, findable, belief, word, bit):
+    """Mark the nodes that the output of ``r`` has filled, of which ``findable`` tokens can be found."""
+    s = lists.path_end(sim, r)
+    while s != sim.trace.prompt_node[r]:
+        whole = tree.floor_page(sim, sim.trace.end_tokens[s])
+        if sim.trace.start_tokens[s] < whole <= findable:
+            belief[s, word] |= bit
+        s = sim.trace.parent[s]

@@ -1,0 +1,257 @@
+"""SGLang's admission: whether a waiting request, or a first chunk of it, fits into the budget of a prefill pass."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import radix, tree
+from hisearch.kernels.engine import doors
+from hisearch.kernels.hicache import nodes as hicache_nodes
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import memory, running
+from hisearch.kernels.sglang.running import CLIP_OUTPUT_TOKENS
+from hisearch.kernels.traffic import lists
+
+# Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
+CONTINUE, NO_TOKEN, OTHER = 0, 1, 2
+
+
+@kernel
+def open_budget(sim, w, in_flight):
+    """The budget of a pass. ``in_flight``: see ``sglang_running.join_last_prefill``."""
+    worker = sim.workers[w]
+    along = worker.running if sim.config.mixed_chunk else 0
+    worker.reserved_tokens = along + (running.tokens_to_come(sim, w) + in_flight) * worker.ratio
+    worker.taken_tokens = along
+    worker.input_left = sim.config.max_prefill_tokens - along
+    worker.chunk_left = sim.config.chunk_tokens - along if sim.config.chunked_prefill else la.NEVER
+
+
+@kernel
+def _room(sim, w):
+    """Tokens free or evictable."""
+    cache = sim.trees[sim.workers[w].home]
+    return (cache.free_pages + cache.evictable_pages) * sim.config.page_tokens
+
+
+@kernel
+def _total_left(sim, w):
+    """Tokens free or evictable beyond what is reserved for outputs to come."""
+    return _room(sim, w) - sim.workers[w].reserved_tokens
+
+
+@kernel
+def _whole_pages(sim, tokens):
+    return lists.pages(sim, tokens) * sim.config.page_tokens
+
+
+@kernel
+def _add(sim, w, r, extend, tokens, complete):
+    """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``: the same in whole pages.
+
+    A chunk after which more of the prompt is left reserves no output.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.chunk = extend
+    request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
+    sim.prompts[running.newest(sim, w) ^ 1, worker.batch_size] = r
+    worker.batch_size += 1
+    worker.prefill_tokens += extend
+    output = min(memory.max_new(sim, r), CLIP_OUTPUT_TOKENS) if complete else 0
+    worker.reserved_tokens += tokens + output
+    worker.taken_tokens += tokens
+    worker.input_left -= tokens
+    worker.chunk_left -= tokens
+
+
+@kernel
+def go_on(sim, w):
+    """Add the next chunk of the request begun earlier, whatever memory is left."""
+    worker = sim.workers[w]
+    r = worker.chunked
+    extend = sim.trace.input_tokens[r] + sim.requests[r].generated - sim.requests[r].computed
+    room = min(worker.chunk_left, int(_total_left(sim, w)))
+    if room <= 0:
+        room = worker.chunk_left
+    chunk = min(extend, room)
+    _add(sim, w, r, chunk, _whole_pages(sim, chunk), extend <= room)
+
+
+@kernel
+def _verdict(sim, w):
+    """What an admission leaves of the budget."""
+    worker = sim.workers[w]
+    if _total_left(sim, w) <= 0 or _room(sim, w) - worker.taken_tokens <= 0:
+        return NO_TOKEN
+    return OTHER if worker.input_left <= 0 or worker.chunk_left <= 0 else CONTINUE
+
+
+@kernel
+def _admit(sim, w, r, now, found, loaded, extend, tokens, complete):
+    """``r`` leaves the queue, ``extend`` of its tokens from ``computed`` on go into the batch (see ``_add``)."""
+    lists.note_scheduled(sim, r, now, found, loaded)
+    lists.stop_waiting(sim, w, r)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.LOAD, w, r, now)
+    _add(sim, w, r, extend, tokens, complete)
+    return _verdict(sim, w)
+
+
+@kernel
+def _let_objects_go(sim, w, r, now):
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, now)
+
+
+@kernel
+def try_admit(sim, w, r, now):
+    """Test the first waiting request and, if it fits, add it or its first chunk to the batch.
+
+    Returns the verdict; whether it was added shows in ``batch_size``.
+    """
+    if memory.plays_out_ends(sim):
+        return _try_by_ends(sim, w, r, now)
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    known = sim.trace.input_tokens[r] + request.generated
+    found, d, on_host, host_node = 0, worker.home, 0, worker.home
+    if sim.config.hicache:
+        found, d, on_host, host_node = hicache_nodes.walk(
+            sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
+        )
+    elif sim.config.prefix_caching:
+        found, d = radix.walk(sim, sim.workers[w].home, lists.path_end(sim, r), tree.floor_page(sim, known - 1))
+    total = known - found + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
+    if sim.config.objects:
+        total += doors.knock(sim.config.objects, sim, al.MISSING, w, r, now)
+    if total >= _total_left(sim, w):
+        return NO_TOKEN
+    tokens = _whole_pages(sim, known - found - on_host)
+    if tokens >= worker.input_left and worker.batch_size > 0:
+        return OTHER
+    radix.lock(sim, sim.workers[w].home, d)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.HOLD, w, r, now)
+    # What the matched prefix held is not evictable any more.
+    fits = total < _total_left(sim, w)
+    cut = tree.floor_page(sim, worker.chunk_left)
+    if not fits:
+        radix.unlock(sim, sim.workers[w].home, d)
+        _let_objects_go(sim, w, r, now)
+        return NO_TOKEN
+    request.node = d
+    request.locked_tokens = found
+    request.computed = found
+    loaded = 0
+    if on_host > 0:
+        loaded = memory.load_back(sim, w, r, host_node, on_host)
+    tokens = _whole_pages(sim, known - request.computed)
+    if (tokens >= worker.input_left and worker.batch_size > 0) or (tokens > worker.chunk_left and cut <= 0):
+        # What was loaded stays.
+        radix.unlock(sim, sim.workers[w].home, request.node)
+        _let_objects_go(sim, w, r, now)
+        request.node = sim.workers[w].home
+        request.locked_tokens = 0
+        request.computed = 0
+        return OTHER
+    if tokens <= worker.chunk_left:
+        return _admit(sim, w, r, now, found, loaded, known - request.computed, tokens, True)
+    return _admit(sim, w, r, now, found, loaded, cut, cut, False)
+
+
+@kernel
+def _collect_end(sim, w, count, left, held):
+    """Insert an end behind those with no more tokens left; returns how many there are."""
+    if left <= 0:
+        return count
+    lefts = sim.ends[2 * w]
+    holds = sim.ends[2 * w + 1]
+    k = count
+    while k > 0 and lefts[k - 1] > left:
+        lefts[k] = lefts[k - 1]
+        holds[k] = holds[k - 1]
+        k -= 1
+    lefts[k] = left
+    holds[k] = held
+    return count + 1
+
+
+@kernel
+def _collect_ends(sim, w, r):
+    """(tokens left, tokens held) of ``r``, the running requests and those in the batch, by tokens left."""
+    worker = sim.workers[w]
+    trace = sim.trace
+    generated = sim.requests[r].generated
+    count = _collect_end(sim, w, 0, memory.max_new(sim, r) - generated, trace.input_tokens[r] + generated)
+    q = worker.running_head
+    while q >= 0:
+        finished = sim.requests[q].outcome == la.FINISHED
+        generated = trace.output_tokens[q] if finished else running.known_generated(sim, w, q)
+        count = _collect_end(sim, w, count, memory.max_new(sim, q) - generated, trace.input_tokens[q] + generated)
+        q = sim.requests[q].next
+    for k in range(worker.batch_size):
+        q = sim.prompts[running.newest(sim, w) ^ 1, k]
+        generated = sim.requests[q].generated
+        count = _collect_end(sim, w, count, memory.max_new(sim, q) - generated, trace.input_tokens[q] + generated)
+    worker.ends = count
+
+
+@kernel
+def _insert_end(sim, w, r):
+    """One more end. The engine's insertion stops at the last position even where the new one has most left."""
+    worker = sim.workers[w]
+    generated = sim.requests[r].generated
+    left = memory.max_new(sim, r) - generated
+    if left <= 0:
+        return
+    lefts = sim.ends[2 * w]
+    holds = sim.ends[2 * w + 1]
+    at = 0
+    while at < worker.ends - 1 and left > lefts[at]:
+        at += 1
+    for k in range(worker.ends, at, -1):
+        lefts[k] = lefts[k - 1]
+        holds[k] = holds[k - 1]
+    lefts[at] = left
+    holds[at] = sim.trace.input_tokens[r] + generated
+    worker.ends += 1
+
+
+@kernel
+def _ends_fit(sim, w, free):
+    """Play out the ends: at each, the tokens free by then must exceed (tokens left + 1) * requests still running."""
+    count = sim.workers[w].ends
+    for k in range(count):
+        alive = count - k
+        if free - sim.ends[2 * w, k] * alive <= alive:
+            return False
+        free += sim.ends[2 * w + 1, k]
+    return True
+
+
+@kernel
+def _try_by_ends(sim, w, r, now):
+    """``try_admit`` without radix cache, for pinned outputs."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    extend = sim.trace.input_tokens[r] + request.generated
+    tokens = _whole_pages(sim, extend)
+    now_left = _room(sim, w) - worker.taken_tokens
+    if tokens > min(now_left, _total_left(sim, w)):
+        return NO_TOKEN
+    if worker.ends < 0:
+        _collect_ends(sim, w, r)
+    else:
+        _insert_end(sim, w, r)
+    if not _ends_fit(sim, w, now_left - tokens):
+        return NO_TOKEN
+    if worker.chunk_left <= 0:
+        return OTHER
+    radix.lock(sim, sim.workers[w].home, sim.workers[w].home)
+    request.node = sim.workers[w].home
+    request.locked_tokens = 0
+    request.computed = 0
+    # Whole pages are what the engine compares; that differs in mixed mode alone, where it would cut behind the end.
+    chunk = min(extend, worker.chunk_left)
+    return _admit(sim, w, r, now, 0, 0, chunk, _whole_pages(sim, chunk), extend <= worker.chunk_left)

@@ -1,0 +1,393 @@
+"""SGLang's step rule (0.5): a prefill batch runs, alone or along with decodes, else the running batch decodes.
+
+A *pass* forms the next batch. Requests of a prefill join the running ones on the next pass, so that one whose results
+are not known yet (overlap) joins as well. The running batch is marked *full* when an admission fails, and none is tried
+until something leaves it. The new-token *ratio* is the share of the running requests' declared outputs that admission
+reserves; a pass that finds nothing to do resets it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import radix
+from hisearch.kernels.engine import device, doors, lanes, log
+from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.hicache import copies as hicache_copies
+from hisearch.kernels.hicache import hicache, servers, storage, stores
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import hicache as hl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import decode, gaps, inbox, memory, order, running
+from hisearch.kernels.sglang import log as step_log
+from hisearch.kernels.sglang.decode import initial_ratio
+from hisearch.kernels.sglang.prefill import form_prefill
+from hisearch.kernels.traffic import heaps, lists
+
+
+@kernel
+def _note_peak(sim, w):
+    worker = sim.workers[w]
+    cache = sim.trees[sim.workers[w].home]
+    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages - cache.evictable_pages)
+
+
+@kernel
+def _next_batch(sim, w, now, last):
+    """Form a batch behind one of kind ``last`` (0: the last pass formed none); returns its kind, or 0."""
+    worker = sim.workers[w]
+    if worker.chunked >= 0:
+        memory.keep_unfinished(sim, w, worker.chunked, True)
+    in_flight = 0
+    if last == la.PREFILL_STEP or last == la.MIXED_STEP:
+        in_flight = running.join_last_prefill(sim, w)
+    kind = form_prefill(sim, w, now, in_flight)
+    if kind == 0 and decode.form_decode(sim, w, now):
+        kind = la.DECODE_STEP
+    return kind
+
+
+@kernel
+def _shape(sim, w, kind):
+    """Of the batch just formed: (prompt chunks, its decodes as ``lists.decodes`` has them)."""
+    worker = sim.workers[w]
+    size = worker.batch_size if kind != la.DECODE_STEP else 0
+    if kind == la.PREFILL_STEP:
+        return size, (0, 0, 0, 0)
+    return size, lists.decodes(sim, w)
+
+
+@kernel
+def _launch(sim, w, now, kind):
+    """Launch the batch just formed as a single step."""
+    worker = sim.workers[w]
+    row = running.newest(sim, w) ^ 1
+    entries = sim.prompts[row]
+    size, batch = _shape(sim, w, kind)
+    decodes = kind != la.PREFILL_STEP
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch)
+    seconds = max(device_s, host_s)
+    if sim.config.objects:
+        seconds += sim.agents.loaders[w].at_launch_s
+        sim.agents.loaders[w].at_launch_s = 0.0
+    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, *batch)[0]
+    worker.decode_tokens += batch[0]
+    end_s = device.launch(sim, w, now, seconds)
+    if sim.config.log:
+        step_log.prompts(sim, entries, size)
+        if decodes:
+            step_log.decodes(sim, w, 0)
+        log.step(sim, w, kind, now, worker.newest_start_s, end_s)
+    if size > 0:
+        worker.chunked = -1
+    for k in range(size):
+        request = sim.requests[entries[k]]
+        request.computed += request.chunk
+        request.serial = worker.launched
+        if request.part == la.PROMPT_ENDS:
+            request.generated += 1
+            if request.generated > 1:
+                gaps.resumed(sim, entries[k], end_s)
+        else:
+            worker.chunked = entries[k]
+    if decodes:
+        gaps.first_step(sim, w, end_s)
+        lists.advance_clock(sim, w, 1)
+    launch = sim.launches[row]
+    launch.kind = kind
+    launch.chunks = size
+    launch.partial = worker.chunked if size > 0 else -1
+    launch.clock = worker.clock
+    if sim.config.lane_kind == la.PIPE and worker.chunked >= 0:
+        _hand_chunked_on(sim, w, now)
+    device.await_next(sim, w, now, True)
+
+
+@kernel
+def _hand_chunked_on(sim, w, now):
+    """The prompt that is not finished goes on in another lane of the pipeline, unless that has one or no place."""
+    worker = sim.workers[w]
+    lane = lanes.following(sim, w)
+    other = sim.workers[lane]
+    if other.chunked >= 0 or other.running + other.batch_size >= sim.config.max_running:
+        return
+    sim.requests[worker.chunked].worker = lane
+    other.chunked = worker.chunked
+    worker.chunked = -1
+    lanes.wake(sim, lane, now)
+
+
+@kernel
+def _turn_to_tiers(sim, w, now):
+    """A pass begins at ``now``: requests that have entered the queue look into storage."""
+    if not sim.config.hicache:
+        return
+    sim.workers[w].now_s = max(sim.workers[w].now_s, now)
+    storage.begin_fetches(sim, w)
+
+
+@kernel
+def _something_comes(sim, w):
+    """Whether a copy, a server or a deadline will give an idle worker a reason for another pass."""
+    if not sim.config.hicache:
+        return False
+    if hicache_copies.next_copy_s(sim, w) < la.FOREVER_S:
+        return True
+    if not sim.tiers.storage:
+        return False
+    servers.advance(sim, w)
+    return servers.busy(sim, w) or storage.next_deadline_s(sim, w) < la.FOREVER_S
+
+
+@kernel
+def _loads(sim, w):
+    """Whether objects are being loaded or read, or can be once another worker's calls have ended: events, all."""
+    if sim.config.objects == 0:
+        return False
+    loader = sim.agents.loaders[w]
+    return loader.object >= 0 or loader.reading >= 0 or sim.config.workers > 1
+
+
+@kernel
+def _next_look_s(sim, w):
+    """When an idle worker with requests waiting tries again: a copy is done or a deadline has passed.
+
+    It does so too, without being told here (FOREVER_S), when a request arrives or a server has done a part. NOTHING_S
+    where none is at work.
+    """
+    time = hicache_copies.next_copy_s(sim, w)
+    if sim.tiers.storage:
+        time = min(time, storage.next_deadline_s(sim, w))
+    if time < la.FOREVER_S or (sim.tiers.storage and servers.busy(sim, w)) or _loads(sim, w):
+        return time
+    # What the batch to come is to load back may lock all the memory that it needs.
+    return la.NOTHING_S
+
+
+@kernel
+def _look_again(sim, w):
+    """Set the event of an idle worker with requests waiting."""
+    time = _next_look_s(sim, w)
+    if time < la.FOREVER_S:
+        heaps.event_set(sim, w, time)
+    elif time == la.NOTHING_S:
+        sim.counters[la.FAULT] = la.STUCK
+
+
+@kernel
+def serve(sim, k, now):
+    """A server beside a worker's scheduler has done a part of its job; an idle worker looks at it."""
+    if k >= hl.SERVERS * sim.config.workers:
+        doors.knock(sim.config.objects, sim, al.DONE, k, 0, now)
+        return
+    servers.end_part(sim, k, now)
+    w = k // hl.SERVERS
+    worker = sim.workers[w]
+    if worker.waiting > 0 and now > worker.now_s and k % hl.SERVERS != hl.MOVER:
+        if sim.config.lane_kind == la.WAVE:
+            lanes.wake_group(sim, w, now)
+        elif worker.phase == la.IDLE:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
+    if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
+        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+
+
+@kernel
+def form(sim, w, now):
+    """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
+    worker = sim.workers[w]
+    log.forget_lost(sim)
+    if sim.config.receive_interval > 1:
+        _look(sim, w, now)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+    _turn_to_tiers(sim, w, now)
+    kind = _next_batch(sim, w, now, worker.last)
+    if kind == 0 and (worker.last == 0 or not sim.config.overlap):
+        worker.ratio = initial_ratio(sim)
+        # This pass may have cleared the mark that kept requests out.
+        if worker.waiting > 0 and not _something_comes(sim, w):
+            kind = _next_batch(sim, w, now, 0)
+    worker.last = kind
+    if kind == 0:
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+        device.await_next(sim, w, now, False)
+        if sim.config.lane_kind == la.WAVE:
+            if worker.waiting > 0 and sim.config.hicache:
+                worker.look_s = _next_look_s(sim, w)
+        elif worker.phase == la.IDLE and worker.held_head >= 0:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
+        elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
+            _look_again(sim, w)
+        return
+    if sim.config.hicache:
+        now = sim.workers[w].now_s
+    _note_peak(sim, w)
+    waits = False
+    if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
+        doors.knock(sim.config.objects, sim, al.STEP, w, kind, now)
+        waits = sim.agents.loaders[w].at_launch_s > 0.0
+    if sim.config.lane_kind == la.WAVE:
+        size, batch = _shape(sim, w, kind)
+        lanes.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
+    elif kind == la.DECODE_STEP and sim.config.lanes == 1 and not waits:
+        decode.launch_decode(sim, w, now)
+    else:
+        _launch(sim, w, now, kind)
+
+
+@kernel
+def _process_prompts(sim, w, row, serial, now):
+    """The results of a step's prompts: those that end have made a token."""
+    launch = sim.launches[row]
+    for k in range(launch.chunks):
+        r = sim.prompts[row, k]
+        request = sim.requests[r]
+        if r == launch.partial or request.serial != serial:
+            continue
+        if math.isnan(request.first_token_s):
+            lists.note_first_token(sim, r, now)
+        if request.generated == sim.trace.output_tokens[r]:
+            running.finish(sim, w, r, now)
+        else:
+            # The prompt's pages are keyed by what was known before this token: a path to the prompt's end or beyond.
+            memory.keep_unfinished(sim, w, r, False)
+
+
+@kernel
+def _process_decodes(sim, w, clock, now):
+    """The results of the decode step that was the worker's ``clock``-th."""
+    worker = sim.workers[w]
+    while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == clock:
+        running.finish(sim, w, sim.finish_heap[w, 0], now)
+
+
+@kernel
+def _process(sim, w, serial, now):
+    """The results of the step numbered ``serial``."""
+    row = 2 * w + (serial & 1)
+    launch = sim.launches[row]
+    if launch.kind != la.DECODE_STEP:
+        _process_prompts(sim, w, row, serial, now)
+    if launch.kind != la.PREFILL_STEP:
+        _process_decodes(sim, w, launch.clock, now)
+
+
+@kernel
+def complete(sim, w, now):
+    """Process the results of the step or run of decode steps whose event is due."""
+    worker = sim.workers[w]
+    if sim.config.hicache:
+        sim.workers[w].now_s = max(sim.workers[w].now_s, now)
+    if worker.phase != la.COASTING:
+        serial = worker.launched - worker.outstanding + 1
+        device.retire(sim, w)
+        _process(sim, w, serial, now)
+        return
+    before = worker.launched
+    ended = worker.oldest_end_s
+    steps = worker.coast_steps
+    decode.complete_decode(sim, w)
+    inbox.passed(sim, w, steps - 1)
+    _note_peak(sim, w)
+    if not sim.config.overlap:
+        _process_decodes(sim, w, worker.clock, now)
+    elif steps == 1:
+        _process(sim, w, before, ended)
+    else:
+        _process_decodes(sim, w, worker.clock - 1, now)
+
+
+@kernel
+def _enter(sim, w, r, now):
+    """Queue request ``r``."""
+    sim.requests[r].node = sim.workers[w].home
+    order.enqueue(sim, w, r)
+    if sim.tiers.storage:
+        storage.enter(sim, w, r)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.ARRIVES, w, r, now)
+
+
+@kernel
+def _look(sim, w, now):
+    """A pass begins: queue what has come, if it looks."""
+    if not inbox.looks(sim, w):
+        return
+    r = inbox.take(sim, w)
+    while r >= 0:
+        _enter(sim, w, r, now)
+        r = inbox.take(sim, w)
+
+
+@kernel
+def receive(sim, w, r, now):
+    """Request ``r`` comes at ``now``; a run of decode steps ends early if a pass would look, or try a prefill."""
+    worker = sim.workers[w]
+    waits = sim.config.receive_interval > 1
+    if waits:
+        inbox.hold(sim, w, r)
+    else:
+        _enter(sim, w, r, now)
+    if worker.phase == la.IDLE:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    elif waits:
+        if worker.phase == la.COASTING:
+            inbox.cut_coast(sim, w, now)
+    elif worker.phase == la.COASTING and (sim.tiers.storage or not order.closed(sim, w)):
+        device.cut_coast(sim, w, now)
+
+
+@kernel
+def let_go(sim, w, r, now):
+    """The KV of ``r`` has been sent off: its whole pages stay in the tree, and who waits may have the room."""
+    worker = sim.workers[w]
+    if not sim.requests[r].away:
+        return
+    sim.requests[r].away = 0
+    memory.keep_finished(sim, w, r)
+    # A prefill worker's scheduler forgets the mark at every pass; a pipeline's memory is that of all its lanes.
+    first = lanes.leader(sim, w)
+    for lane in range(first, first + sim.config.lanes):
+        sim.workers[lane].full = 0
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        _launch(sim, w, now, sim.workers[w].last)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.SERVE:
+        serve(sim, w, now)
+    elif errand == doors.LET_GO:
+        let_go(sim, w, r, now)
+    elif errand == doors.HALT:
+        servers.halt(sim, w)
+    elif errand == doors.LOSE_HOST:
+        stores.lose_host(sim, w)
+    elif errand == doors.PUT:
+        servers.take_in(sim, w, r, now)
+    else:
+        radix.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.hicache:
+            hicache.reset(sim, w)
+            storage.reset(sim, w)
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, al.BEGIN, w, 0, now)
+        sim.workers[w].ratio = initial_ratio(sim)
+    return 0

@@ -1,0 +1,113 @@
+"""SGLang's inter-token latencies: decodes wait while prefills run, so that gaps differ by when a request joined.
+
+All decoding requests make a token in every decode step (but those whose last token is in flight), so the gap of one
+that took part in the last decode step is the time since that one. One that joined since has waited from the end of its
+prefill: ``joins`` counts such requests by that time.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.engine import gaps
+from hisearch.kernels.engine.cost import decode_step_seconds
+from hisearch.kernels.traffic import heaps, lists
+
+
+@kernel
+def joined(sim, w, r):
+    """``r`` joined the decoding requests; the prefill that the worker launched last made its newest token."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.joined_step = worker.clock
+    request.joined_s = worker.newest_end_s
+    if request.finish_clock > worker.clock:
+        _add_join(sim, w, worker.newest_end_s)
+
+
+@kernel
+def _add_join(sim, w, at_s):
+    worker = sim.workers[w]
+    k = worker.joins - 1
+    if k < 0 or sim.joins[w, k].at_s != at_s:
+        k += 1
+        worker.joins = k + 1
+        sim.joins[w, k].at_s = at_s
+        sim.joins[w, k].requests = 0
+    sim.joins[w, k].requests += 1
+
+
+@kernel
+def resumed(sim, r, end_s):
+    """The prefill of ``r``, which has made tokens before, ends at ``end_s`` and makes another."""
+    gaps.add(sim, end_s - sim.requests[r].last_token_s, 1)
+
+
+@kernel
+def first_step(sim, w, end_s):
+    """A decode step that ends at ``end_s`` follows on whatever the worker did last; the clock is as before it."""
+    worker = sim.workers[w]
+    makers = worker.decoding - heaps.finish_count(sim, w, worker.clock)
+    for k in range(worker.joins):
+        join = sim.joins[w, k]
+        gaps.add(sim, end_s - join.at_s, join.requests)
+        makers -= join.requests
+    worker.joins = 0
+    gaps.add(sim, end_s - worker.decode_end_s, makers)
+    worker.decode_before_s = worker.decode_end_s
+    worker.decode_end_s = end_s
+
+
+@kernel
+def coast(sim, w):
+    """Count the gaps of the coast whose event is due, before it is accounted for."""
+    worker = sim.workers[w]
+    n = worker.decoding
+    context = worker.context_tokens
+    excess = lists.excess_tokens(sim, w)
+    steps = worker.coast_steps
+    start = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
+    end = start + decode_step_seconds(sim.seconds, n, context, excess)
+    first_step(sim, w, end)
+    if steps == 1:
+        return
+    # Only the last step can have one in it whose last token was made in the step before.
+    until_end = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
+    full = min(steps, until_end)
+    gaps.add_coast(sim, full - 1, n, context + n, excess)
+    last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n, excess)
+    if steps > full:
+        gaps.add(sim, last, n - heaps.finish_count(sim, w, worker.clock + steps - 1))
+    if sim.config.overlap:
+        worker.decode_before_s = worker.event_s
+        worker.decode_end_s = worker.event_s + last
+    else:
+        worker.decode_before_s = worker.event_s - last
+        worker.decode_end_s = worker.event_s
+
+
+@kernel
+def lost(sim, w, r, in_prefill, in_decode):
+    """The decoding ``r`` is retracted; so is its newest token, where a prefill or a decode step in flight makes it.
+
+    To be called while ``r`` still decodes.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    waits_for_first = request.joined_step == worker.clock
+    if waits_for_first and request.finish_clock > worker.clock:
+        k = worker.joins - 1
+        while sim.joins[w, k].at_s != request.joined_s:
+            k -= 1
+        sim.joins[w, k].requests -= 1
+    if in_prefill:
+        if sim.trace.output_tokens[r] - (request.finish_clock - worker.clock) > 1:
+            gaps.add_signed(sim, worker.newest_end_s - request.last_token_s, -1)
+        return
+    if waits_for_first:
+        request.last_token_s = request.joined_s
+    elif not in_decode:
+        request.last_token_s = worker.decode_end_s
+    else:
+        first = request.joined_step == worker.clock - 1
+        request.last_token_s = request.joined_s if first else worker.decode_before_s
+        gaps.add_signed(sim, worker.decode_end_s - request.last_token_s, -1)

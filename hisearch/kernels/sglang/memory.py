@@ -1,0 +1,113 @@
+"""What SGLang's requests hold: pages of their own, and pages of the radix cache.
+
+A request's first ``locked_tokens`` tokens are the tree's, the rest of its computed ones its own.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import radix, tree
+from hisearch.kernels.engine import doors
+from hisearch.kernels.hicache import copies as hicache_copies
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.sglang import cache as prefixes
+from hisearch.kernels.traffic import lists
+
+#: Tokens of the pool that the engine keeps from any one prompt (max_req_input_len).
+SPARE_INPUT_TOKENS = 6
+
+
+@kernel
+def plays_out_ends(sim):
+    """True where admission plays out the requests' ends: radix cache off and output lengths pinned."""
+    return sim.config.ignore_eos != 0 and sim.config.prefix_caching == 0
+
+
+@kernel
+def _longest_tokens(sim):
+    """Most prompt and output tokens of one request: the engine clips them to two less than the pool (max_req_len).
+
+    Where ends are played out the computed part is rounded up to pages, so that a longer request might wait for ever.
+    """
+    spare = sim.config.page_tokens if plays_out_ends(sim) else 1
+    return sim.config.capacity_pages * sim.config.page_tokens - 1 - spare
+
+
+@kernel
+def max_new(sim, r):
+    """The declared output limit, which the pool can hold (``never_fits``), so that the engine does not clip it."""
+    return sim.trace.max_output_tokens[r]
+
+
+@kernel
+def keep_unfinished(sim, w, r, chunk):
+    """After a prefill, or a chunk of it: its whole pages become the tree's, and ``r`` holds on to them.
+
+    ``computed`` includes it.
+    """
+    if not sim.config.prefix_caching:
+        return
+    request = sim.requests[r]
+    tokens = tree.floor_page(sim, request.computed)
+    static = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
+    present = prefixes.insert(sim, w, static, tokens, sim.trace.priority[r], chunk)
+    sim.trees[sim.workers[w].home].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+    _, d = prefixes.walk(sim, w, static, tokens)
+    radix.unlock(sim, sim.workers[w].home, request.node)
+    radix.lock(sim, sim.workers[w].home, d)
+    request.node = d
+    request.locked_tokens = tokens
+
+
+@kernel
+def drop(sim, w, r):
+    """Give ``r``'s own pages back and let go of the tree's, and of its objects."""
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
+    request = sim.requests[r]
+    sim.trees[sim.workers[w].home].free_pages += (
+        lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
+    )
+    radix.unlock(sim, sim.workers[w].home, request.node)
+    request.node = sim.workers[w].home
+    request.locked_tokens = 0
+
+
+@kernel
+def keep_finished(sim, w, r):
+    """At the end: whole pages to the tree, the rest becomes free."""
+    request = sim.requests[r]
+    if sim.config.prefix_caching:
+        tokens = tree.floor_page(sim, request.computed)
+        present = prefixes.insert(sim, w, lists.path_end(sim, r), tokens, sim.trace.priority[r], False)
+        sim.trees[sim.workers[w].home].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
+        request.locked_tokens = tokens
+    drop(sim, w, r)
+
+
+@kernel
+def load_back(sim, w, r, d, tokens):
+    """Bring the ``tokens`` tokens up to the end of node ``d`` that the host alone has into HBM, or none of them.
+
+    What ``r`` holds then reaches to there. Returns the tokens loaded.
+    """
+    request = sim.requests[r]
+    if not hicache_copies.load_back(sim, w, d, tokens):
+        return 0
+    radix.lock(sim, sim.workers[w].home, d)
+    radix.unlock(sim, sim.workers[w].home, request.node)
+    request.node = d
+    request.locked_tokens += tokens
+    request.computed += tokens
+    return tokens
+
+
+@kernel
+def never_fits(sim, r):
+    """True where the engine refuses the prompt, or would clip the declared output, for want of room in the pool."""
+    capacity = sim.config.capacity_pages * sim.config.page_tokens
+    prompt = sim.trace.input_tokens[r]
+    declared = prompt + sim.trace.max_output_tokens[r]
+    if sim.config.objects and doors.knock(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
+        return True
+    return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim)

@@ -1,0 +1,187 @@
+"""Requests on their way to workers, as the router sees them: who comes next, who is where, and who follows whom."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.core import tournament
+from hisearch.kernels.layout import fleet as fl
+
+# Rows of Fleet.keys and Fleet.winners, four for each route: by fewest requests in flight, most (negated), smallest
+# believed cache, least load for its weight.
+FEWEST, MOST, SMALLEST, LIGHTEST = 0, 1, 2, 3
+ROWS = 4
+
+
+@kernel
+def front_of(fleet, r):
+    """Row of the route that request ``r`` arrives by; the next one is its model's back."""
+    return np.int64(fleet.front_of[r]) if fleet.front_of.shape[0] > 0 else np.int64(fl.FRONT)
+
+
+@kernel
+def _arrives_before(at_s, r, other):
+    """Whether request ``r``, which arrives at ``at_s``, comes before the pending follow-up ``other``."""
+    return at_s < other.arrival_s or (at_s == other.arrival_s and r < other.request)
+
+
+@kernel
+def _pending_push(fleet, r):
+    """Add follow-up ``r``, whose arrival is known, to the pending ones."""
+    heap = fleet.pending
+    at_s = fleet.arrival_s[r]
+    slot = fleet.counters[fl.PENDING]
+    fleet.counters[fl.PENDING] = slot + 1
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _arrives_before(at_s, r, heap[up]):
+            break
+        heap[slot] = heap[up]
+        slot = up
+    heap[slot].arrival_s = at_s
+    heap[slot].request = r
+
+
+@kernel
+def pending_pop(fleet):
+    """Remove the earliest pending follow-up."""
+    heap = fleet.pending
+    size = fleet.counters[fl.PENDING] - 1
+    fleet.counters[fl.PENDING] = size
+    at_s = heap[size].arrival_s
+    r = heap[size].request
+    slot = 0
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _arrives_before(heap[down + 1].arrival_s, heap[down + 1].request, heap[down]):
+            down += 1
+        if _arrives_before(at_s, r, heap[down]):
+            break
+        heap[slot] = heap[down]
+        slot = down
+    heap[slot].arrival_s = at_s
+    heap[slot].request = r
+
+
+@kernel
+def next_arrival(fleet):
+    """The earliest arrival not yet delivered: (time, request, 1 if open loop); time infinity where none is known."""
+    k = fleet.counters[fl.NEXT_OPEN]
+    time = np.inf
+    r = -1
+    is_open = 0
+    if k < fleet.open_loop.shape[0]:
+        r = fleet.open_loop[k]
+        time = fleet.arrival_s[r]
+        is_open = 1
+    if fleet.counters[fl.PENDING] > 0:
+        due = fleet.pending[0].arrival_s
+        f = fleet.pending[0].request
+        if due < time or (due == time and f < r):
+            return due, f, 0
+    return time, r, is_open
+
+
+@kernel
+def _announce_to_gate(fleet, r, now):
+    """The gate that waits for request ``r`` opens with the last of its requests: those behind it follow."""
+    g = fleet.gate[r]
+    if g < 0:
+        return
+    gate = fleet.gates[g]
+    gate.left -= 1
+    if gate.left > 0:
+        return
+    f = gate.head
+    while f >= 0:
+        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
+        _pending_push(fleet, f)
+        f = fleet.behind_next[f]
+
+
+@kernel
+def announce_end(fleet, r, now):
+    """Request ``r`` ended at ``now``: its follow-ups, or the next of a pool, come after their think time."""
+    f = fleet.follower_head[r]
+    while f >= 0:
+        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
+        _pending_push(fleet, f)
+        f = fleet.follower_next[f]
+    k = fleet.counters[fl.POOLED]
+    if k < fleet.pool.shape[0]:
+        fleet.counters[fl.POOLED] = k + 1
+        f = fleet.pool[k]
+        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
+        _pending_push(fleet, f)
+    if fleet.gates.shape[0] > 0:
+        _announce_to_gate(fleet, r, now)
+
+
+@kernel
+def note_load(fleet, m):
+    """The load of member ``m`` has changed."""
+    member = fleet.members[m]
+    route = fleet.routes[member.route]
+    if member.state != fl.UP:
+        return
+    row = ROWS * member.route
+    place = m - route.first
+    if route.policy == fl.CACHE_AWARE:
+        tournament.put(fleet.keys[row + FEWEST], fleet.winners[row + FEWEST], place, member.inflight_requests)
+        tournament.put(fleet.keys[row + MOST], fleet.winners[row + MOST], place, -member.inflight_requests)
+    elif route.policy == fl.LEAST_OUTSTANDING_TOKENS:
+        load = member.inflight_tokens / member.weight
+        tournament.put(fleet.keys[row + LIGHTEST], fleet.winners[row + LIGHTEST], place, load)
+
+
+@kernel
+def note_belief(fleet, m):
+    """What member ``m`` is believed to hold has changed."""
+    member = fleet.members[m]
+    if member.state != fl.UP:
+        return
+    row = ROWS * member.route + SMALLEST
+    place = m - fleet.routes[member.route].first
+    tournament.put(fleet.keys[row], fleet.winners[row], place, member.belief_tokens)
+
+
+@kernel
+def join(fleet, m, r):
+    """Request ``r`` is sent to member ``m``."""
+    member = fleet.members[m]
+    tokens = fleet.trace.input_tokens[r]
+    member.taken += 1
+    member.inflight_requests += 1
+    member.inflight_tokens += tokens
+    member.outstanding_tokens += tokens
+    note_load(fleet, m)
+
+
+@kernel
+def leave(fleet, m, r, now):
+    """Request ``r``, which has had its first token, has left member ``m``."""
+    member = fleet.members[m]
+    member.inflight_requests -= 1
+    member.inflight_tokens -= fleet.trace.input_tokens[r]
+    if member.state == fl.DRAINING and member.inflight_requests == 0:
+        member.state = fl.ABSENT
+        member.gone_s = now
+    note_load(fleet, m)
+
+
+@kernel
+def forgo(fleet, m, r, now):
+    """Member ``m`` gives up request ``r``, which has had no token from it."""
+    fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
+    leave(fleet, m, r, now)
+
+
+@kernel
+def note_first_token(fleet, m, r, at_s, last):
+    """Member ``m`` makes the first token of ``r`` at ``at_s``; ``last``: and the user gets it from there."""
+    fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
+    if last and at_s - fleet.arrival_s[r] > fleet.config.late_s:
+        fleet.counters[fl.LATE] += 1

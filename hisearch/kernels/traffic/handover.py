@@ -1,0 +1,123 @@
+"""Requests between prefill and decode workers: what is due for them when, and their KV on the way.
+
+Engines differ in who waits for whom. SGLang's decode worker first makes room for a request; then its prompt is
+computed, and what has been computed is sent while the rest is. With vLLM and TensorRT-LLM the prompt is computed, the
+request goes on to a decode worker, and that one takes the KV once it has room for it.
+
+KV moves over the network of the worker that it leaves and of the one that it comes to, each of which serves one
+transfer after another. Attention groups have the KV of their own requests, and networks of their own.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import pools
+
+
+@kernel
+def _before(fleet, a, b):
+    ta = fleet.hands[a].due_s
+    tb = fleet.hands[b].due_s
+    return ta < tb or (ta == tb and a < b)
+
+
+@kernel
+def set_due(fleet, r, what, at_s):
+    """``what`` is due for ``r`` at ``at_s``; nothing else is."""
+    fleet.hands[r].due = what
+    fleet.hands[r].due_s = at_s
+    heap = fleet.due
+    slot = fleet.counters[fl.DUE]
+    fleet.counters[fl.DUE] = slot + 1
+    while slot > 0:
+        up = (slot - 1) >> 1
+        if not _before(fleet, r, heap[up]):
+            break
+        heap[slot] = heap[up]
+        slot = up
+    heap[slot] = r
+
+
+@kernel
+def pop(fleet):
+    """The request for which something is due first; it is due no more."""
+    heap = fleet.due
+    top = heap[0]
+    size = fleet.counters[fl.DUE] - 1
+    fleet.counters[fl.DUE] = size
+    r = heap[size]
+    slot = 0
+    while True:
+        down = 2 * slot + 1
+        if down >= size:
+            break
+        if down + 1 < size and _before(fleet, heap[down + 1], heap[down]):
+            down += 1
+        if not _before(fleet, heap[down], r):
+            break
+        heap[slot] = heap[down]
+        slot = down
+    heap[slot] = r
+    return top
+
+
+@kernel
+def _nic(fleet, m, r):
+    """First network row of member ``m``, or of the attention group of it that ``r`` was dealt to."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    if sim.config.lane_kind != la.WAVE:
+        return member.nic
+    return member.nic + 2 * (sim.requests[r].worker - member.index * sim.config.lanes)
+
+
+@kernel
+def _move(fleet, r, now):
+    """Send the KV of ``r``, of which a first part has been ready since ``ready_s``, and all of it since ``now``."""
+    hand = fleet.hands[r]
+    transfer = fleet.transfer
+    out = fleet.nics[_nic(fleet, hand.source, r)]
+    into = fleet.nics[_nic(fleet, hand.target, r) + 1]
+    # Every rank takes all that it is going to keep, copies of what others keep too: few senders serve many in turn.
+    pace = into.s_per_token * max(1.0, into.ranks / out.ranks)
+    base = max(out.base_s, into.base_s)
+    seconds = base + hand.tokens * pace
+    end = max(now, out.free_s, into.free_s) + seconds
+    if transfer.pipelined:
+        last = base + min(hand.tokens, out.last_tokens) * transfer.layer_share * pace
+        end = max(max(hand.ready_s, out.free_s, into.free_s) + seconds, now + last)
+    for nic in (out, into):
+        nic.free_s = end
+        nic.busy_s += seconds
+        nic.tokens += hand.tokens
+        nic.transfers += 1
+    hand.state = fl.MOVING
+    set_due(fleet, r, fl.ARRIVAL, end)
+
+
+@kernel
+def reserved(fleet, r, tokens, now):
+    """The decode worker of ``r`` has made room for it at ``now``, and lacks the KV of ``tokens`` tokens."""
+    hand = fleet.hands[r]
+    hand.tokens = tokens
+    if hand.state == fl.RESERVING:
+        hand.state = fl.COMPUTING
+        set_due(fleet, r, fl.TO_PREFILL, now)
+    else:
+        _move(fleet, r, now)
+
+
+@kernel
+def computed(fleet, r, began_s, now):
+    """The prompt of ``r``, begun at ``began_s``, has been computed at ``now``."""
+    hand = fleet.hands[r]
+    hand.ready_s = began_s
+    if fleet.transfer.reserve_first and fleet.members[hand.target].died:
+        set_due(fleet, r, fl.ORPHANED, now)
+    elif fleet.transfer.reserve_first:
+        _move(fleet, r, now)
+    else:
+        hand.state = fl.COMPUTED
+        set_due(fleet, r, fl.TO_DECODE, now + fleet.transfer.forward_s)

@@ -1,0 +1,326 @@
+"""What all engines do alike: waiting and running lists, the decode clock, the end of a request."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import flow, handover, heaps
+
+
+@kernel
+def pages(sim, tokens):
+    """Pages that ``tokens`` tokens take."""
+    page = sim.config.page_tokens
+    return (tokens + page - 1) // page
+
+
+@kernel
+def path_end(sim, r):
+    """Trace-tree node at the end of what ``r`` knows: prompt, or prompt and output once it has generated."""
+    return sim.trace.output_node[r] if sim.requests[r].generated > 0 else sim.trace.prompt_node[r]
+
+
+@kernel
+def path_at(sim, w, r, tokens):
+    """Trace-tree node, on the way to ``r``'s ``path_end``, in which its first ``tokens`` tokens end.
+
+    For a prompt that is computed chunk by chunk: what lies behind a chunk need not be walked over for each of them. The
+    worker remembers the way, and how far down it has come.
+    """
+    worker = sim.workers[w]
+    way = sim.ways[w]
+    s = path_end(sim, r)
+    if worker.way_end != s or sim.trace.start_tokens[way[worker.way_at]] >= tokens:
+        worker.way_end = s
+        k = 0
+        while s > 0:
+            way[k] = s
+            k += 1
+            s = sim.trace.parent[s]
+        worker.way_at = max(k - 1, 0)
+    k = worker.way_at
+    while k > 0 and sim.trace.end_tokens[way[k]] < tokens:
+        k -= 1
+    worker.way_at = k
+    return way[k]
+
+
+@kernel
+def wait_after(sim, w, before, r):
+    """Queue ``r`` behind the waiting request ``before``; -1: at the head."""
+    worker = sim.workers[w]
+    requests = sim.requests
+    after = requests[before].next if before >= 0 else worker.waiting_head
+    requests[r].prev = before
+    requests[r].next = after
+    if before >= 0:
+        requests[before].next = r
+    else:
+        worker.waiting_head = r
+    if after >= 0:
+        requests[after].prev = r
+    else:
+        worker.waiting_tail = r
+    worker.waiting += 1
+
+
+@kernel
+def wait_last(sim, w, r):
+    """Queue ``r`` behind all waiting requests."""
+    wait_after(sim, w, sim.workers[w].waiting_tail, r)
+
+
+@kernel
+def wait_first(sim, w, r):
+    """Queue ``r`` before all waiting requests."""
+    wait_after(sim, w, -1, r)
+
+
+@kernel
+def wait_by_urgency(sim, w, r):
+    """Queue ``r`` by (priority, arrival, index); a lower priority value goes first."""
+    requests = sim.requests
+    priority = sim.trace.priority
+    worker = sim.workers[w]
+    before = worker.waiting_tail
+    while before >= 0:
+        later = requests[before].arrival_s > requests[r].arrival_s
+        if requests[before].arrival_s == requests[r].arrival_s:
+            later = before > r
+        if priority[before] < priority[r] or (priority[before] == priority[r] and not later):
+            break
+        before = requests[before].prev
+    wait_after(sim, w, before, r)
+
+
+@kernel
+def stop_waiting(sim, w, r):
+    """Take ``r`` out of the waiting list."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.prev >= 0:
+        sim.requests[request.prev].next = request.next
+    else:
+        worker.waiting_head = request.next
+    if request.next >= 0:
+        sim.requests[request.next].prev = request.prev
+    else:
+        worker.waiting_tail = request.prev
+    worker.waiting -= 1
+
+
+@kernel
+def run_after(sim, w, before, r):
+    """Put ``r`` into the running list behind ``before``; -1: at its head."""
+    worker = sim.workers[w]
+    requests = sim.requests
+    after = requests[before].next if before >= 0 else worker.running_head
+    requests[r].prev = before
+    requests[r].next = after
+    if before >= 0:
+        requests[before].next = r
+    else:
+        worker.running_head = r
+    if after >= 0:
+        requests[after].prev = r
+    else:
+        worker.running_tail = r
+    worker.running += 1
+
+
+@kernel
+def run_last(sim, w, r):
+    """Append ``r`` to the running list."""
+    run_after(sim, w, sim.workers[w].running_tail, r)
+
+
+@kernel
+def run_first(sim, w, r):
+    """Put ``r`` at the head of the running list."""
+    run_after(sim, w, -1, r)
+
+
+@kernel
+def number(sim, w, r):
+    """Give ``r`` the next number in its worker's order, which decides between requests that finish together."""
+    sim.requests[r].order = sim.workers[w].orders
+    sim.workers[w].orders += 1
+
+
+@kernel
+def number_first(sim, w, r):
+    """Give ``r`` a number before all others in its worker's order."""
+    sim.workers[w].front_orders -= 1
+    sim.requests[r].order = sim.workers[w].front_orders
+
+
+@kernel
+def stop_running(sim, w, r):
+    """Take ``r`` out of the running list."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.prev >= 0:
+        sim.requests[request.prev].next = request.next
+    else:
+        worker.running_head = request.next
+    if request.next >= 0:
+        sim.requests[request.next].prev = request.prev
+    else:
+        worker.running_tail = request.prev
+    worker.running -= 1
+
+
+@kernel
+def generated_tokens(sim, w, r):
+    """Output tokens of the decoding request ``r`` so far."""
+    return sim.trace.output_tokens[r] - (sim.requests[r].finish_clock - sim.workers[w].clock)
+
+
+@kernel
+def join_decode(sim, w, r):
+    """``r``, whose newest token was just sampled, decodes from the next step on."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
+    sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] += 1
+    known = sim.trace.input_tokens[r] + request.generated
+    worker.context_tokens += known
+    worker.squared_tokens += (known - worker.clock) * (known - worker.clock)
+    if worker.decoding == 0 or known - worker.clock > worker.longest_tokens:
+        worker.longest_tokens = known - worker.clock
+        worker.longest_stale = 0
+    worker.decoding += 1
+    heaps.finish_push(sim, w, r)
+
+
+@kernel
+def leave_decode(sim, w, r):
+    """``r`` no longer decodes; its ``generated`` and ``computed`` are brought up to date."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.generated = generated_tokens(sim, w, r)
+    known = sim.trace.input_tokens[r] + request.generated
+    request.computed = known - 1
+    sim.residue[w, (request.computed - worker.clock) % sim.config.page_tokens] -= 1
+    worker.context_tokens -= known
+    worker.squared_tokens -= (known - worker.clock) * (known - worker.clock)
+    if known - worker.clock == worker.longest_tokens:
+        worker.longest_stale = 1
+    worker.decoding -= 1
+    heaps.finish_remove(sim, w, r)
+
+
+@kernel
+def longest_context(sim, w):
+    """Tokens that the decoding request with the longest context reads in the next step; 0 where costs do not ask."""
+    worker = sim.workers[w]
+    if not sim.seconds.host.skewed or worker.decoding == 0:
+        return 0
+    if worker.longest_stale:
+        decoding = sim.finish_heap[w]
+        longest = 0
+        for k in range(worker.decoding):
+            longest = max(longest, sim.trace.input_tokens[decoding[k]] + generated_tokens(sim, w, decoding[k]))
+        worker.longest_tokens = longest - worker.clock
+        worker.longest_stale = 0
+    return worker.longest_tokens + worker.clock
+
+
+@kernel
+def decodes(sim, w):
+    """Of the decoding requests: (number, tokens that they read in all, the longest, sum of their squares).
+
+    Integers that wrap around come out right again, since what costs ask of the squares is small (see
+    ``cost.late_share``).
+    """
+    worker = sim.workers[w]
+    number, context, clock = worker.decoding, worker.context_tokens, worker.clock
+    squares = worker.squared_tokens + clock * (2 * context - number * clock)
+    return number, context, longest_context(sim, w), squares
+
+
+@kernel
+def excess_tokens(sim, w):
+    """How far the decoding requests' contexts fall short of the longest, in all (see ``cost.skew_seconds``)."""
+    worker = sim.workers[w]
+    if not sim.seconds.host.skewed:
+        return 0
+    return longest_context(sim, w) * worker.decoding - worker.context_tokens
+
+
+@kernel
+def pages_due(sim, w, ahead):
+    """Pages that the decoding requests need for the step ``ahead`` steps from now (0: the next)."""
+    return sim.residue[w, -(sim.workers[w].clock + ahead) % sim.config.page_tokens]
+
+
+@kernel
+def pages_over(sim, w, ahead, steps):
+    """Pages that the decoding requests need over ``steps`` steps, the first of them ``ahead`` steps from now."""
+    page = sim.config.page_tokens
+    rounds = steps // page
+    pages = rounds * sim.workers[w].decoding
+    for step in range(ahead + rounds * page, ahead + steps):
+        pages += pages_due(sim, w, step)
+    return pages
+
+
+@kernel
+def steps_with_room(sim, w, ahead, pages, limit):
+    """Decode steps that ``pages`` free pages allow: at most ``limit``, the first of them ``ahead`` steps from now."""
+    if pages_over(sim, w, ahead, limit) <= pages:
+        return limit
+    steps = 0
+    while True:
+        pages -= pages_due(sim, w, ahead + steps)
+        if pages < 0:
+            return steps
+        steps += 1
+
+
+@kernel
+def advance_clock(sim, w, steps):
+    """All decoding requests have made ``steps`` more tokens."""
+    worker = sim.workers[w]
+    worker.clock += steps
+    worker.context_tokens += steps * worker.decoding
+
+
+@kernel
+def note_scheduled(sim, r, now, hit_tokens, host_hit_tokens):
+    """``r`` is put into a batch at ``now``; only the first time counts."""
+    request = sim.requests[r]
+    if request.scheduled_s != request.scheduled_s:
+        request.scheduled_s = now
+        request.hit_tokens = hit_tokens
+        fetched = min(host_hit_tokens, request.fetched_tokens)
+        request.host_hit_tokens = host_hit_tokens - fetched
+        request.storage_hit_tokens = fetched
+        near = request.fetched_tokens - request.far_fetched_tokens
+        sim.workers[request.worker].far_hit_tokens += max(fetched - near, 0)
+
+
+@kernel
+def note_first_token(sim, r, at_s):
+    """``r``'s first token is made at ``at_s``."""
+    request = sim.requests[r]
+    request.first_token_s = at_s
+    request.beside_first = sim.workers[request.worker].decoding
+    last = sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
+    member = sim.config.first_member + request.worker // sim.config.lanes
+    flow.note_first_token(sim.fleet, member, r, at_s, last)
+
+
+@kernel
+def note_finished(sim, w, r, now):
+    """``r`` made its last token at ``now``."""
+    request = sim.requests[r]
+    request.finish_s = now
+    request.beside_last = sim.workers[w].decoding
+    request.outcome = la.FINISHED
+    flow.leave(sim.fleet, sim.config.first_member + w // sim.config.lanes, r, now)
+    if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
+        handover.computed(sim.fleet, r, request.scheduled_s, now)
+    else:
+        flow.announce_end(sim.fleet, r, now)

@@ -1,0 +1,246 @@
+"""TensorRT-LLM's in-flight batching (PyTorch backend, 1.1): decodes first, then contexts as the capacity policy admits.
+
+Sources: NVIDIA's documentation of TensorRT-LLM ("Scheduler", "KV Cache System", "Useful Runtime Options", "Overlap
+Scheduler") and the sources of its capacity scheduler, micro-batch scheduler, KV cache manager, eviction policy and
+PyExecutor. No recording of the engine stands behind it; ``docs/simulator.md`` has the rules, and where it departs.
+
+A step's effects on its requests are accounted for when it is launched. Its results, taken in at its end, are the ends
+of requests and the prompts that can be reused from then on.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue
+from hisearch.kernels.engine import decode_log, device, doors, gaps, lanes, log, ordered
+from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.trtllm import host, memory
+from hisearch.kernels.trtllm.step import compose
+
+
+@kernel
+def form(sim, w, now):
+    """Form the next batch at ``now``, launch it and set the worker's next event."""
+    worker = sim.workers[w]
+    log.forget_lost(sim)
+    steady, paused = compose(sim, w, now)
+    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+    if worker.batch_size == 0 and worker.decoding == 0:
+        if paused and worker.outstanding == 0 and sim.config.lane_kind != la.WAVE:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
+        else:
+            device.await_next(sim, w, now, False)
+        return
+    if sim.config.lane_kind == la.WAVE:
+        lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
+        return
+    limit = 1
+    if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
+        limit = _coast_limit(sim, w)
+    if limit > 1:
+        worker.coast_s = now
+        device.plan_coast(sim, w, now, limit)
+    else:
+        _launch(sim, w, now)
+
+
+@kernel
+def _copies_last(sim, w, now):
+    """Whether the step just formed waits for copies between HBM and the host when the device could begin it."""
+    worker = sim.workers[w]
+    return worker.load_back_s > max(now, worker.newest_end_s)
+
+
+@kernel
+def _coast_limit(sim, w):
+    """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
+
+    They are there without a copy to the host, which the step that takes them would wait for. Nobody starts meanwhile:
+    the first that waits was refused for want of pages or budget, which do not grow before an end.
+    """
+    worker = sim.workers[w]
+    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.ended_prompts_new >= 0:
+        return 1
+    limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
+    return 1 + lists.steps_with_room(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
+
+
+@kernel
+def _launch(sim, w, now):
+    """Launch the batch just formed as a single step, which begins when its copies have ended."""
+    worker = sim.workers[w]
+    batch = sim.batch[w]
+    decodes = lists.decodes(sim, w)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    seconds = max(device_s, host_s)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)[0]
+    before = worker.newest_end_s
+    end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
+    gaps.add(sim, end - before, worker.decoding)
+    if sim.config.log:
+        _log_batch(sim, w)
+        log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
+    worker.endings_old = worker.endings_new
+    worker.endings_new = -1
+    worker.ended_prompts_old = worker.ended_prompts_new
+    worker.ended_prompts_new = -1
+    worker.decode_tokens += worker.decoding
+    lists.advance_clock(sim, w, 1)
+    _drain(sim, w)
+    last = -1
+    for k in range(worker.batch_size):
+        last = _account_chunk(sim, w, batch[k], end, last)
+    device.await_next(sim, w, now, True)
+
+
+@kernel
+def _account_chunk(sim, w, r, end, last):
+    """A chunk of ``r`` is computed by the step that ends at ``end``.
+
+    ``last``: the last of the prompts that this step ends, so far, which can be reused once it has; returned as after
+    this one.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.computed += request.chunk
+    if request.part == la.PROMPT_GOES_ON:
+        if request.state == la.ADMITTED:
+            request.state = la.PROMPT
+            ordered.add_prompt(sim, w, r)
+        return last
+    if request.state == la.PROMPT:
+        ordered.remove_prompt(sim, w, r)
+    request.generated += 1
+    if request.generated == 1:
+        lists.note_first_token(sim, r, end)
+    else:
+        gaps.add(sim, end - request.last_token_s, 1)
+    if request.generated == sim.trace.output_tokens[r]:
+        _await_end(sim, w, r)
+        return last
+    request.state = la.DECODING
+    lists.join_decode(sim, w, r)
+    request.prompt_tokens = request.computed
+    request.prev_aside = -1
+    if last >= 0:
+        sim.requests[last].prev_aside = r
+    else:
+        worker.ended_prompts_new = r
+    return r
+
+
+@kernel
+def _drain(sim, w):
+    """Decoding requests whose last token is made by the newest step decode no more."""
+    worker = sim.workers[w]
+    while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == worker.clock:
+        r = sim.finish_heap[w, 0]
+        lists.leave_decode(sim, w, r)
+        _await_end(sim, w, r)
+
+
+@kernel
+def _await_end(sim, w, r):
+    """The newest step makes the last token of ``r``."""
+    sim.requests[r].state = la.DRAINING
+    sim.workers[w].draining += 1
+    ordered.add_ending(sim, w, r)
+
+
+@kernel
+def complete(sim, w, now):
+    """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
+    worker = sim.workers[w]
+    if worker.phase == la.COASTING:
+        steps = worker.coast_steps
+        if sim.config.log:
+            decode_log.coast_steps(sim, w)
+        gaps.count_coast(sim, w)
+        device.finish_coast(sim, w)
+        memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages)
+        worker.allocated_pages += worker.coast_pages
+        worker.coast_pages = 0
+        worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+        lists.advance_clock(sim, w, steps)
+        _drain(sim, w)
+        if sim.config.overlap:
+            return
+    else:
+        device.retire(sim, w)
+    if worker.outstanding > 0:
+        ending, prompt = worker.endings_old, worker.ended_prompts_old
+        worker.endings_old = -1
+        worker.ended_prompts_old = -1
+    else:
+        ending, prompt = worker.endings_new, worker.ended_prompts_new
+        worker.endings_new = -1
+        worker.ended_prompts_new = -1
+    _end_requests(sim, w, ending, now)
+    _store_prompts(sim, w, prompt)
+
+
+@kernel
+def _end_requests(sim, w, r, now):
+    """End ``r`` and all behind it in its list of endings."""
+    worker = sim.workers[w]
+    while r >= 0:
+        request = sim.requests[r]
+        memory.release(sim, w, r, request.computed, request.computed)
+        lists.stop_running(sim, w, r)
+        worker.draining -= 1
+        lists.note_finished(sim, w, r, now)
+        r = request.next_aside
+
+
+@kernel
+def _store_prompts(sim, w, r):
+    """The prompts of ``r`` and of all behind it have been computed; those paused meanwhile have left."""
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING or request.state == la.DRAINING:
+            memory.store(sim, w, r, request.prompt_tokens)
+        r = request.prev_aside
+
+
+@kernel
+def receive(sim, w, r, now):
+    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might start in it."""
+    worker = sim.workers[w]
+    sim.requests[r].node = w
+    lists.number(sim, w, r)
+    lists.wait_last(sim, w, r)
+    if worker.phase == la.IDLE:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    elif worker.phase == la.COASTING and not worker.full and worker.running + worker.waiting <= sim.config.max_running:
+        device.cut_coast(sim, w, now)
+
+
+@kernel
+def _log_batch(sim, w):
+    """Log the step just formed: contexts, then decodes."""
+    for k in range(sim.workers[w].batch_size):
+        r = sim.batch[w, k]
+        log.entry(sim, r, sim.requests[r].computed, sim.requests[r].chunk)
+    decode_log.decodes(sim, w, 0)
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        _launch(sim, w, now)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    elif errand != doors.LET_GO:
+        queue.reset(sim, w, sim.config.capacity_pages)
+        host.reset(sim, w)
+    return 0

@@ -1,0 +1,163 @@
+"""TensorRT-LLM's host cache (``kv_cache_config.host_cache_size``): the secondary pool of its KV cache manager.
+
+Sources: "KV Cache System" in NVIDIA's documentation; ``kvCacheManager.cpp``, ``evictionPolicy.cpp``,
+``kvCacheTransferManager.cpp`` and ``resource_manager.py`` (``KVCacheManager.prepare_resources``). The rules in words,
+and where this departs from them: ``docs/simulator.md``.
+
+A worker's tree has pages of both pools. A node is in HBM or, ``ON_HOST``, in host memory, where nobody holds it: it
+lies in the host's free queue, kept as that of HBM is (``queue``), in the record of tree ``workers + w``. HBM is closed
+towards the root, and in both queues what lies deeper goes first: a page that leaves HBM has nothing but host pages
+below it, and one that leaves the host has nothing at all.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import links
+
+# Links of worker w to the host and back, from 2 w on.
+_TO_HOST, _TO_DEVICE = 0, 1
+
+
+@kernel
+def _copy(sim, w, now, direction, pages):
+    """Copy ``pages`` pages, each by itself, once the device has run its steps; the one being formed waits for them."""
+    worker = sim.workers[w]
+    ready = max(now, worker.newest_end_s)
+    for _ in range(pages):
+        end = links.send(sim, 2 * w + direction, ready, sim.config.page_tokens)
+        worker.load_back_s = max(worker.load_back_s, end)
+
+
+@kernel
+def _offload(sim, w, d, pages):
+    """The last ``pages`` pages of ``d``, the front of HBM's queue, go to the host, which has room for one at least.
+
+    Each takes the place of the front of the host's queue and joins its back, so that of more than the host has room for
+    the last ones are left.
+    """
+    nodes = sim.nodes
+    host = sim.config.workers + w
+    pool = sim.trees[host]
+    page = sim.config.page_tokens
+    sim.trees[w].free_pages -= pages
+    sim.trees[w].evicted_tokens += pages * page
+    kept = min(pages, pool.free_pages)
+    evicted = pool.evicted_tokens
+    queue.take_from(sim, w, host, kept)
+    pool.evictable_pages -= (pool.evicted_tokens - evicted) // page
+    if kept < pages:
+        pool.evicted_tokens += (pages - kept) * page
+        tree.trim(sim, w, d, nodes[d].end - (pages - kept) * page)
+    at = nodes[d].end - kept * page
+    whole = at == nodes[d].begin
+    below = pool.tail
+    if below >= 0 and nodes[below].parent == d and nodes[d].children == 1:
+        if whole:
+            queue.unlink(sim, w, d)
+        tree.hand_down(sim, w, d, below, at)
+    else:
+        if not whole:
+            queue.split(sim, w, d, at)
+        queue.unlink(sim, w, d)
+        queue.link_after(sim, host, d, below)
+    pool.free_pages += kept
+    pool.evictable_pages += kept
+    pool.stored_tokens += pages * page
+    pool.peak_pages = max(pool.peak_pages, pool.evictable_pages)
+
+
+@kernel
+def take(sim, w, now, pages):
+    """Take ``pages`` pages from the front of HBM's queue; what they hold goes to the host, where there is one."""
+    offloaded = 0
+    while pages > 0:
+        d = sim.trees[w].head
+        taken = min(queue.run_pages(sim, d), pages) if d >= 0 else pages
+        if d >= 0 and sim.nodes[d].static > 0 and _has_room(sim, w):
+            _offload(sim, w, d, taken)
+            offloaded += taken
+        else:
+            queue.take(sim, w, taken)
+        pages -= taken
+    _copy(sim, w, now, _TO_HOST, offloaded)
+
+
+@kernel
+def _has_room(sim, w):
+    return sim.config.host_pages > 0 and sim.trees[sim.config.workers + w].free_pages > 0
+
+
+@kernel
+def _claim(sim, w, d):
+    """Take node ``d`` and those above it that are on the host out of its queue; one request holds them from now on.
+
+    Returns (pages of theirs, the first node in HBM above them).
+    """
+    nodes = sim.nodes
+    host = sim.config.workers + w
+    pages = 0
+    while nodes[d].queued == la.ON_HOST:
+        queue.unlink(sim, host, d)
+        nodes[d].lock = 1
+        pages += queue.run_pages(sim, d)
+        d = nodes[d].parent
+    if pages > 0:
+        sim.trees[host].free_pages -= pages
+        sim.trees[host].evictable_pages -= pages
+    return pages, d
+
+
+@kernel
+def hold(sim, w, static, limit):
+    """Match the path to ``static`` (at most ``limit`` tokens) in both pools and hold what was found.
+
+    Returns (tokens found, those of them on the host, deepest node). The caller brings the latter to HBM, or has them
+    there, and gives their host pages back (``onboard``, ``supersede``).
+    """
+    tokens, deepest = tree.match(sim, w, static, limit)
+    if tokens > 0 and tokens < sim.nodes[deepest].end:
+        deepest = queue.split(sim, w, deepest, tokens)
+    on_host, d = _claim(sim, w, deepest)
+    while d >= sim.trees.shape[0]:
+        queue.lock_one(sim, w, d)
+        d = sim.nodes[d].parent
+    return tokens, on_host * sim.config.page_tokens, deepest
+
+
+@kernel
+def supersede(sim, w, tokens):
+    """Claimed host pages of ``tokens`` tokens, whose content HBM has now, join the back of the host's queue, empty."""
+    queue.push_empty(sim, sim.config.workers + w, tokens // sim.config.page_tokens)
+
+
+@kernel
+def onboard(sim, w, now, tokens):
+    """Bring ``tokens`` claimed tokens to HBM, where pages are taken for them."""
+    pages = tokens // sim.config.page_tokens
+    if pages == 0:
+        return
+    take(sim, w, now, pages)
+    _copy(sim, w, now, _TO_DEVICE, pages)
+    supersede(sim, w, tokens)
+    sim.trees[sim.config.workers + w].read_tokens += tokens
+    sim.workers[w].host_hit_tokens += tokens
+
+
+@kernel
+def undisturbed_pages(sim, w):
+    """Pages that can be taken without a copy to the host."""
+    store = sim.trees[w]
+    if not _has_room(sim, w):
+        return store.free_pages
+    d = store.head
+    return queue.run_pages(sim, d) if d >= 0 and sim.nodes[d].static == 0 else 0
+
+
+@kernel
+def reset(sim, w):
+    """An empty host pool, where there is one."""
+    if sim.config.host_pages > 0:
+        queue.reset(sim, sim.config.workers + w, sim.config.host_pages)

@@ -1,0 +1,403 @@
+"""vLLM v1's step rule (0.19): one token budget, running requests first, then waiting ones.
+
+Scheduling by arrival (fcfs) or by priority, synchronous or asynchronous (see ``device``). A step's effects on its
+requests are accounted for when it is launched: its duration is known then. Only ends of requests wait for its results.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue
+from hisearch.kernels.engine import decode_log, device, doors, gaps, lanes, log, ordered
+from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.vllm import answers, memory
+from hisearch.kernels.vllm import step as scheduler
+
+
+@kernel
+def begin_pass(sim, w):
+    """Schedule the running requests. Returns (budget left, preempted)."""
+    worker = sim.workers[w]
+    log.forget_lost(sim)
+    worker.batch_size = 0
+    worker.lost_head = -1
+    return scheduler.serve_running(sim, w)
+
+
+@kernel
+def form(sim, w, now):
+    """Form the next batch at ``now``, launch it and set the worker's next event."""
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.PASS, w, 0, now)
+    budget, preempted = begin_pass(sim, w)
+    if not preempted:
+        _admit_waiting(sim, w, now, budget)
+    set_out(sim, w, now, preempted)
+
+
+@kernel
+def _admit_waiting(sim, w, now, budget):
+    """Admit from the head of the queue until one does not fit; who waits for adapters is passed over."""
+    worker = sim.workers[w]
+    r = worker.waiting_head
+    while r >= 0 and budget > 0 and lanes.running(sim, w) < sim.config.max_running:
+        after = sim.requests[r].next
+        if sim.config.objects and not doors.knock(sim.config.objects, sim, al.READY, w, r, now):
+            r = after
+            continue
+        tokens = scheduler.admit(sim, w, r, now, budget)
+        if tokens == 0:
+            return
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, al.HOLD, w, r, now)
+            doors.knock(sim.config.objects, sim, al.LOAD, w, r, now)
+        budget -= tokens
+        r = after
+
+
+@kernel
+def set_out(sim, w, now, preempted):
+    """Launch the batch formed at ``now``, or as many decode steps as nothing disturbs; or rest."""
+    worker = sim.workers[w]
+    note_peak(sim, w)
+    if worker.batch_size == 0 and worker.decoding == 0:
+        sit_down(sim, w)
+        if preempted and worker.outstanding == 0 and sim.config.lane_kind != la.WAVE:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
+        else:
+            device.await_next(sim, w, now, False)
+        return
+    if sim.config.lane_kind == la.WAVE:
+        hold_back(sim, w)
+        return
+    limit = coast_limit(sim, w, preempted)
+    if limit > 1:
+        worker.coast_s = now
+        device.plan_coast(sim, w, now, limit)
+    else:
+        launch(sim, w, now, now)
+
+
+@kernel
+def hold_back(sim, w):
+    """The batch just formed waits for those of the other lanes."""
+    worker = sim.workers[w]
+    lanes.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
+
+
+@kernel
+def coast_limit(sim, w, preempted):
+    """Steps, the one just formed included, in which all decode, nobody ends before the last and all pages are there.
+
+    Nobody is admitted meanwhile: the free pages only become fewer, and the hits of the first waiting request never make
+    up for it. Who waits for objects may be, at any step.
+    """
+    worker = sim.workers[w]
+    if sim.config.objects and worker.waiting > 0:
+        return 1
+    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.lanes > 1:
+        return 1
+    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.sitting_head >= 0 or worker.rested > 0:
+        return 1
+    limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
+    return 1 + lists.steps_with_room(sim, w, 1, sim.trees[worker.home].free_pages, limit - 1)
+
+
+@kernel
+def note_peak(sim, w):
+    """Requests hold as many pages as they do now."""
+    worker = sim.workers[w]
+    cache = sim.trees[worker.home]
+    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
+
+
+@kernel
+def price(sim, w):
+    """Seconds that the batch just formed computes; its energy is spent."""
+    worker = sim.workers[w]
+    batch = sim.batch[w]
+    decodes = lists.decodes(sim, w)
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)[0]
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    return max(device_s, host_s)
+
+
+@kernel
+def launch(sim, w, now, ready_s):
+    """Launch the batch formed at ``now`` as a single step, which begins at ``ready_s`` at the earliest."""
+    before = sim.workers[w].newest_end_s
+    seconds = price(sim, w)
+    if sim.config.objects:
+        seconds += sim.agents.loaders[w].at_launch_s
+        sim.agents.loaders[w].at_launch_s = 0.0
+    device.launch(sim, w, ready_s, seconds)
+    account(sim, w, now, before)
+
+
+@kernel
+def account(sim, w, now, before):
+    """Account for the step just launched, formed at ``now``, the one before it having ended at ``before``."""
+    worker = sim.workers[w]
+    batch = sim.batch[w]
+    end = worker.newest_end_s
+    gaps.add(sim, end - before, worker.decoding - worker.rested)
+    if worker.rested > 0:
+        _count_rested(sim, w, end)
+    if sim.config.log:
+        _log_batch(sim, w)
+        log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
+    worker.endings_old = worker.endings_new
+    worker.endings_new = -1
+    worker.decode_tokens += worker.decoding
+    if worker.decoding > 0:
+        worker.futile = 0
+    lists.advance_clock(sim, w, 1)
+    _drain(sim, w)
+    for k in range(worker.batch_size):
+        _account_chunk(sim, w, batch[k], end)
+    sit_down(sim, w)
+    if sim.config.lane_kind == la.PIPE:
+        _hand_prompts_on(sim, w, now)
+    device.await_next(sim, w, now, True)
+
+
+@kernel
+def _hand_prompts_on(sim, w, now):
+    """Prompts that are not finished go on in another lane of the pipeline.
+
+    Those that a decode worker computes stay: lanes of SGLang have batch limits of their own, which a guest may exceed.
+    """
+    if sim.workers[w].prompts_head < 0 or sim.config.role == fl.DECODE:
+        return
+    lane = lanes.following(sim, w)
+    r = sim.workers[w].prompts_head
+    while r >= 0:
+        request = sim.requests[r]
+        after = request.next_aside
+        ordered.remove_prompt(sim, w, r)
+        lists.stop_running(sim, w, r)
+        request.worker = lane
+        # Serials are those of a lane's own steps.
+        request.mark = -1
+        request.sampled_step = -1
+        lists.number(sim, lane, r)
+        lists.run_last(sim, lane, r)
+        ordered.add_prompt(sim, lane, r)
+        r = after
+    lanes.wake(sim, lane, now)
+
+
+@kernel
+def _count_rested(sim, w, end):
+    """Count the gaps of decodes that sat out the step before this one, which ends at ``end``."""
+    worker = sim.workers[w]
+    r = worker.running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING and request.rested and request.joined_step == worker.launched:
+            gaps.add(sim, end - request.last_token_s, 1)
+        r = request.next
+    worker.rested = 0
+
+
+@kernel
+def _account_chunk(sim, w, r, end):
+    """A chunk of ``r`` is computed by the step that ends at ``end``."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    request.computed += request.chunk
+    if request.part == la.PROMPT_GOES_ON:
+        if request.state == la.ADMITTED:
+            request.state = la.PROMPT
+            ordered.add_prompt(sim, w, r)
+        return
+    if request.state == la.PROMPT:
+        ordered.remove_prompt(sim, w, r)
+    worker.futile = 0
+    request.generated += 1
+    request.sampled_step = worker.launched
+    request.waits = 0
+    if request.generated == 1:
+        lists.note_first_token(sim, r, end)
+    else:
+        gaps.add(sim, end - request.last_token_s, 1)
+    if request.generated == sim.trace.output_tokens[r]:
+        _await_end(sim, w, r)
+        return
+    request.state = la.DECODING
+    request.joined_step = worker.launched + 1
+    request.rested = 0
+    lists.join_decode(sim, w, r)
+
+
+@kernel
+def _drain(sim, w):
+    """Decoding requests whose last token is made by the newest step decode no more."""
+    worker = sim.workers[w]
+    while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == worker.clock:
+        r = sim.finish_heap[w, 0]
+        sim.requests[r].waits = memory.newest_waits(sim, w, r)
+        lists.leave_decode(sim, w, r)
+        sim.requests[r].sampled_step = worker.launched
+        _await_end(sim, w, r)
+
+
+@kernel
+def _await_end(sim, w, r):
+    """The newest step makes the last token of ``r``: it ends once its results are taken in."""
+    sim.requests[r].state = la.DRAINING
+    sim.workers[w].draining += 1
+    ordered.add_ending(sim, w, r)
+
+
+@kernel
+def sit_down(sim, w):
+    """Decodes that the step left out take part in the next one again."""
+    worker = sim.workers[w]
+    r = worker.sitting_head
+    worker.sitting_head = -1
+    while r >= 0:
+        request = sim.requests[r]
+        after = request.next_aside
+        request.state = la.DECODING
+        request.joined_step = worker.launched + 1
+        request.rested = 1
+        worker.rested += 1
+        lists.join_decode(sim, w, r)
+        r = after
+
+
+@kernel
+def take_in(sim, w):
+    """The oldest outstanding step, or a coast, has ended. Returns the first of the requests that end with it, or -1."""
+    worker = sim.workers[w]
+    if worker.phase == la.COASTING:
+        steps = worker.coast_steps
+        if sim.config.log:
+            decode_log.coast_steps(sim, w)
+        gaps.count_coast(sim, w)
+        device.finish_coast(sim, w)
+        queue.take(sim, worker.home, lists.pages_over(sim, w, 1, steps - 1) - worker.coast_pages)
+        worker.coast_pages = 0
+        note_peak(sim, w)
+        lists.advance_clock(sim, w, steps)
+        _drain(sim, w)
+        if sim.config.overlap:
+            return -1
+    else:
+        device.retire(sim, w)
+        if worker.outstanding > 0:
+            r = worker.endings_old
+            worker.endings_old = -1
+            return r
+    r = worker.endings_new
+    worker.endings_new = -1
+    return r
+
+
+@kernel
+def complete(sim, w, now):
+    """Take in the results of the oldest outstanding step, or of a coast, at ``now``."""
+    worker = sim.workers[w]
+    r = take_in(sim, w)
+    while r >= 0:
+        request = sim.requests[r]
+        after = request.next_aside
+        if request.state == la.DRAINED:
+            lists.stop_waiting(sim, w, r)
+        else:
+            if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
+                memory.publish(sim, w, r, request.computed)
+                request.away = 1
+            elif sim.config.store_pool < 0 or not answers.set_out(sim, w, r, now):
+                memory.release(sim, w, r, request.computed, request.computed)
+            lists.stop_running(sim, w, r)
+            worker.draining -= 1
+        lists.note_finished(sim, w, r, now)
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, al.LET_GO, w, r, now)
+            doors.knock(sim.config.objects, sim, al.ENDS, w, r, now)
+        r = after
+
+
+@kernel
+def enqueue(sim, w, r):
+    """Request ``r`` is new and waits."""
+    sim.requests[r].node = sim.workers[w].home
+    sim.requests[r].strand = -1
+    sim.requests[r].mark = -1
+    if sim.config.schedule == la.PRIORITY:
+        lists.wait_by_urgency(sim, w, r)
+    else:
+        lists.wait_last(sim, w, r)
+
+
+@kernel
+def receive(sim, w, r, now):
+    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be admitted in it."""
+    worker = sim.workers[w]
+    enqueue(sim, w, r)
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.ARRIVES, w, r, now)
+    if worker.phase == la.IDLE:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    elif worker.phase == la.COASTING and worker.waiting_head == r and worker.running < sim.config.max_running:
+        device.cut_coast(sim, w, now)
+
+
+@kernel
+def let_go(sim, w, r, now):
+    """The KV of ``r`` has been sent off; who waits for its pages may have them."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if not request.away:
+        return
+    request.away = 0
+    memory.release(sim, w, r, request.computed, request.computed)
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+
+
+@kernel
+def _log_batch(sim, w):
+    """Log the running requests that take part in the step just formed."""
+    worker = sim.workers[w]
+    r = worker.running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING:
+            decode_log.decode(sim, w, r, 0)
+        elif request.mark == worker.launched:
+            log.entry(sim, r, request.computed, request.chunk)
+        r = request.next
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        launch(sim, w, now, now)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.LET_GO:
+        let_go(sim, w, r, now)
+    elif errand == doors.SERVE:
+        # Without tiers agents alone have servers.
+        doors.knock(sim.config.objects, sim, al.DONE, w, 0, now)
+    else:
+        queue.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.objects:
+            doors.knock(sim.config.objects, sim, al.BEGIN, w, 0, now)
+    return 0

@@ -1,0 +1,270 @@
+"""vLLM with LMCache's connector: the step rule of ``vllm``, with steps that wait for loads and saves.
+
+The rules and their sources: ``validate.restatement.lmcache``. What counts as a decode's tokens grows by one with each
+step, at most up to those that are known when the step is formed. It is not followed step by step: unless outputs are
+saved, only a preempted request's are ever asked for (``_note_lost``).
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import ledger, queue
+from hisearch.kernels.engine import device, doors
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import heaps, links, lists
+from hisearch.kernels.vllm import entry as vllm
+from hisearch.kernels.vllm import lmcache, memory
+from hisearch.kernels.vllm import step as scheduler
+
+
+@kernel
+def _note_lost(sim, w):
+    """What counts as the tokens of requests that decoded until this pass preempted them."""
+    r = sim.workers[w].lost_head
+    while r >= 0:
+        request = sim.requests[r]
+        offloaded = sim.offloaded[r]
+        if request.part == la.DECODED:
+            tokens = sim.trace.input_tokens[r] + request.generated - 1
+            if sim.config.overlap:
+                # The token before the newest one was in flight; but not if a step lay between the prompt's end and the
+                # only decode.
+                alone = tokens - 1 == offloaded.tracked and request.waits == 0 and not sim.offloading.save_decode
+                tokens -= 0 if alone else 1
+            if tokens > offloaded.tracked:
+                offloaded.tracked = tokens
+                offloaded.decodes = 1
+        r = request.prev_aside
+
+
+@kernel
+def _note_hits(sim, w, r, on_device, cached):
+    """Count in which tier ``r`` found what is ``cached`` beyond what is ``on_device``, unless it has been scheduled."""
+    request = sim.requests[r]
+    if request.scheduled_s == request.scheduled_s:
+        return
+    begin = on_device
+    end = 0
+    for tier in range(sim.worker_stores.shape[1]):
+        end += sim.found_in[r, tier] * sim.offloading.block_tokens
+        hits = max(min(end, cached) - begin, 0)
+        sim.ledgers[sim.worker_stores[w, tier]].hit_tokens += hits
+        begin += hits
+        if tier == 0:
+            request.fetched_tokens = cached - begin
+
+
+@kernel
+def _admit_head(sim, w, now, budget):
+    """Try to admit the first waiting request. Returns tokens scheduled, 0 if it has to go on waiting."""
+    r = sim.workers[w].waiting_head
+    offloaded = sim.offloaded[r]
+    static, limit, found, d = scheduler.look_up(sim, w, r)
+    known = sim.trace.input_tokens[r] + sim.requests[r].generated
+    size = sim.offloading.block_tokens
+    if not offloaded.asked:
+        offloaded.found = lmcache.lookup(sim, w, r, static, known // size, now)
+        offloaded.asked = 1
+    cached = max(min(offloaded.found * size, known - 1), found)
+    share = scheduler.share_of(sim, r, cached, budget)
+    if share == 0 or not scheduler.has_room(sim, w, r, found, d, 0, cached + share):
+        return 0
+    lists.stop_waiting(sim, w, r)
+    scheduler.hold(sim, w, r, static, limit, cached)
+    offloaded.asked = 0
+    offloaded.on_device = found
+    offloaded.load_tokens = cached - found
+    sim.workers[w].host_hit_tokens += cached - found
+    _note_hits(sim, w, r, found, cached)
+    lists.note_scheduled(sim, r, now, found, cached - found)
+    scheduler.run(sim, w, r, share, lists.pages(sim, cached))
+    if sim.connectors[w].first_admitted < 0:
+        sim.connectors[w].first_admitted = r
+    return share
+
+
+@kernel
+def _copy(sim, w, back, now, tokens):
+    """Copy to host memory, or back: over the worker's own link, and what leads to memory that it shares."""
+    end = links.send(sim, 2 * w + back, now, tokens)
+    return max(end, lmcache.travel(sim, w, sim.worker_stores[w, 0], back, now, tokens))
+
+
+@kernel
+def _load(sim, w, resumed, at_s):
+    """Bring to the device what admitted requests were promised; returns when it is there."""
+    size = sim.offloading.block_tokens
+    r = sim.connectors[w].first_admitted
+    while r >= 0:
+        offloaded = sim.offloaded[r]
+        if (sim.requests[r].preemptions > 0) == resumed and offloaded.load_tokens > 0:
+            begin = offloaded.on_device // size
+            at_s = lmcache.read(sim, w, lists.path_end(sim, r), begin, offloaded.found, at_s)
+            at_s = _copy(sim, w, 1, at_s, (offloaded.found - begin) * size)
+        r = sim.requests[r].next
+    return at_s
+
+
+@kernel
+def _track(sim, w, r):
+    """What counts as ``r``'s tokens behind the step just formed."""
+    request = sim.requests[r]
+    offloaded = sim.offloaded[r]
+    found = offloaded.found * sim.offloading.block_tokens
+    if request.state == la.DECODING:
+        sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
+        known = sampled - memory.in_flight(sim, w, r)
+        # Behind a run of steps that was launched as one, it is what it was in the last of them.
+        before = max(offloaded.tracked, sampled - 2) if sim.config.overlap else known - 1
+        offloaded.tracked = min(before + 1, known)
+        return
+    known = sim.trace.input_tokens[r] + request.generated
+    if request.state == la.ADMITTED and request.preemptions == 0:
+        offloaded.tracked = request.computed + request.chunk
+        offloaded.saved = found
+        return
+    begin = min(request.computed, offloaded.tracked)
+    new = min(begin + request.chunk, known) - begin
+    if request.state == la.ADMITTED:
+        offloaded.tracked = min(max(found, offloaded.on_device) + new, known)
+        offloaded.saved = found
+    else:
+        offloaded.tracked = begin + new
+    if new == 1:
+        offloaded.decodes = 1
+
+
+@kernel
+def _save(sim, w, r, at_s):
+    """Save what is due of ``r`` behind the step just formed, from ``at_s`` on; returns when it is done."""
+    size = sim.offloading.block_tokens
+    offloaded = sim.offloaded[r]
+    static = lists.path_end(sim, r)
+    if sim.requests[r].state == la.ADMITTED:
+        lmcache.unpin(sim, w, r, static)
+    _track(sim, w, r)
+    begin = offloaded.saved // size
+    end = offloaded.tracked // size
+    if end <= begin or (offloaded.decodes and not sim.offloading.save_decode):
+        return at_s
+    offloaded.saved = end * size
+    taken = lmcache.reserve(sim, w, end - begin, at_s)
+    if taken == 0:
+        return at_s
+    at_s = _copy(sim, w, 0, at_s, taken * size)
+    lmcache.save(sim, w, static, begin, begin + taken, at_s)
+    return at_s
+
+
+@kernel
+def _save_admitted(sim, w, resumed, at_s):
+    r = sim.connectors[w].first_admitted
+    while r >= 0:
+        if (sim.requests[r].preemptions > 0) == resumed:
+            at_s = _save(sim, w, r, at_s)
+        r = sim.requests[r].next
+    return at_s
+
+
+@kernel
+def _save_running(sim, w, at_s):
+    worker = sim.workers[w]
+    r = worker.running_head
+    while r >= 0 and r != sim.connectors[w].first_admitted:
+        request = sim.requests[r]
+        decodes = request.state == la.DECODING
+        if (decodes and sim.offloading.save_decode) or (not decodes and request.mark == worker.launched + 1):
+            at_s = _save(sim, w, r, at_s)
+        r = request.next
+    return at_s
+
+
+@kernel
+def _launch(sim, w, now):
+    """Launch the batch just formed: loads, computation, saves."""
+    worker = sim.workers[w]
+    before = worker.newest_end_s
+    start = max(now, before)
+    at_s = _load(sim, w, False, start)
+    at_s = _load(sim, w, True, at_s)
+    at_s += vllm.price(sim, w)
+    at_s = _save_admitted(sim, w, False, at_s)
+    if worker.batch_size > 0 or sim.offloading.save_decode:
+        at_s = _save_running(sim, w, at_s)
+    at_s = _save_admitted(sim, w, True, at_s)
+    device.queue(sim, w, start, at_s)
+    vllm.account(sim, w, now, before)
+
+
+@kernel
+def _coast_limit(sim, w, preempted):
+    """Steps as for ``vllm.coast_limit``, in which besides nothing is saved."""
+    limit = vllm.coast_limit(sim, w, preempted)
+    if limit == 1 or not sim.offloading.save_decode:
+        return limit
+    size = sim.offloading.block_tokens
+    r = sim.workers[w].running_head
+    while r >= 0:
+        tokens = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
+        limit = min(limit, sim.offloaded[r].saved // size * size + size - tokens)
+        r = sim.requests[r].next
+    return max(limit, 1)
+
+
+@kernel
+def form(sim, w, now):
+    """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
+    worker = sim.workers[w]
+    budget, preempted = vllm.begin_pass(sim, w)
+    sim.connectors[w].first_admitted = -1
+    _note_lost(sim, w)
+    if not preempted:
+        while budget > 0 and worker.waiting > 0 and worker.running < sim.config.max_running:
+            tokens = _admit_head(sim, w, now, budget)
+            if tokens == 0:
+                break
+            budget -= tokens
+    vllm.note_peak(sim, w)
+    if worker.batch_size == 0 and worker.decoding == 0:
+        vllm.sit_down(sim, w)
+        if preempted and worker.outstanding == 0:
+            worker.phase = la.FORMING
+            heaps.event_set(sim, w, now)
+        else:
+            device.await_next(sim, w, now, False)
+        return
+    limit = _coast_limit(sim, w, preempted)
+    if limit > 1:
+        worker.coast_s = now
+        device.plan_coast(sim, w, now, limit)
+    else:
+        _launch(sim, w, now)
+
+
+@kernel
+def _reset(sim, w):
+    queue.reset(sim, w, sim.config.capacity_pages)
+    if w == 0:
+        for v in range(sim.ledgers.shape[0]):
+            ledger.reset(sim, v)
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        vllm.complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        vllm.receive(sim, w, r, now)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.LET_GO:
+        vllm.let_go(sim, w, r, now)
+    elif errand == doors.HALT:
+        lmcache.halt(sim, w, now)
+    elif errand == doors.LOSE_HOST:
+        lmcache.lose_host(sim, w)
+    else:
+        _reset(sim, w)
+    return 0

@@ -1,0 +1,294 @@
+"""vLLM: what a request knows, holds and makes findable, and how it loses it.
+
+A token is *sampled* once the step that makes it has been launched, and *in flight* until that step's results are taken
+in: with asynchronous scheduling a pass may come in between, which must not know it. A request's sampled tokens are
+``generated``, or follow from the clock while it decodes; at most its newest one is in flight when a pass begins.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.engine import doors, log, ordered
+from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+
+
+@kernel
+def sampled(sim, w, r):
+    """Output tokens of ``r`` so far, those in flight too."""
+    if sim.requests[r].state == la.DECODING:
+        return lists.generated_tokens(sim, w, r)
+    return sim.requests[r].generated
+
+
+@kernel
+def newest_waits(sim, w, r):
+    """1 where the page filled by the token before ``r``'s newest one could not be found when that one was scheduled.
+
+    So it is if a decode makes the newest token and the one before it was in flight then: not behind the end of a
+    prompt, nor behind a step that ``r`` had sat out.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.state == la.DECODING and request.joined_step <= worker.launched:
+        return 0 if request.joined_step == worker.launched and request.rested else 1
+    return request.waits
+
+
+@kernel
+def newest_step(sim, w, r):
+    """Serial of the step that sampled the newest token of ``r``."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.state == la.DECODING and request.joined_step <= worker.launched:
+        return worker.launched
+    return request.sampled_step
+
+
+@kernel
+def note_newest_token(sim, w, r):
+    """Keep when ``r`` made its newest token, before it sits out a step or loses its KV."""
+    worker = sim.workers[w]
+    if newest_step(sim, w, r) == worker.launched:
+        sim.requests[r].last_token_s = worker.newest_end_s
+
+
+@kernel
+def rejoin_in_vain(sim, w, r):
+    """``r`` sat out a step, and will not take part in the next one either."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.state == la.DECODING and request.rested and request.joined_step > worker.launched:
+        worker.rested -= 1
+
+
+@kernel
+def in_flight(sim, w, r):
+    """1 where the newest token of ``r`` is still being made, else 0; while a batch is formed."""
+    worker = sim.workers[w]
+    return 1 if newest_step(sim, w, r) > worker.launched - worker.outstanding else 0
+
+
+@kernel
+def findable_tokens(sim, w, r):
+    """Computed tokens of ``r`` whose full pages could be found before the pass: known when they were scheduled."""
+    request = sim.requests[r]
+    computed = request.computed
+    if request.state == la.DECODING:
+        computed = sim.trace.input_tokens[r] + sampled(sim, w, r) - 1
+    return computed - newest_waits(sim, w, r) * in_flight(sim, w, r)
+
+
+@kernel
+def _lay(sim, w, r, static, end):
+    """Make ``r``'s pages up to ``end`` findable."""
+    request = sim.requests[r]
+    begin = request.locked_tokens
+    cached, _ = tree.match(sim, sim.workers[w].home, static, end)
+    if cached > begin:
+        spare = la.NODES_PER_REQUEST * (sim.config.max_running + 2)
+        if sim.counters[la.NODES_LEFT] < spare + queue.cached_runs(sim, sim.workers[w].home, static, begin, cached):
+            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+            return
+        request.node = queue.duplicate(sim, sim.workers[w].home, request.node, static, begin, cached)
+    if end > cached:
+        request.node = queue.grow(sim, sim.workers[w].home, request.node, static, cached, end)
+    request.locked_tokens = end
+
+
+@kernel
+def publish(sim, w, r, computed):
+    """Make the full pages among ``r``'s first ``computed`` tokens findable."""
+    if not sim.config.prefix_caching:
+        return
+    end = tree.floor_page(sim, computed)
+    if end <= sim.requests[r].locked_tokens:
+        return
+    static = lists.path_end(sim, r)
+    if sim.config.shared_outputs:
+        _publish_rivals(sim, w, r, static)
+    if sim.requests[r].state == la.PROMPT or sim.requests[r].state == la.ADMITTED:
+        static = lists.path_at(sim, w, r, end)
+    _lay(sim, w, r, static, end)
+
+
+@kernel
+def decodes(sim, w, r):
+    """Whether ``r`` makes its output at worker ``w``."""
+    request = sim.requests[r]
+    if request.worker != w or request.outcome != la.IN_FLIGHT:
+        return False
+    return request.state == la.DECODING or request.state == la.DRAINING or request.state == la.SITTING
+
+
+@kernel
+def _made(sim, w, q, r):
+    """Findable tokens of the decoding request ``q`` at the turn of ``r``; the pass goes in running order."""
+    request = sim.requests[q]
+    if request.state == la.DECODING and sim.requests[r].state != la.DRAINING and request.order < sim.requests[r].order:
+        return sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+    return findable_tokens(sim, w, q)
+
+
+@kernel
+def _sooner(sim, w, a, b):
+    """Whether the decoding request ``a`` made the tokens that it shares with ``b`` before ``b`` did."""
+    if not decodes(sim, w, b):
+        return True
+    lead = sim.trace.input_tokens[a] + sampled(sim, w, a) - sim.trace.input_tokens[b] - sampled(sim, w, b)
+    return lead > 0 or (lead == 0 and sim.requests[a].order < sim.requests[b].order)
+
+
+@kernel
+def _publish_rivals(sim, w, r, static):
+    """Publish what others have made of the path to ``static`` before ``r``: a decode's pages are laid only when needed.
+
+    Of several copies of a page a look-up finds the one that was made first.
+    """
+    begin = sim.requests[r].locked_tokens
+    while True:
+        first = -1
+        s = static
+        while s > 0 and sim.trace.end_tokens[s] > begin:
+            k = sim.owner_head[s]
+            while k >= 0:
+                q = sim.owner[k]
+                k = sim.next_owner[k]
+                if q == r or not decodes(sim, w, q) or not _sooner(sim, w, q, r):
+                    continue
+                if tree.floor_page(sim, _made(sim, w, q, r)) <= sim.requests[q].locked_tokens:
+                    continue
+                if first < 0 or _sooner(sim, w, q, first):
+                    first = q
+            s = sim.trace.parent[s]
+        if first < 0:
+            return
+        _lay(sim, w, first, lists.path_end(sim, first), tree.floor_page(sim, _made(sim, w, first, r)))
+        if sim.counters[la.FAULT]:
+            return
+
+
+@kernel
+def reveal(sim, w, static):
+    """Publish what decoding requests have made so far of the path to ``static``, for a waiting request.
+
+    Each of them has its place in the pass before any waiting request.
+    """
+    s = static
+    while s > 0:
+        k = sim.owner_head[s]
+        while k >= 0:
+            q = sim.owner[k]
+            if decodes(sim, w, q):
+                made = findable_tokens(sim, w, q)
+                if sim.requests[q].state == la.DECODING:
+                    made = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+                publish(sim, w, q, made)
+            k = sim.next_owner[k]
+        if sim.cover[sim.workers[w].home, s] >= 0:
+            return
+        s = sim.trace.parent[s]
+
+
+@kernel
+def release(sim, w, r, allocated, findable):
+    """Free the pages of ``r``'s ``allocated`` tokens, last page first.
+
+    The full ones among its first ``findable`` tokens stay findable until they are taken.
+    """
+    request = sim.requests[r]
+    publish(sim, w, r, findable)
+    own = lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
+    queue.push_empty(sim, sim.workers[w].home, own)
+    queue.unlock(sim, sim.workers[w].home, request.node, request.strand)
+    request.node = sim.workers[w].home
+    request.strand = -1
+    request.locked_tokens = 0
+
+
+@kernel
+def _leave_batch(sim, w, r):
+    """Take the chunk of ``r`` out of the batch being formed."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.part == la.LATE_DECODE:
+        worker.decode_tokens -= 1
+    else:
+        worker.prefill_tokens -= request.chunk
+    k = 0
+    while sim.batch[w, k] != r:
+        k += 1
+    worker.batch_size -= 1
+    while k < worker.batch_size:
+        sim.batch[w, k] = sim.batch[w, k + 1]
+        k += 1
+
+
+@kernel
+def preempt(sim, w, r):
+    """Take ``r`` out of the running list, and of the batch being formed; all its KV is lost, and it waits again.
+
+    If its last token is in flight, it will end where it waits.
+    """
+    if sim.config.objects:
+        doors.knock(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    scheduled = request.mark == worker.launched + 1
+    findable = findable_tokens(sim, w, r)
+    newest = newest_step(sim, w, r)
+    waits = newest_waits(sim, w, r)
+    note_newest_token(sim, w, r)
+    rejoin_in_vain(sim, w, r)
+    if request.state == la.DECODING:
+        lists.leave_decode(sim, w, r)
+        request.sampled_step = newest
+        request.waits = waits
+        request.part = la.DECODED
+        allocated = request.computed
+        if scheduled:
+            allocated += 1
+            flight = 1 if newest > worker.launched - worker.outstanding else 0
+            findable = allocated - flight
+    else:
+        allocated = request.computed
+        if request.state == la.PROMPT:
+            ordered.remove_prompt(sim, w, r)
+        if scheduled:
+            allocated += request.chunk
+            findable = allocated
+            _leave_batch(sim, w, r)
+    release(sim, w, r, allocated, findable)
+    lists.stop_running(sim, w, r)
+    if request.state == la.DRAINING:
+        worker.draining -= 1
+        request.state = la.DRAINED
+    else:
+        request.state = la.WAITING
+    request.computed = 0
+    request.mark = -1
+    request.prev_aside = worker.lost_head
+    worker.lost_head = r
+    request.preemptions += 1
+    worker.preemptions += 1
+    worker.futile += 1
+    if worker.futile > la.FUTILE_PREEMPTIONS * sim.config.max_running:
+        sim.counters[la.FAULT] = la.STUCK
+    log.lost(sim, r)
+    if sim.config.schedule == la.PRIORITY:
+        lists.wait_by_urgency(sim, w, r)
+    else:
+        lists.wait_first(sim, w, r)
+
+
+@kernel
+def never_fits(sim, r):
+    """True where prompt and declared output exceed what admission fills, or a step's budget if prompts stay whole."""
+    declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]
+    if sim.config.objects and doors.knock(sim.config.objects, sim, al.TOO_LARGE, 0, r, 0.0):
+        return True
+    if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
+        return True
+    return lists.pages(sim, declared) + sim.config.watermark_pages > sim.config.capacity_pages

@@ -1,0 +1,412 @@
+"""vLLM's offloading connector: a worker's transfers to host memory and back, and what it knows of each request.
+
+The rules and their sources: ``validate.restatement.vllm_offload``. A transfer to the host is *prepared* by one pass and
+begun by the next; a load begins with its pass. What has ended is looked at when a step is launched and noted when that
+step's results are taken in (see ``tier_layout.NOTES``), or at once where no step runs.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import host_blocks, host_use, ledger
+from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
+from hisearch.kernels.traffic import links, lists
+from hisearch.kernels.vllm import memory
+
+
+@kernel
+def store_of(sim, w):
+    """The ledger of worker ``w``'s host memory."""
+    return w // sim.offloading.workers_per_store
+
+
+@kernel
+def receive(sim, r):
+    """Request ``r`` is new."""
+    sim.offloaded[r].next = -1
+
+
+# ---- lists of requests -----------------------------------------------------------------------------------------------
+
+
+@kernel
+def _finish_last(sim, w, r):
+    connector = sim.connectors[w]
+    sim.offloaded[r].next = -1
+    if connector.finished_head >= 0:
+        sim.offloaded[connector.finished_tail].next = r
+    else:
+        connector.finished_head = r
+    connector.finished_tail = r
+
+
+@kernel
+def _note_stored(sim, row, r):
+    notes = sim.notes[row]
+    sim.offloaded[r].next = -1
+    if notes.stored_head >= 0:
+        sim.offloaded[notes.stored_tail].next = r
+    else:
+        notes.stored_head = r
+    notes.stored_tail = r
+
+
+@kernel
+def _note_loaded(sim, row, r):
+    notes = sim.notes[row]
+    sim.offloaded[r].next = -1
+    if notes.loaded_head >= 0:
+        sim.offloaded[notes.loaded_tail].next = r
+    else:
+        notes.loaded_head = r
+    notes.loaded_tail = r
+
+
+# ---- look-ups and loads ----------------------------------------------------------------------------------------------
+
+
+@kernel
+def _loads_any(sim, r, static, begin, end):
+    """Whether any of blocks ``begin`` to ``end`` of the path to ``static`` is loaded by ``r`` or those behind it."""
+    while r >= 0:
+        offloaded = sim.offloaded[r]
+        k = max(begin, offloaded.load_block)
+        shared = k < min(end, offloaded.dealt_with)
+        if shared and ledger.key_at(sim, static, k) == ledger.key_at(sim, lists.path_end(sim, r), k):
+            return True
+        r = offloaded.next
+    return False
+
+
+@kernel
+def find(sim, w, r, static, known, on_device):
+    """Tokens that host memory has behind those ``on_device``; -1 where ``r`` has to wait for another one's load."""
+    size = sim.offloading.block_tokens
+    v = store_of(sim, w)
+    count = known // size
+    host_use.touch(sim, v, static, count, count, r)
+    if count * size - on_device < size:
+        return 0
+    first = on_device // size
+    found = host_blocks.lookup(sim, v, static, first, count)
+    tokens = (first + found) * size - on_device
+    if found == 0 or tokens < size:
+        return 0
+    if sim.config.prefix_caching:
+        end = first + found
+        if _loads_any(sim, sim.connectors[w].loads_head, static, first, end):
+            return -1
+        for row in range(2 * w, 2 * w + 2):
+            if _loads_any(sim, sim.notes[row].loaded_head, static, first, end):
+                return -1
+    return tokens
+
+
+@kernel
+def load(sim, w, r, static, on_device, tokens):
+    """``r`` waits for the ``tokens`` found behind those ``on_device``; its pages have been taken."""
+    size = sim.offloading.block_tokens
+    offloaded = sim.offloaded[r]
+    offloaded.load_block = on_device // size
+    offloaded.dealt_with = (on_device + tokens) // size
+    offloaded.load_tokens = tokens
+    offloaded.on_device = on_device
+    offloaded.loading = tl.LOADING
+    offloaded.next = -1
+    if runs.enough(sim, 4):
+        host_blocks.use(sim, store_of(sim, w), static, offloaded.load_block, offloaded.dealt_with, 1)
+    connector = sim.connectors[w]
+    if connector.loads_head >= 0:
+        sim.offloaded[connector.loads_tail].next = r
+    else:
+        connector.loads_head = r
+    connector.loads_tail = r
+    if connector.new_load < 0:
+        connector.new_load = r
+    known = sim.trace.input_tokens[r] + sim.requests[r].generated
+    sim.workers[w].host_hit_tokens += min(on_device + tokens, known - 1) - on_device
+
+
+@kernel
+def end_wait(sim, w, r):
+    """What ``r`` waited for is there: it can be found on the device; of all its tokens the last is computed again."""
+    request = sim.requests[r]
+    sim.offloaded[r].loading = tl.LOADED
+    memory.publish(sim, w, r, request.computed)
+    request.computed = min(request.computed, sim.trace.input_tokens[r] + request.generated - 1)
+
+
+# ---- transfers -------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _send(sim, w, back, at_s, tokens):
+    """A transfer to host memory, or back, sent at ``at_s``; returns when it ends."""
+    return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), at_s, tokens)
+
+
+@kernel
+def begin_prepared(sim, w, ready_s):
+    """Begin the transfers to the host that the pass before prepared, the step that makes their KV ending then."""
+    connector = sim.connectors[w]
+    t = connector.prepared
+    connector.prepared = -1
+    while t >= 0:
+        transfer = sim.transfers[t]
+        transfer.end_s = _send(sim, w, 0, ready_s, transfer.tokens)
+        sim.offloaded[transfer.request].store_end_s = transfer.end_s
+        t = transfer.next
+
+
+@kernel
+def begin_transfers(sim, w, now):
+    """Begin what the pass before prepared, and the loads of this one; returns when a step may be launched.
+
+    That is when the transfers of those preempted in this pass have ended.
+    """
+    connector = sim.connectors[w]
+    worker = sim.workers[w]
+    begin_prepared(sim, w, max(now, worker.newest_end_s))
+    launch_s = now
+    r = worker.lost_head
+    while r >= 0:
+        if sim.offloaded[r].transfers > 0:
+            launch_s = max(launch_s, sim.offloaded[r].store_end_s)
+        r = sim.requests[r].prev_aside
+    r = connector.new_load
+    connector.new_load = -1
+    while r >= 0:
+        offloaded = sim.offloaded[r]
+        offloaded.load_end_s = _send(sim, w, 1, launch_s, offloaded.load_tokens)
+        r = offloaded.next
+    return launch_s
+
+
+@kernel
+def _prepare(sim, w, r, tokens):
+    """Queue a transfer of ``tokens`` of ``r`` to the host."""
+    t = sim.counters[la.FREE_TRANSFER]
+    if t >= 0:
+        sim.counters[la.FREE_TRANSFER] = sim.transfers[t].next
+    else:
+        t = sim.counters[la.TRANSFERS_USED]
+        if t >= sim.transfers.shape[0]:
+            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+            return
+        sim.counters[la.TRANSFERS_USED] = t + 1
+    transfer = sim.transfers[t]
+    transfer.tokens = tokens
+    transfer.request = r
+    transfer.next = -1
+    connector = sim.connectors[w]
+    if connector.transfers_head >= 0:
+        sim.transfers[connector.transfers_tail].next = t
+    else:
+        connector.transfers_head = t
+    connector.transfers_tail = t
+    if connector.prepared < 0:
+        connector.prepared = t
+    sim.offloaded[r].transfers += 1
+    sim.offloaded[r].ever_stored = 1
+
+
+@kernel
+def store(sim, w, r, tokens):
+    """Hand the manager the whole blocks among ``r``'s first ``tokens`` tokens that it has not dealt with."""
+    size = sim.offloading.block_tokens
+    beyond = tokens - sim.offloaded[r].dealt_with * size
+    # Most calls end here, and of the others most are of one block: no call, no division.
+    if beyond >= size:
+        _store_blocks(sim, w, r, 1 if beyond < 2 * size else beyond // size)
+
+
+@kernel
+def _store_blocks(sim, w, r, blocks):
+    """Hand the manager so many blocks more."""
+    size = sim.offloading.block_tokens
+    offloaded = sim.offloaded[r]
+    count = offloaded.dealt_with + blocks
+    v = store_of(sim, w)
+    static = lists.path_end(sim, r)
+    if host_blocks.extend(sim, v, static, offloaded.dealt_with, count, r):
+        stored = blocks
+    else:
+        stored = host_blocks.begin_store(sim, v, static, offloaded.dealt_with, count, r)
+        if stored > 0:
+            host_use.touch(sim, v, static, offloaded.dealt_with, count, r)
+    if stored < 0:
+        sim.connectors[w].lagging = 1
+        return
+    offloaded.dealt_with = count
+    if stored > 0:
+        offloaded.storing = 1
+        _prepare(sim, w, r, stored * size)
+
+
+@kernel
+def _end_store(sim, w, r):
+    """What ``r`` is storing can be found from now on."""
+    offloaded = sim.offloaded[r]
+    if offloaded.storing:
+        offloaded.storing = 0
+        host_blocks.end_store(sim, store_of(sim, w), lists.path_end(sim, r), offloaded.dealt_with, r)
+
+
+@kernel
+def flush(sim, w):
+    """What those preempted in this pass were storing can be found."""
+    r = sim.workers[w].lost_head
+    while r >= 0:
+        _end_store(sim, w, r)
+        r = sim.requests[r].prev_aside
+
+
+# ---- looking and noting ----------------------------------------------------------------------------------------------
+
+
+@kernel
+def end_transfers(sim, w, now, row):
+    """Find the transfers to the host that have ended by ``now``."""
+    connector = sim.connectors[w]
+    while connector.transfers_head >= 0 and connector.transfers_head != connector.prepared:
+        t = connector.transfers_head
+        transfer = sim.transfers[t]
+        if transfer.end_s > now:
+            break
+        connector.transfers_head = transfer.next
+        transfer.next = sim.counters[la.FREE_TRANSFER]
+        sim.counters[la.FREE_TRANSFER] = t
+        offloaded = sim.offloaded[transfer.request]
+        offloaded.transfers -= 1
+        if offloaded.transfers == 0 and offloaded.awaited:
+            offloaded.awaited = 0
+            connector.awaited -= 1
+            _note_stored(sim, row, transfer.request)
+
+
+@kernel
+def look(sim, w, now, row):
+    """Find what has ended by ``now``, also of requests that have finished since the look before."""
+    connector = sim.connectors[w]
+    end_transfers(sim, w, now, row)
+    while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
+        r = connector.loads_head
+        connector.loads_head = sim.offloaded[r].next
+        _note_loaded(sim, row, r)
+    r = connector.finished_head
+    connector.finished_head = -1
+    while r >= 0:
+        offloaded = sim.offloaded[r]
+        after = offloaded.next
+        if offloaded.transfers > 0:
+            offloaded.awaited = 1
+            connector.awaited += 1
+        else:
+            _note_stored(sim, row, r)
+        r = after
+
+
+@kernel
+def found_any(sim, row):
+    """Whether a look found something to note."""
+    return sim.notes[row].stored_head >= 0 or sim.notes[row].loaded_head >= 0
+
+
+@kernel
+def _end_load(sim, w, r):
+    offloaded = sim.offloaded[r]
+    static = lists.path_end(sim, r)
+    if runs.enough(sim, 4):
+        host_blocks.use(sim, store_of(sim, w), static, offloaded.load_block, offloaded.dealt_with, -1)
+    offloaded.loading = tl.NOTED
+
+
+@kernel
+def take_notes(sim, w, row):
+    """Act on a look: stored blocks can be found, loads are over, finished requests let go of their pages."""
+    notes = sim.notes[row]
+    r = notes.stored_head
+    while r >= 0:
+        _end_store(sim, w, r)
+        r = sim.offloaded[r].next
+    r = notes.loaded_head
+    while r >= 0:
+        _end_load(sim, w, r)
+        r = sim.offloaded[r].next
+    r = notes.stored_head
+    while r >= 0:
+        if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
+            sim.counters[la.FAULT] = la.NODE_POOL_FULL
+            return
+        if sim.offloaded[r].holds:
+            sim.offloaded[r].holds = 0
+            memory.release(sim, w, r, sim.requests[r].computed, sim.requests[r].computed)
+        r = sim.offloaded[r].next
+    notes.stored_head = -1
+    notes.loaded_head = -1
+
+
+@kernel
+def next_end_s(sim, w):
+    """When the next transfer under way ends, ``la.FOREVER_S`` where there is none."""
+    connector = sim.connectors[w]
+    time = la.FOREVER_S
+    if connector.transfers_head >= 0 and connector.transfers_head != connector.prepared:
+        time = sim.transfers[connector.transfers_head].end_s
+    if connector.loads_head >= 0:
+        time = min(time, sim.offloaded[connector.loads_head].load_end_s)
+    return time
+
+
+@kernel
+def finish(sim, w, r):
+    """``r`` has made its last token; it has its pages still, if it was running. Returns whether it keeps them."""
+    if not sim.offloaded[r].ever_stored:
+        return False
+    _finish_last(sim, w, r)
+    return True
+
+
+@kernel
+def quiet(sim, w):
+    """Whether further passes would note no transfer, and none of them finds no room for what it stores already."""
+    connector = sim.connectors[w]
+    if connector.lagging or connector.awaited > 0 or connector.loads_head >= 0:
+        return False
+    return not found_any(sim, 2 * w) and not found_any(sim, 2 * w + 1)
+
+
+@kernel
+def halt(sim, w, now):
+    """Worker ``w`` has died, and its host memory with it: what was on its way there never came."""
+    connector = sim.connectors[w]
+    begun = True
+    t = connector.transfers_head
+    while t >= 0:
+        transfer = sim.transfers[t]
+        after = transfer.next
+        begun = begun and t != connector.prepared
+        if not begun or transfer.end_s > now:
+            sim.stores[store_of(sim, w)].stored -= transfer.tokens // sim.offloading.block_tokens
+        transfer.next = sim.counters[la.FREE_TRANSFER]
+        sim.counters[la.FREE_TRANSFER] = t
+        t = after
+    reset(sim, w)
+
+
+@kernel
+def reset(sim, w):
+    """No transfers, no requests."""
+    connector = sim.connectors[w]
+    connector.transfers_head = -1
+    connector.prepared = -1
+    connector.loads_head = -1
+    connector.new_load = -1
+    connector.finished_head = -1
+    connector.skipped_head = -1
+    connector.skipped_tail = -1
+    for row in range(2 * w, 2 * w + 2):
+        sim.notes[row].stored_head = -1
+        sim.notes[row].loaded_head = -1

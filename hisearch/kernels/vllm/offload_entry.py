@@ -1,0 +1,408 @@
+"""vLLM with its native offloading connector: the step rule of ``vllm``, with requests that wait for loads.
+
+Requests that load, or whose blocks another one loads, are *skipped*: they have a queue of their own, which goes before
+the waiting one. The rules and their sources: ``validate.restatement.vllm_offload``.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import ledger, queue
+from hisearch.kernels.engine import device, doors
+from hisearch.kernels.engine.cost import coast
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.layout import tiers as tl
+from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.vllm import entry as vllm
+from hisearch.kernels.vllm import memory, offload
+from hisearch.kernels.vllm import step as scheduler
+
+# What came of looking at a request; tokens that it is scheduled for otherwise.
+NO_ROOM, ASIDE = 0, -1
+
+
+@kernel
+def _more_urgent(sim, a, b):
+    """Whether request ``a`` goes before ``b`` by priority."""
+    if sim.trace.priority[a] != sim.trace.priority[b]:
+        return sim.trace.priority[a] < sim.trace.priority[b]
+    ta = sim.requests[a].arrival_s
+    tb = sim.requests[b].arrival_s
+    return ta < tb or (ta == tb and a < b)
+
+
+@kernel
+def _skip(sim, w, r):
+    """Put ``r`` behind the skipped requests; by priority, where it belongs among them."""
+    connector = sim.connectors[w]
+    before = connector.skipped_tail
+    if sim.config.schedule == la.PRIORITY:
+        while before >= 0 and _more_urgent(sim, r, before):
+            before = sim.requests[before].prev
+    after = sim.requests[before].next if before >= 0 else connector.skipped_head
+    sim.requests[r].prev = before
+    sim.requests[r].next = after
+    if before >= 0:
+        sim.requests[before].next = r
+    else:
+        connector.skipped_head = r
+    if after >= 0:
+        sim.requests[after].prev = r
+    else:
+        connector.skipped_tail = r
+    connector.skipped += 1
+
+
+@kernel
+def _stop_skipping(sim, w, r):
+    connector = sim.connectors[w]
+    request = sim.requests[r]
+    if request.prev >= 0:
+        sim.requests[request.prev].next = request.next
+    else:
+        connector.skipped_head = request.next
+    if request.next >= 0:
+        sim.requests[request.next].prev = request.prev
+    else:
+        connector.skipped_tail = request.prev
+    connector.skipped -= 1
+
+
+@kernel
+def _leave_queue(sim, w, r, skipped):
+    if skipped:
+        _stop_skipping(sim, w, r)
+    else:
+        lists.stop_waiting(sim, w, r)
+
+
+@kernel
+def _run(sim, w, r, now, share, held, skipped):
+    connector = sim.connectors[w]
+    _leave_queue(sim, w, r, skipped)
+    on_device = sim.offloaded[r].on_device
+    sim.offloaded[r].loading = tl.NOT_LOADING
+    lists.note_scheduled(sim, r, now, on_device, sim.requests[r].computed - on_device)
+    scheduler.run(sim, w, r, share, held)
+    if connector.first_admitted < 0:
+        connector.first_admitted = r
+    return share
+
+
+@kernel
+def _resume(sim, w, r, now, budget, skipped):
+    """Try to run ``r``, which has been loaded. Returns tokens scheduled, or ``NO_ROOM``."""
+    cached = sim.requests[r].computed
+    held = sim.offloaded[r].dealt_with * sim.offloading.block_tokens // sim.config.page_tokens
+    share = scheduler.share_of(sim, r, cached, budget)
+    if share == 0 or not scheduler.has_room(sim, w, r, 0, w, held, cached + share):
+        return NO_ROOM
+    return _run(sim, w, r, now, share, held, skipped)
+
+
+@kernel
+def _load(sim, w, r, look, tokens):
+    """Try to give ``r`` pages for the ``tokens`` found in host memory. Returns ``ASIDE``, or ``NO_ROOM``."""
+    static, limit, found, d = look
+    cached = found + tokens
+    if not scheduler.has_room(sim, w, r, found, d, 0, cached):
+        return NO_ROOM
+    scheduler.hold(sim, w, r, static, limit, cached)
+    offload.load(sim, w, r, static, found, tokens)
+    return ASIDE
+
+
+@kernel
+def _consider(sim, w, r, now, budget, skipped):
+    """Try to run ``r``. Returns tokens scheduled, ``ASIDE`` where it waits for a load, or ``NO_ROOM``."""
+    offloaded = sim.offloaded[r]
+    if offloaded.loading == tl.LOADING:
+        return ASIDE
+    if offloaded.loading == tl.NOTED:
+        offload.end_wait(sim, w, r)
+    if offloaded.loading == tl.LOADED:
+        return _resume(sim, w, r, now, budget, skipped)
+    look = scheduler.look_up(sim, w, r)
+    static, limit, found, d = look
+    known = sim.trace.input_tokens[r] + sim.requests[r].generated
+    tokens = offload.find(sim, w, r, static, known, found)
+    if tokens < 0:
+        return ASIDE
+    if tokens > 0:
+        return _load(sim, w, r, look, tokens)
+    share = scheduler.share_of(sim, r, found, budget)
+    if share == 0 or not scheduler.has_room(sim, w, r, found, d, 0, found + share):
+        return NO_ROOM
+    scheduler.hold(sim, w, r, static, limit, found)
+    offloaded.on_device = found
+    return _run(sim, w, r, now, share, lists.pages(sim, found), skipped)
+
+
+@kernel
+def _admit(sim, w, now, budget):
+    """Skipped requests and waiting ones, until one finds no room."""
+    worker = sim.workers[w]
+    cursor = sim.connectors[w].skipped_head
+    while budget > 0 and worker.running < sim.config.max_running:
+        r = cursor
+        skipped = cursor >= 0
+        by_priority = sim.config.schedule == la.PRIORITY
+        if worker.waiting > 0 and (not skipped or (by_priority and _more_urgent(sim, worker.waiting_head, r))):
+            r = worker.waiting_head
+            skipped = False
+        if r < 0:
+            return
+        if skipped:
+            cursor = sim.requests[r].next
+        verdict = _consider(sim, w, r, now, budget, skipped)
+        if verdict == NO_ROOM:
+            return
+        if verdict > 0:
+            budget -= verdict
+        elif not skipped:
+            lists.stop_waiting(sim, w, r)
+            _skip(sim, w, r)
+
+
+@kernel
+def _tokens_by_then(sim, w, r):
+    """Known tokens of the scheduled request ``r`` that the step being formed will have computed."""
+    request = sim.requests[r]
+    if request.state == la.DECODING:
+        return sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
+    return request.computed + request.chunk
+
+
+@kernel
+def _is_scheduled(sim, w, r):
+    request = sim.requests[r]
+    return request.state == la.DECODING or request.mark == sim.workers[w].launched + 1
+
+
+@kernel
+def _store_admitted(sim, w, resumed):
+    r = sim.connectors[w].first_admitted
+    while r >= 0:
+        if (sim.requests[r].preemptions > 0) == resumed:
+            offload.store(sim, w, r, _tokens_by_then(sim, w, r))
+        r = sim.requests[r].next
+
+
+@kernel
+def _store(sim, w):
+    """Hand over what this step completes: new requests', running ones', resumed ones'."""
+    connector = sim.connectors[w]
+    connector.lagging = 0
+    _store_admitted(sim, w, False)
+    r = sim.workers[w].running_head
+    while r >= 0 and r != connector.first_admitted:
+        if _is_scheduled(sim, w, r):
+            offload.store(sim, w, r, _tokens_by_then(sim, w, r))
+        r = sim.requests[r].next
+    _store_admitted(sim, w, True)
+
+
+@kernel
+def _rest(sim, w, now, preempted):
+    """No step runs: note transfers at once, and see when to pass again."""
+    worker = sim.workers[w]
+    row = 2 * w
+    offload.look(sim, w, now, row)
+    again = preempted or offload.found_any(sim, row)
+    offload.take_notes(sim, w, row)
+    time = la.FOREVER_S
+    if worker.waiting + sim.connectors[w].skipped + worker.running > 0:
+        time = now if again else offload.next_end_s(sim, w)
+    if sim.config.lane_kind == la.WAVE:
+        worker.look_s = time
+    elif time < la.FOREVER_S:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, time)
+    else:
+        device.await_next(sim, w, now, False)
+
+
+@kernel
+def _coast_limit(sim, w, preempted):
+    """Steps as for ``vllm.coast_limit``, in which besides nothing that others would see is stored or looked up.
+
+    What a worker stores in its own host memory nobody else sees: ``_catch_up`` makes up for it.
+    """
+    worker = sim.workers[w]
+    if not offload.quiet(sim, w):
+        return 1
+    shared = sim.offloading.workers_per_store > 1
+    looks = worker.running < sim.config.max_running and worker.waiting + sim.connectors[w].skipped > 0
+    if looks and sim.connectors[w].skipped > 0:
+        return 1
+    # Looking up in vain leaves an order of last use as it is, but not what ARC or a threshold learn, nor a queue.
+    if looks and (sim.offloading.arc or sim.offloading.threshold > 0 or shared):
+        return 1
+    limit = vllm.coast_limit(sim, w, preempted)
+    if not (looks or shared or sim.config.log):
+        return limit
+    ahead = 0 if sim.config.overlap else 1
+    step = 1
+    while step < limit and lists.pages_due(sim, w, step + ahead) == 0:
+        step += 1
+    return step
+
+
+@kernel
+def _sort_by_due(sim, w, steps):
+    """Put the running requests into ``sim.due``, by the pass of a coast of ``steps`` in which each next fills a block.
+
+    Pass k is the one that forms the step behind the first k ones. In that of k plus a block's tokens it fills another.
+    """
+    size = sim.offloading.block_tokens
+    sim.due[:] = -1
+    r = sim.workers[w].running_tail
+    while r >= 0:
+        k = (sim.offloaded[r].dealt_with + 1) * size - _tokens_by_then(sim, w, r)
+        if k < steps:
+            sim.offloaded[r].next_due = sim.due[k % size]
+            sim.due[k % size] = r
+        r = sim.requests[r].prev
+
+
+@kernel
+def _catch_up(sim, w):
+    """Do what the passes of a coast that has ended, behind its first one, did with host memory."""
+    worker = sim.workers[w]
+    connector = sim.connectors[w]
+    steps = worker.coast_steps
+    if steps < 2:
+        return
+    _sort_by_due(sim, w, steps)
+    excess = lists.excess_tokens(sim, w)
+    end_s = worker.coast_from_s if sim.config.overlap else worker.newest_start_s
+    ended = 0
+    phase = 0
+    for k in range(1, steps):
+        phase += 1
+        if phase == sim.offloading.block_tokens:
+            phase = 0
+        if connector.prepared >= 0:
+            context = worker.context_tokens + ended * worker.decoding
+            _, end_s = coast(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context, excess)
+            ended = k
+            offload.begin_prepared(sim, w, end_s)
+            offload.end_transfers(sim, w, end_s, 2 * w)
+        if connector.lagging:
+            connector.lagging = 0
+            r = worker.running_head
+            while r >= 0:
+                offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
+                r = sim.requests[r].next
+            continue
+        r = sim.due[phase]
+        while r >= 0:
+            offload.store(sim, w, r, _tokens_by_then(sim, w, r) + k)
+            r = sim.offloaded[r].next_due
+
+
+@kernel
+def form(sim, w, now):
+    """One pass at ``now``: form the next batch, launch it, and set the worker's next event."""
+    worker = sim.workers[w]
+    budget, preempted = vllm.begin_pass(sim, w)
+    sim.connectors[w].first_admitted = -1
+    if not preempted:
+        _admit(sim, w, now, budget)
+    ready_s = offload.begin_transfers(sim, w, now)
+    worker.ready_s = ready_s
+    _store(sim, w)
+    offload.flush(sim, w)
+    if worker.batch_size == 0 and worker.decoding == 0:
+        vllm.sit_down(sim, w)
+        if worker.outstanding == 0:
+            _rest(sim, w, ready_s, preempted)
+        else:
+            device.await_next(sim, w, now, False)
+        return
+    vllm.note_peak(sim, w)
+    offload.look(sim, w, ready_s, 2 * w + ((worker.launched + 1) & 1))
+    if sim.config.lane_kind == la.WAVE:
+        vllm.hold_back(sim, w)
+        return
+    limit = _coast_limit(sim, w, preempted)
+    if limit > 1:
+        worker.coast_s = now
+        device.plan_coast(sim, w, now, limit)
+    else:
+        vllm.launch(sim, w, now, ready_s)
+
+
+@kernel
+def complete(sim, w, now):
+    """Take in results at ``now``: requests that end, then what the launch of their step had found of the transfers."""
+    worker = sim.workers[w]
+    row = 2 * w + ((worker.launched - worker.outstanding + 1) & 1)
+    coasting = worker.phase == la.COASTING
+    if coasting:
+        _catch_up(sim, w)
+    r = vllm.take_in(sim, w)
+    while r >= 0:
+        request = sim.requests[r]
+        after = request.next_aside
+        keeps = offload.finish(sim, w, r)
+        if request.state == la.DRAINED:
+            lists.stop_waiting(sim, w, r)
+        else:
+            if keeps:
+                memory.publish(sim, w, r, request.computed)
+                sim.offloaded[r].holds = 1
+            else:
+                memory.release(sim, w, r, request.computed, request.computed)
+            lists.stop_running(sim, w, r)
+            worker.draining -= 1
+        lists.note_finished(sim, w, r, now)
+        r = after
+    if not coasting:
+        offload.take_notes(sim, w, row)
+
+
+@kernel
+def receive(sim, w, r, now):
+    """Queue request ``r`` at ``now``; a coast ends early if ``r`` might be looked at in it, and a worker's rest."""
+    worker = sim.workers[w]
+    vllm.enqueue(sim, w, r)
+    offload.receive(sim, r)
+    if sim.config.lane_kind == la.WAVE:
+        return
+    if worker.phase == la.IDLE or (worker.phase == la.FORMING and worker.event_s > now):
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
+    elif worker.phase == la.COASTING and worker.waiting_head == r and worker.running < sim.config.max_running:
+        device.cut_coast(sim, w, now)
+
+
+@kernel
+def _reset(sim, w):
+    queue.reset(sim, w, sim.config.capacity_pages)
+    offload.reset(sim, w)
+    if w == 0:
+        sim.counters[la.FREE_TRANSFER] = -1
+        runs.reset(sim)
+        for v in range(sim.ledgers.shape[0]):
+            ledger.reset(sim, v)
+
+
+def door(sim, errand, w, r, now):
+    """The errands of ``doors``."""
+    if errand == doors.FORM:
+        form(sim, w, now)
+    elif errand == doors.COMPLETE:
+        complete(sim, w, now)
+    elif errand == doors.RECEIVE:
+        receive(sim, w, r, now)
+    elif errand == doors.LAUNCH:
+        vllm.launch(sim, w, now, now)
+    elif errand == doors.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    elif errand == doors.HALT:
+        offload.halt(sim, w, now)
+    elif errand == doors.RESET:
+        _reset(sim, w)
+    return 0

@@ -1,0 +1,263 @@
+"""vLLM: one pass of the scheduler: running requests in order, then waiting ones, against one budget of tokens.
+
+Decodes are not looked at one by one: as long as the budget and the free pages suffice for all running requests, their
+order has no effect. Only where something is short are they served in order.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import memory
+
+
+@kernel
+def _cut(sim, tokens):
+    limit = sim.config.long_prefill_tokens
+    return min(tokens, limit) if limit > 0 else tokens
+
+
+@kernel
+def _missing(sim, r):
+    """Known tokens of the unfinished prompt ``r`` that are not computed."""
+    request = sim.requests[r]
+    return sim.trace.input_tokens[r] + request.generated - request.computed
+
+
+@kernel
+def _pages_for(sim, r, tokens):
+    """Pages that ``tokens`` more computed tokens of ``r`` take."""
+    computed = sim.requests[r].computed
+    return lists.pages(sim, computed + tokens) - lists.pages(sim, computed)
+
+
+@kernel
+def _schedule_chunk(sim, w, r, tokens, pages):
+    """Put ``tokens`` more of ``r``'s known tokens into the batch, for which it takes ``pages`` pages; they are there.
+
+    A resumed request of which all but its newest output token is cached decodes at once, among the prompts.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    queue.take(sim, sim.workers[w].home, pages)
+    memory.publish(sim, w, r, request.computed + tokens)
+    request.chunk = tokens
+    request.mark = worker.launched + 1
+    complete = tokens == _missing(sim, r)
+    sim.batch[w, worker.batch_size] = r
+    worker.batch_size += 1
+    if complete and tokens == 1 and request.generated > 0:
+        request.part = la.LATE_DECODE
+        worker.decode_tokens += 1
+    else:
+        request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
+        worker.prefill_tokens += tokens
+
+
+@kernel
+def _everything_fits(sim, w):
+    """Whether the running requests get what they ask for in any order; only the very last may be cut by the budget."""
+    worker = sim.workers[w]
+    left = sim.config.chunk_tokens - worker.decoding
+    pages = lists.pages_due(sim, w, 0) if worker.decoding > 0 else 0
+    if left < 0:
+        return False
+    r = worker.prompts_head
+    while r >= 0:
+        wanted = _cut(sim, _missing(sim, r))
+        share = min(wanted, left)
+        if share < wanted and r != worker.running_tail:
+            return False
+        pages += _pages_for(sim, r, share)
+        left -= share
+        r = sim.requests[r].next_aside
+    return pages <= sim.trees[sim.workers[w].home].free_pages
+
+
+@kernel
+def _serve_all(sim, w):
+    """Schedule every running request. Returns the budget left."""
+    worker = sim.workers[w]
+    left = sim.config.chunk_tokens - worker.decoding
+    if worker.decoding > 0:
+        queue.take(sim, sim.workers[w].home, lists.pages_due(sim, w, 0))
+    r = worker.prompts_head
+    while r >= 0 and left > 0:
+        share = min(_cut(sim, _missing(sim, r)), left)
+        _schedule_chunk(sim, w, r, share, _pages_for(sim, r, share))
+        left -= share
+        r = sim.requests[r].next_aside
+    return left
+
+
+@kernel
+def _choose_victim(sim, w):
+    """fcfs: the last running request; priority: the least urgent, of equals the one nearest the front."""
+    worker = sim.workers[w]
+    if sim.config.schedule != la.PRIORITY:
+        return worker.running_tail
+    victim = worker.running_head
+    r = sim.requests[victim].next
+    while r >= 0:
+        mine, theirs = sim.trace.priority[r], sim.trace.priority[victim]
+        later = sim.requests[r].arrival_s > sim.requests[victim].arrival_s
+        if mine > theirs or (mine == theirs and later):
+            victim = r
+        r = sim.requests[r].next
+    return victim
+
+
+@kernel
+def _serve_in_order(sim, w):
+    """Serve running requests one by one, preempting where pages are short. Returns (budget left, preempted)."""
+    worker = sim.workers[w]
+    serial = worker.launched + 1
+    budget = sim.config.chunk_tokens
+    preempted = False
+    r = worker.running_head
+    while r >= 0 and budget > 0:
+        request = sim.requests[r]
+        if request.state == la.DRAINING:
+            r = request.next
+            continue
+        share = 1
+        if request.state == la.DECODING:
+            computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
+            needed = 1 if computed % sim.config.page_tokens == 0 else 0
+        else:
+            share = min(_cut(sim, _missing(sim, r)), budget)
+            needed = _pages_for(sim, r, share)
+        served = True
+        passed_over = 0
+        while served and needed > sim.trees[sim.workers[w].home].free_pages:
+            victim = _choose_victim(sim, w)
+            if sim.requests[victim].mark == serial:
+                budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
+            elif sim.requests[victim].order < request.order:
+                passed_over += 1
+            memory.preempt(sim, w, victim)
+            preempted = True
+            served = victim != r
+        if not served:
+            break
+        if request.state == la.DECODING:
+            request.mark = serial
+            queue.take(sim, sim.workers[w].home, needed)
+        else:
+            _schedule_chunk(sim, w, r, share, needed)
+        budget -= share
+        r = request.next
+        while passed_over > 0 and r >= 0:
+            # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
+            r = sim.requests[r].next
+            passed_over -= 1
+    _let_sit_out(sim, w, serial)
+    return budget, preempted
+
+
+@kernel
+def _let_sit_out(sim, w, serial):
+    """Decodes that the pass did not reach take no part in this step."""
+    worker = sim.workers[w]
+    last = -1
+    r = worker.running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING and request.mark != serial:
+            if request.joined_step <= worker.launched:
+                memory.note_newest_token(sim, w, r)
+                memory.rejoin_in_vain(sim, w, r)
+                request.waits = memory.newest_waits(sim, w, r)
+                request.sampled_step = worker.launched
+            lists.leave_decode(sim, w, r)
+            request.state = la.SITTING
+            request.next_aside = -1
+            if last >= 0:
+                sim.requests[last].next_aside = r
+            else:
+                worker.sitting_head = r
+            last = r
+        r = request.next
+
+
+@kernel
+def serve_running(sim, w):
+    """Schedule the running requests. Returns (budget left, preempted)."""
+    if _everything_fits(sim, w):
+        return _serve_all(sim, w), False
+    return _serve_in_order(sim, w)
+
+
+@kernel
+def look_up(sim, w, r):
+    """What is cached of the waiting request ``r``: (path, most tokens that a look-up may find, tokens found, node)."""
+    static = lists.path_end(sim, r)
+    limit = 0
+    if sim.config.prefix_caching:
+        limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
+        if sim.config.shared_outputs:
+            memory.reveal(sim, w, static)
+    found, d = tree.match(sim, sim.workers[w].home, static, limit)
+    return static, limit, found, d
+
+
+@kernel
+def fits(sim, w, found, d, held, tokens):
+    """Whether there are pages for ``tokens`` tokens in all, of which ``found`` are cached, or ``held`` pages held."""
+    needed = lists.pages(sim, tokens) - held - found // sim.config.page_tokens
+    home = sim.workers[w].home
+    needed += queue.queued_pages(sim, home, d, found) + sim.config.watermark_pages
+    return needed <= sim.trees[home].free_pages
+
+
+@kernel
+def hold(sim, w, r, static, limit, cached):
+    """Hold what is found of ``r``, and pages for all its ``cached`` tokens, which count as computed."""
+    request = sim.requests[r]
+    found, request.node, request.strand = queue.hold(sim, sim.workers[w].home, static, limit)
+    request.locked_tokens = found
+    request.computed = cached
+    if cached > found:
+        queue.take(sim, sim.workers[w].home, lists.pages(sim, cached) - found // sim.config.page_tokens)
+
+
+@kernel
+def share_of(sim, r, cached, budget):
+    """Tokens of ``r`` behind its ``cached`` ones that a step computes, 0 where the budget does not do."""
+    share = _cut(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - cached)
+    if share > budget:
+        return budget if sim.config.chunked_prefill else 0
+    return share
+
+
+@kernel
+def has_room(sim, w, r, found, d, held, tokens):
+    """Whether admission finds room for ``r``: for all its known tokens, or for the ``tokens`` that it needs now."""
+    if sim.config.reserve_full_prompt:
+        tokens = sim.trace.input_tokens[r] + sim.requests[r].generated
+    return fits(sim, w, found, d, held, tokens)
+
+
+@kernel
+def run(sim, w, r, share, held):
+    """Let ``r``, in no list any more, run with ``share`` tokens; it holds ``held`` pages."""
+    lists.run_last(sim, w, r)
+    lists.number(sim, w, r)
+    sim.requests[r].state = la.ADMITTED
+    _schedule_chunk(sim, w, r, share, lists.pages(sim, sim.requests[r].computed + share) - held)
+
+
+@kernel
+def admit(sim, w, r, now, budget):
+    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to go on waiting."""
+    static, limit, found, d = look_up(sim, w, r)
+    share = share_of(sim, r, found, budget)
+    if share == 0 or not has_room(sim, w, r, found, d, 0, found + share):
+        return 0
+    lists.stop_waiting(sim, w, r)
+    hold(sim, w, r, static, limit, found)
+    lists.note_scheduled(sim, r, now, found, 0)
+    run(sim, w, r, share, lists.pages(sim, found))
+    return share
